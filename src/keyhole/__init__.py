@@ -1,0 +1,10 @@
+"""Keyhole: why does this attention head attend here?"""
+
+from keyhole.errors import KeyholeError as KeyholeError
+from keyhole.models.check import check as check
+from keyhole.models.load import load as load
+from keyhole.models.model import Model as Model
+from keyhole.models.run import Run as Run
+from keyhole.qk.channels import Channels as Channels
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Models: loading, families of architectures, captured runs."""

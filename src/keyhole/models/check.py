@@ -1,0 +1,123 @@
+"""How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from keyhole.models.precision import exact_matmul
+from keyhole.models.reading import read_keys, read_queries
+from keyhole.models.tolerance import tolerance_of
+from keyhole.qk.omega import omega
+from keyhole.tracing.writers import attention_writes
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.prompts import Prompt
+    from keyhole.models.run import Run
+
+_RANDOM_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """Errors of one layer, each relative to the largest value of the model's own tensor."""
+
+    layer: int
+    scores: float | None  # from channels, over all heads and all pairs of tokens; None: no attention here
+    residual: float  # what the layer's successor reads, as the sum of all writers so far
+    deficient_heads: int  # heads whose Omega has less than full rank
+
+
+@dataclass(frozen=True)
+class Check:
+    """How exact Keyhole is on one model and one prompt."""
+
+    model: str
+    n_tokens: int
+    dtype: str
+    tolerance: float
+    layers: tuple[LayerCheck, ...]
+    logits: float
+
+    @property
+    def scores(self) -> float:
+        """The largest error of any score."""
+        return max((c.scores for c in self.layers if c.scores is not None), default=0.0)
+
+    @property
+    def residuals(self) -> float:
+        """The largest error of any residual stream."""
+        return max(c.residual for c in self.layers)
+
+    @property
+    def exact(self) -> bool:
+        """Do all errors stay within what rounding explains?"""
+        return all(e <= self.tolerance for e in (self.scores, self.residuals, self.logits))
+
+
+def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | None = None, seed: int = 0) -> Check:
+    """Rebuild everything Keyhole decomposes and compare with the model's own. Random tokens if no prompt is given."""
+    run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
+    return check_run(run, tolerance=tolerance)
+
+
+def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
+    """`check` for a run that exists."""
+    layers = []
+    with exact_matmul():
+        total = run.layers[0].resid.to(run.final_scale.dtype)
+        for index, record in enumerate(run.layers):
+            scores, deficient = None, 0
+            if record.attention is not None:
+                scores, deficient = _score_error(run, index)
+                total = total.to(record.resid.device) + attention_writes(run, index)
+            if record.mixer is not None:
+                total = total + record.mixer
+            total = total + record.mlp
+            after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
+            layers.append(LayerCheck(index, scores, _relative(total, after), deficient))
+        out = run.model.head_out()
+        logits = total.to(out.W_U.device) / run.final_scale[:, None] @ out.W_U + out.b_U
+        if out.softcap is not None:
+            logits = out.softcap * torch.tanh(logits / out.softcap)
+    dtype = run.logits.dtype
+    return Check(
+        model=run.model.name,
+        n_tokens=len(run),
+        dtype=str(dtype).removeprefix("torch."),
+        tolerance=tolerance_of(dtype) if tolerance is None else tolerance,
+        layers=tuple(layers),
+        logits=_relative(logits, run.logits),
+    )
+
+
+def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[int]:
+    """Token ids for a model without a tokenizer."""
+    limit = model.dims.positions
+    n = n if limit is None else min(n, limit)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(model.dims.vocab, (n,), generator=generator).tolist()
+
+
+def _score_error(run: "Run", layer: int) -> tuple[float, int]:
+    """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones."""
+    record, om = run.layer(layer), omega(run.model, layer)
+    q, k = (
+        read_queries(run, layer),
+        read_keys(run, layer).repeat_interleave(run.model.weights(layer).group, 0),
+    )
+    a, B = q @ om.G_d, k @ om.G_s.transpose(-1, -2)
+    rebuilt = a @ B.transpose(-1, -2)
+    deficient = om.rank < k.shape[-1]
+    if bool(deficient.any()):  # the part of q that no channel of a rank-deficient head reads
+        rebuilt += (q - a @ om.G_s) @ k.transpose(-1, -2) * deficient[:, None, None]
+    heads, dests = range(len(q)), range(len(run))
+    own = record.scores(heads, dests)
+    return _relative(rebuilt * record.rule.scaling, own), int(deficient.sum())
+
+
+def _relative(ours: Tensor, own: Tensor) -> float:
+    own = own.to(ours.dtype)
+    return float((ours - own).abs().max() / own.abs().max().clamp_min(1e-30))

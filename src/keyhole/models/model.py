@@ -1,0 +1,165 @@
+"""A loaded model: its facts, its folded weights, and how to run it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.errors import KeyholeError
+from keyhole.models.capture import Captured, capture
+from keyhole.models.families import Family, family_of
+from keyhole.models.prompts import Prompt, encode
+from keyhole.models.records import frozen_scale, layer_batch
+from keyhole.models.run import Run
+from keyhole.models.stamps import fingerprint, stamp
+from keyhole.models.weights import (
+    Dims,
+    HeadOut,
+    LayerWeights,
+    optional,
+    read_dims,
+    read_head_out,
+    read_layer,
+    submodule,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A Hugging Face decoder that Keyhole can read exactly. Made by `keyhole.load`."""
+
+    hf: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)  # None: prompts must be token ids
+    name: str
+    family: Family = field(repr=False)
+    dims: Dims
+    _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
+
+    # -- running -------------------------------------------------------------------------------------------
+
+    def run(self, prompt: Prompt, *, bos: bool | None = None) -> Run:
+        """Run one prompt (text or token ids) once and record it.
+
+        `bos=None` follows the tokenizer's own habit for text and adds nothing to token ids; the run records
+        what was done.
+        """
+        return self.run_many([prompt], bos=bos)[0]
+
+    def run_many(
+        self, prompts: Iterable[Prompt], *, bos: bool | None = None, max_batch_tokens: int = 4096
+    ) -> list[Run]:
+        """Run prompts in padded batches; every Run equals the single one up to float rounding."""
+        encoded = [encode(self, prompt, bos) for prompt in prompts]
+        runs: dict[int, Run] = {}
+        for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
+            longest = max(len(encoded[i].ids) for i in batch)
+            rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
+            captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device))
+            layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
+            for row, i in enumerate(batch):
+                runs[i] = self._to_run(encoded[i], captured, layers, row)
+        return [runs[i] for i in range(len(encoded))]
+
+    def _to_run(self, encoded: Any, captured: Captured, layers: list[Any], row: int) -> Run:
+        n = len(encoded.ids)
+        final_norm = submodule(self.hf, self.family.final_norm)
+        return Run(
+            model=self,
+            token_ids=encoded.ids,
+            tokens=encoded.tokens,
+            bos=encoded.bos,
+            layers=tuple(layer.of(row, n) for layer in layers),
+            final_resid=captured.final[row, :n],
+            final_scale=frozen_scale(final_norm, captured.final[row : row + 1, :n], self.family)[0],
+            logits=captured.logits[row, :n],
+            stamp=self.stamp(),
+        )
+
+    def _batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """Prompts of similar length together; of equal length where RoPE itself depends on the length."""
+        order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+        batches: list[list[int]] = []
+        for i in order:
+            fits = bool(batches) and (len(batches[-1]) + 1) * lengths[i] <= max_tokens
+            if fits and (lengths[batches[-1][0]] == lengths[i] or not self._rope_sees_length):
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+        return batches
+
+    @property
+    def _rope_sees_length(self) -> bool:
+        parameters = getattr(self.hf.config.get_text_config(), "rope_parameters", None) or {}
+        kinds = {parameters.get("rope_type")} | {
+            value.get("rope_type") for value in parameters.values() if isinstance(value, dict)
+        }
+        return bool(kinds & {"dynamic", "longrope"})
+
+    # -- folded weights ------------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The layers, as the model keeps them."""
+        return list(submodule(self.hf, self.family.layers).children())
+
+    @property
+    def attention_layers(self) -> list[int]:
+        """The layers that have attention heads."""
+        return [i for i, block in enumerate(self.blocks) if optional(block, self.family.attn) is not None]
+
+    def weights(self, layer: int) -> LayerWeights:
+        """One attention layer's folded weights, folded anew when the model's weights have changed."""
+        block = self.blocks[layer]
+
+        def fold() -> LayerWeights:
+            folded = read_layer(block, self.family, self.dims, self.hf.config)
+            if folded is None:
+                raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
+            return folded
+
+        return self.cached(("weights", layer), self._attention_parameters(block), fold)
+
+    def head_out(self) -> HeadOut:
+        """The folded map from the last residual stream to logits."""
+        tensors = [self.hf.get_output_embeddings().weight]
+        tensors += submodule(self.hf, self.family.final_norm).parameters()
+        return self.cached(("head_out",), tensors, lambda: read_head_out(self.hf, self.family))
+
+    def cached(self, key: Any, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
+        """A value made from weights, made again when they have changed (a stale SVD is silently wrong)."""
+        now = stamp(tensors)
+        if key not in self._cache or self._cache[key][0] != now:
+            self._cache[key] = (now, compute())
+        return cast(T, self._cache[key][1])
+
+    def cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
+        """`cached` for a value made from one layer's attention weights."""
+        return self.cached((key, layer), self._attention_parameters(self.blocks[layer]), compute)
+
+    def _attention_parameters(self, block: nn.Module) -> list[Tensor]:
+        names = (self.family.attn, self.family.attn_norm, self.family.post_attn_norm)
+        modules = [module for module in (optional(block, name) for name in names) if module is not None]
+        return [parameter for module in modules for parameter in module.parameters()]
+
+    def stamp(self) -> int:
+        """Changes when any weight does."""
+        return stamp(self.hf.parameters())
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all weights."""
+        return fingerprint(self.hf)
+
+
+def make_model(hf: Any, tokenizer: Any, name: str) -> Model:
+    """Wrap a loaded Hugging Face model, or refuse it with the reason."""
+    config = hf.config
+    if hf.get_output_embeddings() is None:
+        raise KeyholeError(f"{name} has no language-model head: load a causal language model.")
+    family = family_of(config)
+    if any(parameter.is_meta for parameter in hf.parameters()):
+        raise KeyholeError(f"{name} has weights that are not in memory: load it without offloading.")
+    return Model(hf.eval(), tokenizer, name, family, read_dims(hf, family))

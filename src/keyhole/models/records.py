@@ -1,0 +1,166 @@
+"""How do a forward pass's notes become runs? Scales are frozen, RoPE tables read, padding cut off.
+
+Families that do not call the attention interface are read at their projections; their RoPE, windows and ALiBi
+are applied here.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.models.attention import AttentionRule, window_starts
+from keyhole.models.capture import Notes
+from keyhole.models.families import Family
+from keyhole.models.norms import read_norm
+from keyhole.models.precision import working_dtype
+from keyhole.models.rotary import Rotary
+from keyhole.models.run import AttentionRun, LayerRun
+from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """One layer's attention for a whole batch: the tensors of `AttentionRun` with a batch axis in front."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    first: Tensor
+    rule: AttentionRule
+    rotary: Rotary | None
+    norm_scale: Tensor
+    q_scale: Tensor
+    k_scale: Tensor
+    out_scale: Tensor
+
+    def of(self, row: int, n: int) -> AttentionRun:
+        """The first n tokens of one prompt of the batch."""
+        bias = None if self.rule.key_bias is None else self.rule.key_bias[:, :n]
+        return AttentionRun(
+            q=self.q[row, :, :n],
+            k=self.k[row, :, :n],
+            v=self.v[row, :, :n],
+            first=self.first[:n],
+            rule=AttentionRule(self.rule.scaling, self.rule.softcap, self.rule.sinks, bias),
+            rotary=None if self.rotary is None else self.rotary.at(slice(n)),
+            norm_scale=self.norm_scale[row, :n],
+            q_scale=self.q_scale[row, :, :n],
+            k_scale=self.k_scale[row, :, :n],
+            out_scale=self.out_scale[row, :n],
+        )
+
+
+@dataclass(frozen=True)
+class LayerBatch:
+    """One layer of a forward pass, for a whole batch."""
+
+    resid: Tensor
+    attention: _Attention | None
+    mixer: Tensor | None
+    mlp: Tensor
+
+    def of(self, row: int, n: int) -> LayerRun:
+        """The first n tokens of one prompt of the batch."""
+        return LayerRun(
+            resid=self.resid[row, :n],
+            attention=None if self.attention is None else self.attention.of(row, n),
+            mixer=None if self.mixer is None else self.mixer[row, :n],
+            mlp=self.mlp[row, :n],
+        )
+
+
+def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerBatch:
+    """Freeze what the hooks noted in one layer."""
+    assert notes.resid is not None and notes.mlp is not None
+    mlp = notes.mlp.view(notes.resid.shape)  # OPT and some mixtures of experts flatten batch and position
+    if family.residual_multiplier:
+        mlp = mlp * getattr(config, family.residual_multiplier)
+    attention = None if notes.attn is None else _attention(notes, notes.attn, family, dims)
+    return LayerBatch(notes.resid, attention, notes.mixer, mlp)
+
+
+def frozen_scale(module: nn.Module | None, x: Tensor, family: Family) -> Tensor:
+    """What a norm divided each token by; ones where there is no norm."""
+    if module is None:
+        return torch.ones(x.shape[:2], device=x.device, dtype=working_dtype(x.dtype))
+    return read_norm(module, family.norm, family.norm_adds_one).scale(x)
+
+
+def _attention(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> _Attention:
+    resid = notes.resid
+    assert resid is not None
+    rotary = _rotary(attn, notes, family)
+    if not family.routed:
+        _read_projections(notes, attn, rotary, family=family, dims=dims)
+    assert notes.qkv is not None and notes.first is not None and notes.rule is not None
+    q_scale = _qk_scale(notes, attn, family, dims.heads)
+    if family.q_factor is not None:
+        positions = torch.arange(resid.shape[1], device=resid.device)
+        q_scale = q_scale * family.q_factor(attn, positions).to(q_scale.dtype)
+    attn_out = resid if notes.attn_out is None else notes.attn_out
+    return _Attention(
+        *notes.qkv,
+        first=notes.first,
+        rule=notes.rule,
+        rotary=rotary,
+        norm_scale=frozen_scale(optional(notes.block, family.attn_norm), resid, family),
+        q_scale=q_scale,
+        k_scale=_qk_scale(notes, attn, family, dims.kv_heads, side=1),
+        out_scale=frozen_scale(optional(notes.block, family.post_attn_norm), attn_out, family),
+    )
+
+
+def _qk_scale(notes: Notes, attn: nn.Module, family: Family, heads: int, side: int = 0) -> Tensor:
+    """What QK-norm multiplies with, [batch, heads, pos], from the projection it is applied to."""
+    norm = read_qk_norm(attn, family, side)
+    if norm is None:
+        assert notes.resid is not None
+        return frozen_scale(None, notes.resid, family)[:, None].expand(-1, heads, -1)
+    x = notes.projected[family.qkv[side]]
+    if family.qk_norm_spans == "all":
+        return norm.scale(x).reciprocal()[:, None].expand(-1, heads, -1)
+    return norm.scale(x.view(*x.shape[:2], heads, -1)).reciprocal().transpose(1, 2)
+
+
+def _rotary(attn: Any, notes: Notes, family: Family) -> Rotary | None:
+    """The table that this layer's RoPE used, one column per frequency."""
+    if family.rotary is None or not family.has_rope(attn):
+        return None
+    assert notes.resid is not None
+    if hasattr(attn, "embed_positions"):  # GPT-J keeps one table of [sin, cos] in each attention module
+        sin, cos = attn.embed_positions[: notes.resid.shape[1]].chunk(2, dim=-1)
+        return Rotary(cos, sin, family.rotary)
+    table = notes.attn_kwargs["position_embeddings"]
+    if torch.is_tensor(table):  # Llama 4 passes complex numbers
+        return Rotary(table[0].real, table[0].imag, family.rotary)
+    cos, sin = (part[0] for part in table)
+    if family.rotary_table == "tiled":
+        cos, sin = cos[:, : cos.shape[1] // 2], sin[:, : sin.shape[1] // 2]
+    elif family.rotary_table == "interleaved":
+        cos, sin = cos[:, ::2], sin[:, ::2]
+    return Rotary(cos, sin, family.rotary)
+
+
+def _read_projections(notes: Notes, attn: nn.Module, rotary: Rotary | None, *, family: Family, dims: Dims) -> None:
+    """q, k, v, mask and rule of a family that does not call the attention interface."""
+    if family.fused is not None:
+        parts = split_qkv(notes.projected[family.qkv[0]], family.fused, dims.heads, dims.d_head)
+        q, k, v = (part.transpose(1, 2) for part in parts)
+    else:
+        q, k, v = (_by_head(notes.projected[n], dims).transpose(1, 2) for n in family.qkv)
+    if rotary is not None:
+        q, k = rotary.rotate(q), rotary.rotate(k)
+    alibi, key_bias = notes.attn_kwargs.get("alibi"), None
+    if alibi is not None and family.alibi_factor is not None:  # [batch * heads, 1, pos], alike for every prompt
+        alibi = alibi.to(working_dtype(q.dtype))
+        key_bias = alibi.reshape(-1, dims.heads, alibi.shape[-1])[0] * family.alibi_factor(attn)
+    assert family.scaling is not None
+    notes.qkv = (q, k, v)
+    notes.rule = AttentionRule(family.scaling(attn), key_bias=key_bias)
+    notes.first = window_starts(q.shape[2], family.window(attn), q.device)
+
+
+def _by_head(x: Tensor, dims: Dims) -> Tensor:
+    return x.view(*x.shape[:-1], -1, dims.d_head)

@@ -1,0 +1,46 @@
+"""How does RoPE turn a head's query or key? As a linear map per position, read off the model's own tables."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """R_t for every position t of one layer: pairs of dimensions turn, the remaining ones pass.
+
+    `cos` and `sin` hold one column per frequency as the model used them, so every scaling scheme (linear,
+    Llama-3, YaRN with its factor on cos and sin, per-layer bases) is already inside.
+    """
+
+    cos: Float[Tensor, "pos freq"]
+    sin: Float[Tensor, "pos freq"]
+    pairing: Literal["halves", "pairs"]
+
+    def rotate(self, x: Float[Tensor, "... pos d_head"]) -> Float[Tensor, "... pos d_head"]:
+        """R_t x_t for every position: (x1 cos - x2 sin, x2 cos + x1 sin) on each pair."""
+        return self._turn(x, self.cos, self.sin)
+
+    def transpose(self, x: Float[Tensor, "... pos d_head"]) -> Float[Tensor, "... pos d_head"]:
+        """R_t^T x_t for every position."""
+        return self._turn(x, self.cos, -self.sin)
+
+    def at(self, positions: Tensor | slice) -> "Rotary":
+        """The same map at chosen positions only."""
+        return Rotary(self.cos[positions], self.sin[positions], self.pairing)
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        n = cos.shape[-1]
+        turning, passing = x[..., : 2 * n], x[..., 2 * n :]
+        if self.pairing == "halves":
+            first, second = turning[..., :n], turning[..., n:]
+        else:
+            first, second = turning[..., ::2], turning[..., 1::2]
+        first, second = first * cos - second * sin, second * cos + first * sin
+        if self.pairing == "halves":
+            return torch.cat([first, second, passing], dim=-1)
+        return torch.cat([torch.stack([first, second], dim=-1).flatten(-2), passing], dim=-1)

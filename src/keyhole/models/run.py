@@ -1,0 +1,126 @@
+"""What happened in one forward pass? A frozen record of everything the methods need, linear in prompt length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.attention import AttentionRule, visible_mask
+from keyhole.models.precision import exact_matmul, working_dtype
+from keyhole.models.rotary import Rotary
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.qk.channels import Channels
+    from keyhole.qk.omega import Basis
+    from keyhole.tracing.writers import Split
+
+
+@dataclass(frozen=True)
+class AttentionRun:
+    """One layer's attention: q and k exactly as the scores used them (after QK-norm and RoPE), and frozen scales."""
+
+    q: Float[Tensor, "heads pos d_head"]
+    k: Float[Tensor, "kv_heads pos d_head"]
+    v: Float[Tensor, "kv_heads pos d_head"]
+    first: Int[Tensor, "pos"]  # first visible key of each dest; the last one is dest itself
+    rule: AttentionRule
+    rotary: Rotary | None
+    norm_scale: Float[Tensor, "pos"]  # n_t: what the norm before attention divided by
+    q_scale: Float[Tensor, "heads pos"]  # s_t: what multiplies q after its projection (QK-norm, temperature)
+    k_scale: Float[Tensor, "kv_heads pos"]
+    out_scale: Float[Tensor, "pos"]  # m_t: what the norm after attention divided by
+
+    def scores(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
+        """Scaled, uncapped scores of chosen heads and destinations against every key, visible or not."""
+        group = self.q.shape[0] // self.k.shape[0]
+        dtype = working_dtype(self.q.dtype)
+        q = self.q[list(heads)][:, list(dests)].to(dtype)
+        k = self.k[[h // group for h in heads]].to(dtype)
+        return q @ k.transpose(-1, -2) * self.rule.scaling
+
+    def weights(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
+        """Attention weights, recomputed from q and k."""
+        at = torch.tensor(list(dests), device=self.first.device)
+        visible = visible_mask(self.first[at], at, self.k.shape[1])
+        return self.rule.heads(list(heads)).weights(self.scores(heads, dests), visible)
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """One layer: the residual stream it read and what its blocks wrote."""
+
+    resid: Float[Tensor, "pos d_model"]
+    attention: AttentionRun | None
+    mixer: Float[Tensor, "pos d_model"] | None  # the write of a token-mixing block that is not attention
+    mlp: Float[Tensor, "pos d_model"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One prompt through one model."""
+
+    model: "Model" = field(repr=False)
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]  # text of each token, for labels only
+    bos: bool  # was a beginning-of-sequence token put first?
+    layers: tuple[LayerRun, ...] = field(repr=False)
+    final_resid: Float[Tensor, "pos d_model"] = field(repr=False)
+    final_scale: Float[Tensor, "pos"] = field(repr=False)
+    logits: Float[Tensor, "pos vocab"] = field(repr=False)
+    stamp: int = field(repr=False)  # of the weights that made this run
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def layer(self, layer: int) -> AttentionRun:
+        """The attention record of a layer, or an error that says why there is none."""
+        if not 0 <= layer < len(self.layers):
+            raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(self.layers) - 1}.")
+        attention = self.layers[layer].attention
+        if attention is None:
+            raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
+        return attention
+
+    def require_fresh(self) -> None:
+        """Refuse to mix this run with weights that did not make it."""
+        if self.stamp != self.model.stamp():
+            raise KeyholeError("the model's weights have changed since this run was made: run the prompt again.")
+
+    def attention(self, layer: int) -> Float[Tensor, "heads pos pos"]:
+        """All attention weights of a layer (quadratic in prompt length; rows: `run.layer(l).weights`)."""
+        record = self.layer(layer)
+        with exact_matmul():
+            return record.weights(range(record.q.shape[0]), range(len(self)))
+
+    def position(self, where: int | str, name: str = "position") -> int:
+        """A token position: an integer (negative counts from the end) or the text of exactly one token."""
+        if isinstance(where, int):
+            if not -len(self) <= where < len(self):
+                raise KeyholeError(f"{name} {where} is outside the prompt, which has {len(self)} tokens.")
+            return where % len(self)
+        found = [t for t, token in enumerate(self.tokens) if token.strip() == where.strip()]
+        if len(found) == 1:
+            return found[0]
+        listing = " ".join(f"{t}:{token.strip()}" for t, token in enumerate(self.tokens))
+        if found:
+            raise KeyholeError(f"{name} {where!r} is ambiguous: tokens {found} read so. Give a number. {listing}")
+        raise KeyholeError(f"{name} {where!r} is not a token of the prompt. Its tokens: {listing}")
+
+    def channels(
+        self, head: tuple[int, int], dest: int | str, src: int | str, *, basis: "Basis" = "linear"
+    ) -> "Channels":
+        """How does this score split over the head's singular channels? See `keyhole.qk.channels`."""
+        from keyhole.qk.channels import channels
+
+        return channels(self, head, dest, src, basis=basis)
+
+    def writers(self, layer: int, pos: int | str) -> "Split":
+        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""
+        from keyhole.tracing.writers import split
+
+        return split(self, layer, pos)

@@ -1,0 +1,25 @@
+"""When is a decomposition exact? When it misses the model's own numbers by no more than rounding explains."""
+
+import torch
+
+from keyhole.errors import KeyholeError
+
+_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """Largest error, relative to the largest value of the same tensor, that Keyhole accepts from a model.
+
+    >>> tolerance_of(torch.float32)
+    0.0001
+    """
+    return _TOLERANCE[dtype]
+
+
+def require_exact(error: float, dtype: torch.dtype, what: str) -> None:
+    """Refuse to answer from a decomposition that does not add up."""
+    if not error <= tolerance_of(dtype):
+        raise KeyholeError(
+            f"{what} cannot be rebuilt: they miss the model's own by {error:.1e} of the largest value, more than "
+            f"{tolerance_of(dtype):.0e}. This model computes something Keyhole does not know; see `keyhole check`."
+        )

@@ -1,0 +1,1 @@
+"""Query-key forms: singular channels and how scores split over them."""

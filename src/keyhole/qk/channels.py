@@ -1,0 +1,164 @@
+"""How does one attention score split over the head's singular channels, and how few of them carry it?
+
+    S_ds = scaling q_d . k_s = sum_k scaling a_k B_sk (+ rest)
+    relative attention  RA = S_ds - mean over the other visible keys,  with one term per channel
+
+RA > 0 whenever the weight exceeds 1 / (number of visible keys). It is taken on scaled scores before softcap,
+ALiBi and softmax.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+from keyhole.models.reading import read_keys, read_queries
+from keyhole.models.tolerance import require_exact
+from keyhole.qk.omega import Basis, omega
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One query of one head against its visible keys first..dest, in channel coordinates."""
+
+    a: Float[Tensor, "channel"]  # what the query asks, scaling included
+    B: Float[Tensor, "key channel"]  # what each visible key offers
+    rest: Float[Tensor, "key"]  # the part of each score outside the channels; zero unless Omega is rank deficient
+    scores: Float[Tensor, "key"]  # the model's own scaled scores
+    first: int  # position of the first visible key
+    error: float  # of the rebuilt scores, relative to the largest
+
+    def relative(self, key: int) -> tuple[Float[Tensor, "channel"], float]:
+        """Terms of the relative attention of one visible key, and the share of the rest in it."""
+        n = len(self.B)
+        if n < 2:
+            raise KeyholeError("relative attention compares a key with the others, but only one key is visible.")
+        B = self.B[key] - (self.B.sum(0) - self.B[key]) / (n - 1)
+        rest = self.rest[key] - (self.rest.sum() - self.rest[key]) / (n - 1)
+        return self.a * B, float(rest)
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How one score splits over the channels of its head."""
+
+    layer: int
+    head: int
+    dest: int
+    src: int
+    basis: Basis
+    attention: float
+    score: float  # scaled, before softcap
+    terms: Float[Tensor, "channel"]
+    rest: float
+    relative_attention: float
+    relative_terms: Float[Tensor, "channel"]
+    relative_rest: float
+    sigma: Float[Tensor, "channel"]
+    visible: int  # number of visible keys
+    error: float
+
+    @property
+    def sparsity(self) -> float:
+        """S(v) of the relative terms: 1/channels when one carries all, 1 when all are equal."""
+        return sparsity(self.relative_terms)
+
+    def n_recon(self, tolerance: float = 1.0) -> int | None:
+        """How many channels make up the relative attention? None when it is not positive."""
+        return n_recon(self.relative_terms, tolerance)
+
+
+def channels(
+    run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, basis: Basis = "linear"
+) -> Channels:
+    """How does this score split over the head's singular channels?"""
+    run.require_fresh()
+    layer, index = check_head(run, head)
+    d, s = run.position(dest, "dest"), run.position(src, "src")
+    record = run.layer(layer)
+    if s > d:
+        raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
+    if s < int(record.first[d]):
+        raise KeyholeError(f"src {s} is outside the attention window of dest {d}, which starts at {record.first[d]}.")
+    with exact_matmul():
+        row = score_row(run, layer, index, d, basis=basis)
+        require_exact(row.error, record.q.dtype, f"the scores of head {layer}.{index}")
+        key = s - row.first
+        relative_terms, relative_rest = row.relative(key)
+        return Channels(
+            layer=layer,
+            head=index,
+            dest=d,
+            src=s,
+            basis=basis,
+            attention=float(record.weights([index], [d])[0, 0, s]),
+            score=float(row.scores[key]),
+            terms=row.a * row.B[key],
+            rest=float(row.rest[key]),
+            relative_attention=float(relative_terms.sum()) + relative_rest,
+            relative_terms=relative_terms,
+            relative_rest=relative_rest,
+            sigma=omega(run.model, layer, basis).sigma[index],
+            visible=len(row.B),
+            error=row.error,
+        )
+
+
+def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "linear") -> Row:
+    """Channel coordinates of one query and its visible keys, rebuilt from the residual stream.
+
+    The query and keys come from folded weights and frozen scales, not from the captured ones, so that the
+    error compares two independent ways to the same scores.
+    """
+    record, om = run.layer(layer), omega(run.model, layer, basis)
+    kv, first = run.model.weights(layer).kv(head), int(record.first[dest])
+    q = read_queries(run, layer, slice(head, head + 1))[0, dest]
+    k = read_keys(run, layer, slice(kv, kv + 1))[0, first : dest + 1]
+    a, B = record.rule.scaling * (q @ om.G_d[head]), k @ om.G_s[head].T
+    rest = k.new_zeros(len(k))
+    if int(om.rank[head]) < k.shape[1]:  # RoPE can turn a query out of what a rank-deficient Omega reads
+        rest = record.rule.scaling * (k @ (q - om.G_s[head].T @ (om.G_d[head].T @ q)))
+    scores = record.scores([head], [dest])[0, 0, first : dest + 1]
+    error = float((B @ a + rest - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
+    return Row(a, B, rest, scores, first, error)
+
+
+def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
+    """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
+
+    >>> sparsity(torch.tensor([0.0, 0.0, 5.0, 0.0]))
+    0.25
+    """
+    terms = terms.double()
+    return float(terms.abs().mean() ** 2 / terms.square().mean())
+
+
+def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0) -> int | None:
+    """Size of the smallest set of terms that sums to `tolerance` times the total; None if the total is not positive.
+
+    `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
+
+    >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
+    (2, 1)
+    """
+    ordered = terms.double().sort(descending=True).values
+    total = float(ordered.sum())
+    if total <= 0:
+        return None
+    slack = 1e-12 * float(ordered.abs().sum())  # a sum in another order may fall short by rounding
+    return int((ordered.cumsum(0) >= tolerance * total - slack).int().argmax()) + 1
+
+
+def check_head(run: "Run", head: tuple[int, int]) -> tuple[int, int]:
+    """A head as (layer, head), or an error that says which exist."""
+    layer, index = head
+    run.layer(layer)
+    if not 0 <= index < run.model.dims.heads:
+        raise KeyholeError(f"there is no head {layer}.{index}: a layer has heads 0 to {run.model.dims.heads - 1}.")
+    return layer, index

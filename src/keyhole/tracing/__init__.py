@@ -1,0 +1,1 @@
+"""Tracing: who wrote what a head reads."""
