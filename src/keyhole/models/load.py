@@ -1,14 +1,27 @@
 """Where does a model come from? The organism, the hub, a folder, a GGUF file, or the user's own hands."""
 
+import socket
+import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
+import huggingface_hub
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from keyhole.errors import KeyholeError
 from keyhole.models.model import Model, make_model
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "tekken.json",
+)
 
 Source = str | Path | tuple[Any, Any]
 
@@ -61,7 +74,10 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
         return path, {}
     if path.is_file() or len(path.parts) > 2 or str(source).startswith((".", "~", "/")):
         raise KeyholeError(f"{source} is neither a model folder nor a .gguf file.")
-    return str(source), {} if revision is None else {"revision": revision}
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    if not _hub_reachable():  # huggingface_hub would retry for half a minute before it looks into its cache
+        options["local_files_only"] = True
+    return str(source), options
 
 
 def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Model:
@@ -70,16 +86,37 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
     try:
         hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
+        if options.get("local_files_only"):
+            raise KeyholeError(
+                f"cannot load {name}: the hub is unreachable and the model is not cached here."
+            ) from error
         raise KeyholeError(f"cannot load {name}: {_first_line(error)}") from error
     return make_model(hf, _tokenizer(path, options), name)
 
 
 def _tokenizer(path: Any, options: dict[str, Any]) -> Any:
     """The model's tokenizer; None if it has none, so that prompts must be token ids."""
+    if isinstance(path, Path) and "gguf_file" not in options and not _has_tokenizer(path):
+        return None
     try:
         return AutoTokenizer.from_pretrained(path, **options)
     except Exception:  # as many kinds as above; a folder of weights alone is a legitimate model
         return None
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Are there tokenizer files? Without any, AutoTokenizer makes up an empty tokenizer of the model's type."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _hub_reachable() -> bool:
+    if urllib.request.getproxies():  # behind a proxy, names need not resolve here
+        return True
+    try:
+        socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
 
 
 def _require_gguf() -> None:

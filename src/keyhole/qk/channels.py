@@ -36,12 +36,13 @@ class Row:
 
     def relative(self, key: int) -> tuple[Float[Tensor, "channel"], float]:
         """Terms of the relative attention of one visible key, and the share of the rest in it."""
-        n = len(self.B)
-        if n < 2:
+        return self.a * self.relative_key(key), float(_against_others(self.rest, key))
+
+    def relative_key(self, key: int) -> Float[Tensor, "channel"]:
+        """What one visible key offers beyond the mean of the others."""
+        if len(self.B) < 2:
             raise KeyholeError("relative attention compares a key with the others, but only one key is visible.")
-        B = self.B[key] - (self.B.sum(0) - self.B[key]) / (n - 1)
-        rest = self.rest[key] - (self.rest.sum() - self.rest[key]) / (n - 1)
-        return self.a * B, float(rest)
+        return _against_others(self.B, key)
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Channels:
 
     def n_recon(self, tolerance: float = 1.0) -> int | None:
         """How many channels make up the relative attention? None when it is not positive."""
-        return n_recon(self.relative_terms, tolerance)
+        return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
 
 def channels(
@@ -104,7 +105,7 @@ def channels(
             relative_attention=float(relative_terms.sum()) + relative_rest,
             relative_terms=relative_terms,
             relative_rest=relative_rest,
-            sigma=omega(run.model, layer, basis).sigma[index],
+            sigma=omega(run.model, layer, basis).sigma[index, : len(row.a)],
             visible=len(row.B),
             error=row.error,
         )
@@ -120,13 +121,19 @@ def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "l
     kv, first = run.model.weights(layer).kv(head), int(record.first[dest])
     q = read_queries(run, layer, slice(head, head + 1))[0, dest]
     k = read_keys(run, layer, slice(kv, kv + 1))[0, first : dest + 1]
-    a, B = record.rule.scaling * (q @ om.G_d[head]), k @ om.G_s[head].T
+    n = int(om.rank[head])
+    G_d, G_s = om.G_d[head, :, :n], om.G_s[head, :n]
+    a, B = record.rule.scaling * (q @ G_d), k @ G_s.T
     rest = k.new_zeros(len(k))
-    if int(om.rank[head]) < k.shape[1]:  # RoPE can turn a query out of what a rank-deficient Omega reads
-        rest = record.rule.scaling * (k @ (q - om.G_s[head].T @ (om.G_d[head].T @ q)))
+    if n < k.shape[1]:  # RoPE can turn a query out of what a rank-deficient Omega reads
+        rest = record.rule.scaling * (k @ (q - G_s.T @ (G_d.T @ q)))
     scores = record.scores([head], [dest])[0, 0, first : dest + 1]
     error = float((B @ a + rest - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
     return Row(a, B, rest, scores, first, error)
+
+
+def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*rest"]:
+    return x[key] - (x.sum(0) - x[key]) / max(1, len(x) - 1)
 
 
 def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
@@ -139,20 +146,20 @@ def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
     return float(terms.abs().mean() ** 2 / terms.square().mean())
 
 
-def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0) -> int | None:
-    """Size of the smallest set of terms that sums to `tolerance` times the total; None if the total is not positive.
+def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
+    """Size of the smallest set of terms that sums to `tolerance` times the total.
 
+    None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
     `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
 
     >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
     (2, 1)
     """
     ordered = terms.double().sort(descending=True).values
-    total = float(ordered.sum())
-    if total <= 0:
-        return None
-    slack = 1e-12 * float(ordered.abs().sum())  # a sum in another order may fall short by rounding
-    return int((ordered.cumsum(0) >= tolerance * total - slack).int().argmax()) + 1
+    total = float(ordered.sum()) if total is None else total
+    slack = 1e-6 * float(ordered.abs().sum())  # float32 terms, summed in another order, fall short by rounding
+    reached = ordered.cumsum(0) >= tolerance * total - slack
+    return int(reached.int().argmax()) + 1 if total > 0 and bool(reached.any()) else None
 
 
 def check_head(run: "Run", head: tuple[int, int]) -> tuple[int, int]:

@@ -1,0 +1,198 @@
+"""The command line: every command calls one library function and shows what it returned."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.errors import KeyholeError
+from keyhole.models.check import check as check_model
+from keyhole.models.load import load
+from keyhole.models.model import Model
+from keyhole.models.run import Run
+from keyhole.qk.channels import channels as split_score
+from keyhole.qk.controls import rotation_control
+from keyhole.qk.firings import find_firings
+
+app = typer.Typer(
+    name="keyhole",
+    help="Why does this attention head attend here?",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
+]
+RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
+DtypeOption = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (as stored).")]
+DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
+BosOption = Annotated[
+    bool | None,
+    typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
+]
+IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
+
+
+@app.command()
+def check(
+    model: Annotated[str | None, typer.Argument(help="The same as --model.", show_default=False)] = None,
+    model_option: ModelOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt to check on; otherwise random tokens.")] = None,
+    tolerance: Annotated[float | None, typer.Option(help="Largest accepted relative error.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random tokens.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="One line per layer.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """How exact is Keyhole on this model? Exits with 1 if it is not.
+
+    Rebuilds all attention scores from channels, all residual streams from writers, and the logits from those, and
+    compares each with the model's own.
+
+    Examples:
+
+        keyhole check
+
+        keyhole check path/to/model --verbose
+
+        keyhole check SmolLM2.gguf --json
+    """
+    loaded = _load(model or model_option, revision, dtype, device)
+    with show.progress("Checking"):
+        result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
+    show.as_json(show.check_record(result)) if json else show.check(result, verbose)
+    raise typer.Exit(0 if result.exact else 1)
+
+
+@app.command()
+def heads(
+    prompt: PromptArgument = None,
+    model: ModelOption = None,
+    dest: Annotated[str | None, typer.Option(help="Only this destination: a position or a token's text.")] = None,
+    tau: Annotated[
+        float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many firings to show.")] = 20,
+    sinks: Annotated[bool, typer.Option("--sinks/--no-sinks", help="Show attention to the first token too.")] = False,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which heads fire where, and over how many channels does each score split?
+
+    Examples:
+
+        keyhole heads "When Mary and John went to the store, John gave a drink to"
+
+        keyhole heads "The war lasted from the year 1745 to the year 17" --dest -1 --top 10
+
+        keyhole heads --model path/to/model --token-ids 8,10,84,10
+    """
+    run = _run(_load(model, revision, dtype, device), prompt, token_ids, bos)
+    sites = find_firings(run, tau, dest=_place(dest))
+    shown = [site for site in sites if sinks or site.src > 0]
+    splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
+    if json:
+        show.as_json(show.heads_record(run, sites, splits))
+    else:
+        show.heads(run, splits, found=len(sites), hidden=len(sites) - len(shown))
+
+
+@app.command()
+def channels(
+    prompt: PromptArgument = None,
+    head: Annotated[str, typer.Option(help="Layer and head, such as 3.1.")] = ...,  # type: ignore[assignment]
+    dest: Annotated[str, typer.Option(help="The attending token: a position or its text.")] = "-1",
+    src: Annotated[str, typer.Option(help="The attended token: a position or its text.")] = ...,  # type: ignore
+    model: ModelOption = None,
+    top: Annotated[int, typer.Option(help="How many channels to show.")] = 12,
+    basis: Annotated[
+        str, typer.Option(help="linear, or homogeneous (biases inside, as in the 2024 paper).")
+    ] = "linear",
+    draws: Annotated[int, typer.Option(help="Random rotations to compare S(v) with; 0 for none.")] = 20,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How does one score split over the singular channels of its head?
+
+    Examples:
+
+        keyhole channels "When Mary and John went to the store, John gave a drink to" --head 3.1 --src Mary
+
+        keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
+    """
+    run = _run(_load(model, revision, dtype, device), prompt, token_ids, bos)
+    where: Any = (_head(head), _place(dest), _place(src))
+    split = split_score(run, *where, basis=basis)  # type: ignore[arg-type]
+    controls = [rotation_control(run, *where, kind=kind, draws=draws) for kind in ("refactor", "ambient") if draws]
+    if json:
+        show.as_json(show.channels_record(run, split, controls))
+    else:
+        show.channels(run, split, controls, top)
+
+
+def main() -> None:
+    """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
+    show.quiet_libraries()
+    try:
+        app()
+    except KeyholeError as error:
+        show.error(str(error))
+        sys.exit(2)
+
+
+def _load(source: str | None, revision: str | None, dtype: str, device: str | None) -> Model:
+    import torch
+
+    if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
+        raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
+    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
+    with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
+        return load(source, revision=revision, dtype=kind, device=device)
+
+
+def _run(model: Model, prompt: str | None, token_ids: str | None, bos: bool | None) -> Run:
+    if (prompt is None) == (token_ids is None):
+        raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+    with show.progress("Running the prompt"):
+        return model.run(prompt if prompt is not None else _ids(token_ids or ""), bos=bos)
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
+
+
+def _head(text: str) -> tuple[int, int]:
+    layer, dot, head = text.partition(".")
+    if not (dot and layer.isdigit() and head.isdigit()):
+        raise KeyholeError(f"--head takes a layer and a head such as 3.1, not {text!r}.")
+    return int(layer), int(head)
+
+
+def _place(text: str | None) -> int | str | None:
+    """A position if it is a number, else the text of a token."""
+    if text is None:
+        return None
+    return int(text) if text.removeprefix("-").isdigit() else text

@@ -1,0 +1,66 @@
+"""Which heads fire where? Attention weights well above what uniform attention would give."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.models.precision import exact_matmul
+
+if TYPE_CHECKING:
+    from keyhole.models.run import AttentionRun, Run
+
+DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
+_DEST_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Site:
+    """One (head, dest, src) that fires, with its attention weight."""
+
+    layer: int
+    head: int
+    dest: int
+    src: int
+    attention: float
+    visible: int  # number of keys that dest sees
+
+    @property
+    def times_uniform(self) -> float:
+        """How many times more than uniform attention: weight x number of visible keys."""
+        return self.attention * self.visible
+
+
+def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None = None) -> list[Site]:
+    """Every firing of a run, most above uniform first.
+
+    `tau=None` is the dynamic threshold min(1, 2.5 / visible keys); `dest` restricts to one destination.
+    """
+    run.require_fresh()
+    dests = range(len(run)) if dest is None else [run.position(dest, "dest")]
+    sites: list[Site] = []
+    with exact_matmul():
+        for layer in run.model.attention_layers:
+            for start in range(0, len(dests), _DEST_BLOCK):
+                sites += _of_layer(run.layer(layer), layer, list(dests[start : start + _DEST_BLOCK]), tau)
+    return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
+
+
+def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> Float[Tensor, "dest"]:
+    """The threshold at each destination."""
+    at = torch.tensor(dests, device=record.first.device)
+    visible = (at - record.first[at] + 1).to(torch.float64)
+    return (DYNAMIC_SCALE / visible).clamp_max(1.0) if tau is None else torch.full_like(visible, tau)
+
+
+def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
+    weights = record.weights(range(record.q.shape[0]), dests)
+    fires = weights.double() >= thresholds(record, dests, tau)[None, :, None]
+    heads, rows, sources = fires.nonzero(as_tuple=True)
+    values = weights[heads, rows, sources].tolist()
+    found = []
+    for h, r, s, weight in zip(heads.tolist(), rows.tolist(), sources.tolist(), values, strict=True):
+        found.append(Site(layer, h, dests[r], s, weight, dests[r] - int(record.first[dests[r]]) + 1))
+    return found
