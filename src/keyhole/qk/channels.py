@@ -139,6 +139,7 @@ def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*
 def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
     """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
 
+    >>> import torch
     >>> sparsity(torch.tensor([0.0, 0.0, 5.0, 0.0]))
     0.25
     """
@@ -152,6 +153,7 @@ def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: floa
     None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
     `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
 
+    >>> import torch
     >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
     (2, 1)
     """

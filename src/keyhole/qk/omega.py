@@ -83,6 +83,7 @@ def decompose(W_Q: Float[Tensor, "heads reads d_head"], W_K: Float[Tensor, "kv_h
         group = W_Q.shape[0] // W_K.shape[0]
         R_q, R_k = _triangle(W_Q), _triangle(W_K).repeat_interleave(group, dim=0)
         core = R_q @ R_k.transpose(-1, -2)
+        _require_heads(torch.isfinite(core).all(-1).all(-1), "have weights that are NaN or infinite")
         U, sigma, Vh = torch.linalg.svd(core)
         kept = sigma > sigma[:, :1] * W_Q.shape[-1] * torch.finfo(W_Q.dtype).eps
         G_d = R_k.transpose(-1, -2) @ Vh.transpose(-1, -2) * kept[:, None, :]
@@ -91,9 +92,7 @@ def decompose(W_Q: Float[Tensor, "heads reads d_head"], W_K: Float[Tensor, "kv_h
         signs = _signs(W_Q.to(G_d.dtype) @ G_d)
         G_d, G_s = G_d * signs[:, None, :], G_s * signs[:, :, None]
         error = _rebuilding_error(core, R_q @ G_d, G_s @ R_k.transpose(-1, -2))
-    if not bool((error < _MAX_ERROR).all()):
-        bad = torch.nonzero(~(error < _MAX_ERROR)).flatten().tolist()
-        raise KeyholeError(f"the SVD of heads {bad} does not rebuild their Omega: are there NaNs in the weights?")
+    _require_heads(error < _MAX_ERROR, "have an Omega that its SVD does not rebuild")
     to = W_Q.dtype
     return Omega(sigma.to(to), G_d.to(to), G_s.to(to), kept.sum(-1), error.to(to), W_Q, W_K)
 
@@ -108,6 +107,11 @@ def blocks(sigma: Float[Tensor, "*heads channel"], rtol: float = 1e-3) -> Int[Te
     """
     gap = (sigma[..., :-1] - sigma[..., 1:]) > rtol * sigma[..., :-1]
     return torch.nn.functional.pad(gap.long().cumsum(-1), (1, 0))
+
+
+def _require_heads(good: Tensor, reason: str) -> None:
+    if not bool(good.all()):
+        raise KeyholeError(f"heads {torch.nonzero(~good).flatten().tolist()} of a layer {reason}.")
 
 
 def _triangle(W: Tensor) -> Tensor:

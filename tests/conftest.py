@@ -1,0 +1,52 @@
+"""Shapes in annotations are checked while the tests run; every model here is tiny, built in, or on disk."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the hub
+
+from jaxtyping import install_import_hook
+
+install_import_hook("keyhole", "beartype.beartype")
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+import keyhole
+from keyhole import Model
+from keyhole.models.check import random_ids
+from tiny import DEFAULT, Sizes, tiny
+
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("tests")
+
+ROOT = Path(__file__).parent.parent
+SMOLLM2 = ROOT / ".cache" / "smollm2.gguf"
+
+
+def tiny_model(variant: str, sizes: Sizes = DEFAULT, dtype: torch.dtype = torch.float32) -> Model:
+    return keyhole.load((tiny(variant, sizes, dtype), None))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Model:
+    assert SMOLLM2.is_file(), "make test downloads this model; run it once"
+    return keyhole.load(SMOLLM2)
+
+
+@pytest.fixture(scope="session")
+def organism() -> Model:
+    return keyhole.load()
+
+
+@pytest.fixture
+def gpt2() -> Model:
+    return tiny_model("gpt2")
+
+
+def prompts_of(model: Model, *lengths: int) -> list[list[int]]:
+    return [random_ids(model, n, seed=n) for n in lengths]

@@ -1,0 +1,142 @@
+"""Relative attention, S(v), N_recon, rotation controls, firings and slice sets."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyhole
+from conftest import prompts_of, tiny_model
+from keyhole import KeyholeError
+from keyhole.qk.channels import n_recon, sparsity
+from keyhole.qk.controls import refactor_terms, rotation_control
+from keyhole.qk.firings import find_firings
+from keyhole.qk.slices import slice_sets, slice_use
+
+vectors = st.lists(st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3), min_size=1, max_size=12)
+
+
+@given(vectors)
+def test_sparsity_is_between_one_over_n_and_one(values: list[float]) -> None:
+    s = sparsity(torch.tensor(values))
+    assert math.isnan(s) if not any(values) else 1 / len(values) - 1e-9 <= s <= 1 + 1e-9
+
+
+@given(vectors, st.sampled_from([1.0, 0.95, 0.5]))
+def test_n_recon_is_the_smallest_set(values: list[float], tolerance: float) -> None:
+    terms, total = torch.tensor(values), sum(values)
+    n = n_recon(terms, tolerance)
+    if total <= 0:
+        assert n is None or total > -1e-5
+        return
+    assert n is not None
+    best = sorted(values, reverse=True)
+    assert sum(best[:n]) >= tolerance * total - 1e-3
+    assert all(sum(best[:m]) < tolerance * total for m in range(1, n))
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gpt_neox", "llama", "mistral", "qwen3", "cohere-qknorm", "bloom"])
+def test_terms_add_up_and_firing_means_positive_relative_attention(variant: str) -> None:
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 14)[0])
+    for layer, head, dest, src in [(0, 0, 13, 13), (1, 2, 13, 9), (2, 3, 8, 6), (1, 1, 5, 3)]:
+        split = run.channels((layer, head), dest, src)
+        record = run.layer(layer)
+        first = int(record.first[dest])
+        row = record.scores([head], [dest])[0, 0, first : dest + 1]
+        others = torch.cat([row[: src - first], row[src - first + 1 :]]).mean()
+        assert split.score == pytest.approx(float(row[src - first]), abs=1e-5)
+        assert split.relative_attention == pytest.approx(float(row[src - first] - others), abs=1e-3)
+        assert float(split.relative_terms.sum()) + split.relative_rest == pytest.approx(split.relative_attention)
+        assert split.attention == pytest.approx(float(run.attention(layer)[head, dest, src]), abs=1e-6)
+        if split.attention > 1 / split.visible and record.rule.key_bias is None:
+            assert split.relative_attention > 0
+
+
+def test_refactoring_keeps_the_sum() -> None:
+    g = torch.Generator().manual_seed(0)
+    left, right = torch.randn(8, generator=g).double(), torch.randn(8, generator=g).double()
+    for _ in range(5):
+        assert float(refactor_terms(left, right, g).sum()) == pytest.approx(float(left @ right))
+
+
+def test_rotated_bases_are_less_sparse_than_one_channel() -> None:
+    g = torch.Generator().manual_seed(0)
+    one = torch.zeros(32).double()
+    one[3] = 2.0
+    assert sparsity(one * one) == pytest.approx(1 / 32)
+    assert sum(sparsity(refactor_terms(one, one, g)) for _ in range(20)) / 20 > 0.2
+
+
+@pytest.mark.parametrize("kind", ["ambient", "refactor"])
+def test_rotation_control_is_reproducible_and_averages_draws(kind: str, gpt2: keyhole.Model) -> None:
+    run = gpt2.run(prompts_of(gpt2, 12)[0])
+    control, again = (rotation_control(run, (1, 1), -1, 3, kind=kind, draws=7, seed=3) for _ in range(2))
+    assert control == again and len(control.rotated) == 7
+    assert control.sparsity == pytest.approx(run.channels((1, 1), -1, 3).sparsity)
+    assert 1 / 8 <= control.mean_rotated <= 1
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "mistral", "gpt_oss"])
+def test_firings_are_exactly_the_weights_above_threshold(variant: str) -> None:
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 20)[0])
+    found = {(s.layer, s.head, s.dest, s.src): s for s in find_firings(run)}
+    expected = set()
+    for layer in range(3):
+        first = run.layer(layer).first
+        for h, row in enumerate(run.attention(layer)):
+            for d in range(20):
+                tau = min(1.0, 2.5 / (d - int(first[d]) + 1))
+                expected |= {(layer, h, d, s) for s in range(20) if float(row[d, s]) >= tau}
+    assert set(found) == expected and found
+    assert all(s.dest == 19 for s in find_firings(run, 0.3, dest=-1))
+
+
+def test_slice_sets_leave_out_what_sums_to_nothing() -> None:
+    terms = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
+    total, used = terms.sum(-1), slice_sets(terms)
+    left_out = (terms * ~used).sum(-1)
+    assert (left_out * total.sign() <= 1e-5).all()
+    for row, chosen, t in zip(terms, used, total, strict=True):  # one fewer would not do
+        kept = row[chosen] * t.sign()
+        assert kept.sum() - kept.min() <= t.abs() + 1e-5
+
+
+def test_slices_of_firings_over_prompts(gpt2: keyhole.Model) -> None:
+    runs = gpt2.run_many(prompts_of(gpt2, 16, 17, 18, 19))
+    firing, quiet = slice_use(runs, (1, 3)), slice_use(runs, (1, 3), firing=False)
+    assert len(quiet.pairs) == 4 and firing.basis == "homogeneous"
+    for (prompt, dest, src), terms in zip(firing.pairs.tolist(), firing.terms, strict=True):
+        assert float(runs[prompt].attention(1)[3, dest, src]) >= 0.5 and src != 0
+        assert float(terms.sum()) == pytest.approx(runs[prompt].channels((1, 3), dest, src).score, abs=1e-3)
+    assert torch.equal(firing.counts, firing.used.sum(0)) and (firing.sizes >= 1).all()
+    for prompt, dest, src in quiet.pairs.tolist():
+        assert float(runs[prompt].attention(1)[3, dest, src]) < 0.5
+    with pytest.raises(KeyholeError, match="fires nowhere"):
+        slice_use(runs, (1, 3), threshold=2.0)
+
+
+@pytest.mark.parametrize(
+    ("head", "dest", "src", "message"),
+    [
+        ((9, 0), -1, 0, "no layer 9"),
+        ((0, 9), -1, 0, "no head 0.9"),
+        ((0, 0), 40, 0, "outside the prompt"),
+        ((0, 0), 2, 5, "comes after dest"),
+        ((0, 0), "x", 0, "not a token"),
+        ((0, 0), "2", 0, "ambiguous"),
+    ],
+)
+def test_bad_places_are_named(gpt2: keyhole.Model, head, dest, src, message: str) -> None:
+    run = gpt2.run([1, 2, 3, 2, 5, 6])
+    with pytest.raises(KeyholeError, match=message):
+        run.channels(head, dest, src)
+
+
+def test_a_key_outside_the_window_is_named() -> None:
+    model = tiny_model("mistral")
+    with pytest.raises(KeyholeError, match="outside the attention window"):
+        model.run(prompts_of(model, 20)[0]).channels((1, 0), 19, 2)
