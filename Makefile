@@ -9,7 +9,7 @@ PROMPT := When Mary and John went to the store, John gave a drink to
 demo: .venv/installed  ## which heads of the built-in organism fire, and why
 	$(BIN)/keyhole check
 	$(BIN)/keyhole heads "$(PROMPT)" --dest -1
-	$(BIN)/keyhole channels "$(PROMPT)" --head 3.1 --src Mary
+	$(BIN)/keyhole channels "$(PROMPT)" --head 1.6 --src Mary
 
 test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"

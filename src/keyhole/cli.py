@@ -136,7 +136,7 @@ def channels(
 
     Examples:
 
-        keyhole channels "When Mary and John went to the store, John gave a drink to" --head 3.1 --src Mary
+        keyhole channels "When Mary and John went to the store, John gave a drink to" --head 1.6 --src Mary
 
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """

@@ -52,6 +52,19 @@ class AttentionRule:
         sinks = self.sinks.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
         return torch.cat([logits, sinks], dim=-1).softmax(-1)[..., :-1]
 
+    def of_head(
+        self, scores: Float[Tensor, "*batch key"], visible: Bool[Tensor, "*#batch key"], head: int
+    ) -> Float[Tensor, "*batch key"]:
+        """Attention weights of one head, for any scaled, uncapped rows of scores."""
+        logits = self.cap(scores)
+        if self.key_bias is not None:
+            logits = logits + self.key_bias[head].to(logits.dtype)
+        logits = logits.masked_fill(~visible, float("-inf"))
+        if self.sinks is None:
+            return logits.softmax(-1)
+        sink = self.sinks[head].to(logits.dtype).expand(*logits.shape[:-1], 1)
+        return torch.cat([logits, sink], dim=-1).softmax(-1)[..., :-1]
+
     def heads(self, heads: Any) -> "AttentionRule":
         """The same rule for some of the heads."""
         sinks = None if self.sinks is None else self.sinks[heads]

@@ -113,8 +113,7 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int]:
     deficient = om.rank < k.shape[-1]
     if bool(deficient.any()):  # the part of q that no channel of a rank-deficient head reads
         rebuilt += (q - a @ om.G_s) @ k.transpose(-1, -2) * deficient[:, None, None]
-    heads, dests = range(len(q)), range(len(run))
-    own = record.scores(heads, dests)
+    own = record.scores(range(len(q)), range(len(run)))
     return _relative(rebuilt * record.rule.scaling, own), int(deficient.sum())
 
 

@@ -150,8 +150,8 @@ class Model:
         return stamp(self.hf.parameters())
 
     def fingerprint(self) -> str:
-        """SHA-256 of all weights."""
-        return fingerprint(self.hf)
+        """SHA-256 of all weights; computed once, and again when they change."""
+        return self.cached(("fingerprint",), self.hf.parameters(), lambda: fingerprint(self.hf))
 
 
 def make_model(hf: Any, tokenizer: Any, name: str) -> Model:

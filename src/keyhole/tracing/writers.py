@@ -21,7 +21,7 @@ from keyhole.models.tolerance import require_exact
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer"]
+Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset"]
 _DEST_BLOCK = 256  # rows of attention held at once
 
 
@@ -106,6 +106,6 @@ def attention_writes(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
         dests = range(start, min(start + _DEST_BLOCK, n))
         A = record.weights(heads, dests)
         v = (record.v.to(A.dtype) - w.b_V[:, None]).repeat_interleave(w.group, dim=0)
-        moved = torch.einsum("htr,hrd->td", A @ v, w.W_O) / record.out_scale[list(dests)][:, None]
+        moved = (A @ v @ w.W_O).sum(0) / record.out_scale[list(dests)][:, None]
         written.append(moved + bias_writes(run, layer, list(dests)))
     return torch.cat(written)

@@ -1,0 +1,112 @@
+"""What is one example of a task, and how are its texts and spans made?"""
+
+import random
+import re
+import string
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from keyhole.errors import KeyholeError
+
+Span = tuple[int, int]
+
+# How the organism's tokenizer cuts text: digits in pairs, "isn't" whole, words, single punctuation marks.
+# Written so that Python's re and the tokenizers library read it alike.
+PIECE = r"[0-9]{1,2}|[A-Za-z]+n't|[A-Za-z]+|[^\sA-Za-z0-9]"
+
+HELD_OUT_ONE_IN = 10
+_TRIES_PER_EXAMPLE = 2_000
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt, what should come next, and where in the prompt each actor stands.
+
+    Roles are character spans rather than token positions, so an example serves any tokenizer.
+    """
+
+    task: str  # "ioi", "boxes", ...
+    text: str  # the prompt without its answer; no trailing space
+    answer: str  # the word that should come next
+    wrong: str | None  # the natural wrong answer
+    answers: tuple[str, ...]  # every right answer
+    roles: Mapping[str, Span]  # role -> (start, end) in text; every task has END, the predicting word
+    template: str  # which wording, e.g. "ABBA-3"
+    continuation: str  # how training text goes on after `text`, to the character: " Mary."
+
+    def word(self, role: str) -> str:
+        """Which characters of the prompt play this role?
+
+        >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
+        >>> Example("demo", text, "", None, (), roles, "", "").word("WHO")
+        'Mary'
+        """
+        start, end = self.roles[role]
+        return self.text[start:end]
+
+
+def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:
+    """What does a wording say with its slots filled, and where did each filling land?
+
+    `slots` maps a slot of the wording to (role, word); the spans come back under the role, with END added.
+
+    >>> fill("{A} saw {B}", {"A": ("IO", "Mary"), "B": ("S1", "John")})
+    ('Mary saw John', {'IO': (0, 4), 'S1': (9, 13), 'END': (9, 13)})
+    """
+    text, roles = "", {}
+    for literal, slot, _, _ in string.Formatter().parse(wording):
+        text += literal
+        if slot is not None:
+            role, word = slots[slot]
+            roles[role] = (len(text), len(text) + len(word))
+            text += word
+    roles["END"] = last_piece(text)
+    return text, roles
+
+
+def pieces(text: str) -> list[str]:
+    """Into which tokens does the organism cut this text?
+
+    >>> pieces("The year 1745, isn't it?")
+    ['The', 'year', '17', '45', ',', "isn't", 'it', '?']
+    """
+    return re.findall(PIECE, text)
+
+
+def last_piece(text: str) -> Span:
+    """Where is the last token of this text?"""
+    *_, match = re.finditer(PIECE, text)
+    return match.span()
+
+
+def piece_after(text: str, span: Span) -> Span:
+    """Where is the token that follows this span?"""
+    match = re.compile(PIECE).search(text, span[1])
+    if match is None:
+        raise KeyholeError(f"nothing follows {text[span[0] : span[1]]!r} in {text!r}")
+    return match.span()
+
+
+def is_held_out(*combination: str) -> bool:
+    """Is this combination kept out of all training text? A fixed one in ten is, on every machine alike."""
+    return zlib.crc32("|".join(combination).encode()) % HELD_OUT_ONE_IN == 0
+
+
+def collect(
+    n: int, seed: int, held_out: bool, draw: Callable[[random.Random], tuple[tuple[str, ...], Example]]
+) -> list[Example]:
+    """Which n examples does this seed give from one side of the held-out line?
+
+    `draw` returns an example and the combination that decides its side; the wrong side is drawn again.
+    """
+    rng = random.Random(seed)
+    found: list[Example] = []
+    for _ in range(max(n, 1) * _TRIES_PER_EXAMPLE):
+        if len(found) == n:
+            return found
+        combination, example = draw(rng)
+        if is_held_out(*combination) == held_out:
+            found.append(example)
+    side = "held-out" if held_out else "training"
+    raise KeyholeError(f"found {len(found)} of {n} {side} examples: give the generator more words")
