@@ -1,6 +1,6 @@
 """How long from starting Python to the first answer on the organism? The bar is 5 seconds on two cores.
 
-    python benchmarks/start.py
+python benchmarks/start.py
 """
 
 import statistics
