@@ -10,6 +10,7 @@ from jaxtyping import install_import_hook
 install_import_hook("keyhole", "beartype.beartype")
 
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -18,6 +19,9 @@ import torch
 import keyhole
 from keyhole import Model
 from keyhole.models.check import random_ids
+from keyhole.tracing.seeds import Probe
+from keyhole.tracing.trace import trace
+from keyhole.tracing.writers import attention_writes
 from tiny import DEFAULT, Sizes, tiny
 
 torch.set_num_threads(1)
@@ -50,3 +54,10 @@ def gpt2() -> Model:
 
 def prompts_of(model: Model, *lengths: int) -> list[list[int]]:
     return [random_ids(model, n, seed=n) for n in lengths]
+
+
+def rich_circuit(run: keyhole.Run, **options: Any) -> keyhole.Circuit:
+    """A circuit with many firings: seeded by what the last attention layers write at the end, not by an MLP."""
+    layers = run.model.attention_layers[-2:]
+    direction = sum(attention_writes(run, layer)[-1] for layer in layers)
+    return trace(run, seeds=Probe(direction, len(run.layers)), **options)

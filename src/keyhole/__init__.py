@@ -1,6 +1,7 @@
 """Keyhole: why does this attention head attend here?"""
 
 from keyhole import _openmp as _openmp  # before torch loads
+from keyhole.circuits.circuit import Circuit as Circuit
 from keyhole.errors import KeyholeError as KeyholeError
 from keyhole.models.check import check as check
 from keyhole.models.load import load as load

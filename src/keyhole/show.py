@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import transformers
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -34,6 +34,28 @@ def progress(what: str) -> Iterator[None]:
     with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as bar:
         bar.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told (done, total), on standard error; silent when not in a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_err, transient=True, disable=not _err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def plain(text: str) -> None:
+    """Text on standard output, as it is."""
+    _out.print(Text(text), soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows on standard output; a column whose name begins with > is aligned right."""
+    made = Table(*(_column(name) for name in columns), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))
+    _out.print(made)
 
 
 def quiet_libraries() -> None:
@@ -141,7 +163,9 @@ def heads(run: Run, splits: Sequence[Channels], *, found: int, hidden: int) -> N
 
 def _column(name: str) -> Column:
     justify: Literal["right", "left"] = "right" if name.startswith(">") else "left"
-    return Column(name.removeprefix(">"), justify=justify, no_wrap=True)
+    name = name.removeprefix(">")
+    narrowest = max(5, len(name)) if justify == "right" else None  # words may be cut short, numbers may not
+    return Column(name, justify=justify, no_wrap=True, min_width=narrowest)
 
 
 def _carriers(split: Channels, n: int = 3) -> str:

@@ -4,7 +4,7 @@ The attention function (see `attention.py`) hands over q, k and v; hooks keep re
 block outputs. Nothing is copied unless the model writes into it later. `records.py` turns these notes into runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,7 @@ class Notes:
     qkv: tuple[Tensor, Tensor, Tensor] | None = None
     first: Tensor | None = None
     rule: AttentionRule | None = None
+    bypassed: bool = False  # an intervention began above this layer, so it was not run
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ class Captured:
     logits: Tensor
 
 
-def capture(hf: Any, family: Family, ids: Tensor) -> Captured:
+Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
+
+
+def capture(hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None) -> Captured:
     """Run a batch of token ids, padded on the right, through the model's own code and note what it did.
 
-    Right padding needs no padding mask: a causal query never sees what comes after it.
+    Right padding needs no padding mask: a causal query never sees what comes after it. `prepare` may add hooks of its
+    own (interventions do); they are removed with the others.
     """
     blocks = submodule(hf, family.layers).children()
     layers = tuple(Notes(block, optional(block, family.attn)) for block in blocks)
@@ -61,6 +66,8 @@ def capture(hf: Any, family: Family, ids: Tensor) -> Captured:
             stack.enter_context(_recorded(layers))
         stack.enter_context(_implementation(hf, attention.NAME if family.routed else family.implementation))
         _forget_longer_prompts(hf)
+        if prepare is not None:
+            prepare(stack, layers)
         logits = hf(input_ids=ids, use_cache=False).logits
     return Captured(layers, final[0], logits)
 

@@ -21,7 +21,7 @@ from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv
 
 
 @dataclass(frozen=True)
-class _Attention:
+class AttentionBatch:
     """One layer's attention for a whole batch: the tensors of `AttentionRun` with a batch axis in front."""
 
     q: Tensor
@@ -57,7 +57,7 @@ class LayerBatch:
     """One layer of a forward pass, for a whole batch."""
 
     resid: Tensor
-    attention: _Attention | None
+    attention: AttentionBatch | None
     mixer: Tensor | None
     mlp: Tensor
 
@@ -77,7 +77,7 @@ def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerB
     mlp = notes.mlp.view(notes.resid.shape)  # OPT and some mixtures of experts flatten batch and position
     if family.residual_multiplier:
         mlp = mlp * getattr(config, family.residual_multiplier)
-    attention = None if notes.attn is None else _attention(notes, notes.attn, family, dims)
+    attention = None if notes.attn is None else attention_batch(notes, notes.attn, family, dims)
     return LayerBatch(notes.resid, attention, notes.mixer, mlp)
 
 
@@ -88,7 +88,8 @@ def frozen_scale(module: nn.Module | None, x: Tensor, family: Family) -> Tensor:
     return read_norm(module, family.norm, family.norm_adds_one).scale(x)
 
 
-def _attention(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> _Attention:
+def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> AttentionBatch:
+    """Freeze what the hooks noted of one layer's attention."""
     resid = notes.resid
     assert resid is not None
     rotary = _rotary(attn, notes, family)
@@ -100,7 +101,7 @@ def _attention(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> _At
         positions = torch.arange(resid.shape[1], device=resid.device)
         q_scale = q_scale * family.q_factor(attn, positions).to(q_scale.dtype)
     attn_out = resid if notes.attn_out is None else notes.attn_out
-    return _Attention(
+    return AttentionBatch(
         *notes.qkv,
         first=notes.first,
         rule=notes.rule,

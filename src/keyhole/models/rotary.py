@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+Pairing = Literal["halves", "pairs"]  # which dimensions turn together: (i, i + n) or (2i, 2i + 1)
+
 
 @dataclass(frozen=True)
 class Rotary:
@@ -18,29 +20,34 @@ class Rotary:
 
     cos: Float[Tensor, "pos freq"]
     sin: Float[Tensor, "pos freq"]
-    pairing: Literal["halves", "pairs"]
+    pairing: Pairing
 
     def rotate(self, x: Float[Tensor, "... pos d_head"]) -> Float[Tensor, "... pos d_head"]:
-        """R_t x_t for every position: (x1 cos - x2 sin, x2 cos + x1 sin) on each pair."""
-        return self._turn(x, self.cos, self.sin)
+        """R_t x_t for every position."""
+        return turn(x, self.cos, self.sin, self.pairing)
 
     def transpose(self, x: Float[Tensor, "... pos d_head"]) -> Float[Tensor, "... pos d_head"]:
         """R_t^T x_t for every position."""
-        return self._turn(x, self.cos, -self.sin)
+        return turn(x, self.cos, -self.sin, self.pairing)
 
     def at(self, positions: Tensor | slice) -> "Rotary":
         """The same map at chosen positions only."""
         return Rotary(self.cos[positions], self.sin[positions], self.pairing)
 
-    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
-        n = cos.shape[-1]
-        turning, passing = x[..., : 2 * n], x[..., 2 * n :]
-        if self.pairing == "halves":
-            first, second = turning[..., :n], turning[..., n:]
-        else:
-            first, second = turning[..., ::2], turning[..., 1::2]
-        first, second = first * cos - second * sin, second * cos + first * sin
-        if self.pairing == "halves":
-            return torch.cat([first, second, passing], dim=-1)
-        return torch.cat([torch.stack([first, second], dim=-1).flatten(-2), passing], dim=-1)
+
+def turn(
+    x: Float[Tensor, "... d_head"], cos: Float[Tensor, "... freq"], sin: Float[Tensor, "... freq"], pairing: Pairing
+) -> Float[Tensor, "... d_head"]:
+    """(x1 cos - x2 sin, x2 cos + x1 sin) on each pair of dimensions; those beyond the last pair pass."""
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    n = cos.shape[-1]
+    turning, passing = x[..., : 2 * n], x[..., 2 * n :]
+    if pairing == "halves":
+        first, second = turning[..., :n], turning[..., n:]
+    else:
+        first, second = turning[..., ::2], turning[..., 1::2]
+    first, second = first * cos - second * sin, second * cos + first * sin
+    if pairing == "halves":
+        return torch.cat([first, second, passing.expand(*first.shape[:-1], -1)], dim=-1)
+    pairs = torch.stack([first, second], dim=-1).flatten(-2)
+    return torch.cat([pairs, passing.expand(*pairs.shape[:-1], -1)], dim=-1)

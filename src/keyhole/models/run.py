@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -14,9 +14,12 @@ from keyhole.models.precision import exact_matmul, working_dtype
 from keyhole.models.rotary import Rotary
 
 if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
     from keyhole.qk.channels import Channels
     from keyhole.qk.omega import Basis
+    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.targets import Target
     from keyhole.tracing.writers import Split
 
 
@@ -118,6 +121,18 @@ class Run:
         from keyhole.qk.channels import channels
 
         return channels(self, head, dest, src, basis=basis)
+
+    def explain(self, head: tuple[int, int], dest: int | str, src: int | str, **options: Any) -> "Firing":
+        """Which signals cause this attention weight? See `keyhole.tracing.firing`."""
+        from keyhole.tracing.firing import explain
+
+        return explain(self, head, dest, src, **options)
+
+    def trace(self, target: "Target" = None, **options: Any) -> "Circuit":
+        """Which circuit is behind this answer? See `keyhole.tracing.trace`."""
+        from keyhole.tracing.trace import trace
+
+        return trace(self, target, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
         """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""

@@ -57,7 +57,7 @@ def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> F
 
 def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
     weights = record.weights(range(record.q.shape[0]), dests)
-    fires = weights.double() >= thresholds(record, dests, tau)[None, :, None]
+    fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & (weights > 0)
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
     found = []

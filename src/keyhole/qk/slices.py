@@ -109,6 +109,7 @@ def _pairs(
 
 def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> Tensor:
     om, kv = omega(run.model, layer, basis), run.model.weights(layer).kv(head)
+    n = int(om.rank[head])
     q = read_queries(run, layer, slice(head, head + 1))[0, dests]
     k = read_keys(run, layer, slice(kv, kv + 1))[0, sources]
-    return run.layer(layer).rule.scaling * (q @ om.G_d[head]) * (k @ om.G_s[head].T)
+    return run.layer(layer).rule.scaling * (q @ om.G_d[head, :, :n]) * (k @ om.G_s[head, :n].T)

@@ -1,49 +1,30 @@
-"""The command line: every command calls one library function and shows what it returned."""
+"""Commands that look at one model or one prompt: check, heads, channels."""
 
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.errors import KeyholeError
+from keyhole.cli.options import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    IdsOption,
+    JsonOption,
+    ModelOption,
+    PromptArgument,
+    RevisionOption,
+    load_model,
+    read_head,
+    read_place,
+    run_prompt,
+)
 from keyhole.models.check import check as check_model
-from keyhole.models.load import load
-from keyhole.models.model import Model
-from keyhole.models.run import Run
 from keyhole.qk.channels import channels as split_score
 from keyhole.qk.controls import rotation_control
 from keyhole.qk.firings import find_firings
 
-app = typer.Typer(
-    name="keyhole",
-    help="Why does this attention head attend here?",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
 
-PROMPT = "When Mary and John went to the store, John gave a drink to"
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
-]
-RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (as stored).")]
-DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
-BosOption = Annotated[
-    bool | None,
-    typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
-]
-IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
-
-
-@app.command()
 def check(
     model: Annotated[str | None, typer.Argument(help="The same as --model.", show_default=False)] = None,
     model_option: ModelOption = None,
@@ -69,14 +50,13 @@ def check(
 
         keyhole check SmolLM2.gguf --json
     """
-    loaded = _load(model or model_option, revision, dtype, device)
+    loaded = load_model(model or model_option, revision, dtype, device)
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
     show.as_json(show.check_record(result)) if json else show.check(result, verbose)
     raise typer.Exit(0 if result.exact else 1)
 
 
-@app.command()
 def heads(
     prompt: PromptArgument = None,
     model: ModelOption = None,
@@ -103,8 +83,8 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
-    run = _run(_load(model, revision, dtype, device), prompt, token_ids, bos)
-    sites = find_firings(run, tau, dest=_place(dest))
+    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    sites = find_firings(run, tau, dest=read_place(dest))
     shown = [site for site in sites if sinks or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
     if json:
@@ -113,7 +93,6 @@ def heads(
         show.heads(run, splits, found=len(sites), hidden=len(sites) - len(shown))
 
 
-@app.command()
 def channels(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.1.")] = ...,  # type: ignore[assignment]
@@ -140,59 +119,11 @@ def channels(
 
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
-    run = _run(_load(model, revision, dtype, device), prompt, token_ids, bos)
-    where: Any = (_head(head), _place(dest), _place(src))
+    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    where: Any = (read_head(head), read_place(dest), read_place(src))
     split = split_score(run, *where, basis=basis)  # type: ignore[arg-type]
     controls = [rotation_control(run, *where, kind=kind, draws=draws) for kind in ("refactor", "ambient") if draws]
     if json:
         show.as_json(show.channels_record(run, split, controls))
     else:
         show.channels(run, split, controls, top)
-
-
-def main() -> None:
-    """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
-    show.quiet_libraries()
-    try:
-        app()
-    except KeyholeError as error:
-        show.error(str(error))
-        sys.exit(2)
-
-
-def _load(source: str | None, revision: str | None, dtype: str, device: str | None) -> Model:
-    import torch
-
-    if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
-        raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
-        return load(source, revision=revision, dtype=kind, device=device)
-
-
-def _run(model: Model, prompt: str | None, token_ids: str | None, bos: bool | None) -> Run:
-    if (prompt is None) == (token_ids is None):
-        raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
-    with show.progress("Running the prompt"):
-        return model.run(prompt if prompt is not None else _ids(token_ids or ""), bos=bos)
-
-
-def _ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError as error:
-        raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
-
-
-def _head(text: str) -> tuple[int, int]:
-    layer, dot, head = text.partition(".")
-    if not (dot and layer.isdigit() and head.isdigit()):
-        raise KeyholeError(f"--head takes a layer and a head such as 3.1, not {text!r}.")
-    return int(layer), int(head)
-
-
-def _place(text: str | None) -> int | str | None:
-    """A position if it is a number, else the text of a token."""
-    if text is None:
-        return None
-    return int(text) if text.removeprefix("-").isdigit() else text

@@ -1,0 +1,112 @@
+"""What does a trace cost, in forward passes of the same model on the same threads?
+
+    python benchmarks/trace.py [.cache/smollm2.gguf]
+
+GPT-2-small shape with sharpened random attention, 17 tokens; then, if a model file is given, SmolLM2's own
+indirect-object circuits. The captured pass and the SVDs are not counted; per-pair tables are never made. Beside the
+measured cost stand the operations that the projections alone need.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import keyhole
+from keyhole.models.check import random_ids
+from keyhole.qk.omega import omega
+from keyhole.tasks import ioi
+from keyhole.tracing.trace import trace
+
+SHARPNESS = 7.0
+TOKENS = 17
+BAR = 10.0
+
+
+def sharpened_gpt2(seed: int = 0) -> keyhole.Model:
+    """A random GPT-2 small whose heads have clear favourites."""
+    torch.manual_seed(seed)
+    hf = GPT2LMHeadModel(GPT2Config())
+    with torch.no_grad():
+        for block in hf.transformer.h:
+            block.attn.c_attn.weight[:, : hf.config.n_embd] *= SHARPNESS
+            block.attn.c_attn.weight[:, hf.config.n_embd : 2 * hf.config.n_embd] *= SHARPNESS
+            block.attn.c_attn.weight[:, 2 * hf.config.n_embd :] *= 3
+            block.attn.c_proj.weight *= 6
+    return keyhole.load((hf, None))
+
+
+def prepare(model: keyhole.Model) -> None:
+    """Fold weights and decompose all heads: done once per model."""
+    for layer in model.attention_layers:
+        omega(model, layer)
+    model.head_out()
+    model.fingerprint()
+
+
+def forward_seconds(model: keyhole.Model, ids: list[int], repeats: int = 9) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        with torch.no_grad():
+            model.hf(input_ids=torch.tensor([ids]), use_cache=False)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def trace_seconds(run: keyhole.Run, target: int, repeats: int = 5) -> tuple[float, keyhole.Circuit]:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        circuit = trace(run, target)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times), circuit
+
+
+def counted_passes(run: keyhole.Run, circuit: keyhole.Circuit) -> float:
+    """Multiplications of the shared projections over those of a forward pass."""
+    dims, n = run.model.dims, len(run)
+    parameters = sum(p.numel() for p in run.model.hf.parameters()) - run.model.hf.get_input_embeddings().weight.numel()
+    if run.model.hf.config.tie_word_embeddings:
+        parameters += dims.vocab * dims.d_model
+    total = dims.layers * dims.heads * n * dims.d_head * dims.d_model  # v W_O, once
+    heads = {(circuit.nodes[f.node].layer, circuit.nodes[f.node].head) for f in circuit.firings}
+    for layer, _ in heads:
+        rows = (layer * dims.heads + 2 * layer + 1) * n
+        total += rows * dims.d_model * 2 * dims.d_head
+    return total / (parameters * n)
+
+
+def report(name: str, run: keyhole.Run, target: int) -> float:
+    plain = forward_seconds(run.model, list(run.token_ids))
+    seconds, circuit = trace_seconds(run, target)
+    heads = {(circuit.nodes[f.node].layer, circuit.nodes[f.node].head) for f in circuit.firings}
+    counted = counted_passes(run, circuit)
+    print(
+        f"{name:34.34} {len(run):3} tokens {len(circuit.firings):4} firings of {len(heads):3} heads   "
+        f"forward {plain:.3f} s   trace {seconds:.3f} s = {seconds / plain:5.2f} passes   counted {counted:.1f}"
+    )
+    return seconds / plain
+
+
+def main() -> None:
+    print(f"threads {torch.get_num_threads()}")
+    model = sharpened_gpt2()
+    prepare(model)
+    run = model.run(random_ids(model, TOKENS))
+    passes = [report("GPT-2 small shape, sharpened", run, int(run.logits[-1].argmax()))]
+    if len(sys.argv) > 1:
+        del model
+        smollm2 = keyhole.load(sys.argv[1])
+        prepare(smollm2)
+        for example in ioi(5, seed=1):
+            run = smollm2.run(example.text)
+            passes.append(report(f"SmolLM2: ...{example.text[-24:]}", run, int(run.logits[-1].argmax())))
+    print(f"most expensive {max(passes):.2f} passes (bar: {BAR:.0f})")
+    raise SystemExit(0 if max(passes) <= BAR else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Circuits: what a trace returns, how it is stored, exported and shown."""

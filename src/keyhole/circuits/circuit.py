@@ -1,0 +1,127 @@
+"""A circuit: the graph of firings and writers joined by signals, for one prompt and target. Integers are identity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import networkx as nx
+
+    from keyhole.intervene.verify import Verification
+    from keyhole.models.run import Run
+
+SCHEMA = 1
+NodeKind = Literal["head", "mlp", "bias", "embedding", "offset", "mixer", "target"]
+EdgeSide = Literal["dest", "src", "target"]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A writer at a token, a head moving from src to dest, or the target.
+
+    Non-head nodes have head None and dest = src; the target has layer None; an offset belongs to a layer and head.
+    """
+
+    kind: NodeKind
+    layer: int | None
+    head: int | None
+    dest: int
+    src: int
+
+    @property
+    def key(self) -> tuple[int, int, str, int, int]:
+        """For sorting: by layer, then head, then kind and tokens."""
+        layer = 1 << 30 if self.layer is None else self.layer
+        return (layer, -1 if self.head is None else self.head, self.kind, self.dest, self.src)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A signal: what the writer `source` puts into some channels of the firing `target`, on one side."""
+
+    source: int  # index of a node
+    target: int
+    side: EdgeSide
+    weight: float
+    ig: float
+    alone: float
+    channels: tuple[int, ...]  # in the order of their removal; empty on edges into the target
+
+
+@dataclass(frozen=True)
+class Removed:
+    """One removed candidate of a traced firing, in order; more than the edges tell (see `Side`)."""
+
+    kind: NodeKind
+    layer: int
+    head: int | None
+    src: int
+    channel: int
+    ig: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One firing that was searched: its threshold and everything removed on each side."""
+
+    node: int
+    tau: float
+    visible: int
+    dest: tuple[Removed, ...]
+    src: tuple[Removed, ...]
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """The circuit behind one answer."""
+
+    model: Mapping[str, Any]  # name, family, fingerprint
+    versions: Mapping[str, str]
+    parameters: Mapping[str, Any]  # every choice that was made
+    errors: Mapping[str, float]  # how exact the run's decompositions are
+    token_ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    attention: tuple[float | None, ...]  # of each node; None for all but heads
+    edges: tuple[Edge, ...]
+    firings: tuple[Traced, ...]
+    run: "Run | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def heads(self) -> tuple[Node, ...]:
+        """The head nodes."""
+        return tuple(node for node in self.nodes if node.kind == "head")
+
+    def is_sink(self, node: int) -> bool:
+        """Does this head attend to the first token, as heads with nothing to do often are?"""
+        return self.nodes[node].kind == "head" and self.nodes[node].src == 0 < self.nodes[node].dest
+
+    def edges_into(self, node: int) -> tuple[Edge, ...]:
+        """The signals that cause a node."""
+        return tuple(edge for edge in self.edges if edge.target == node)
+
+    def save(self, path: "str | Path") -> None:
+        """Write the circuit: .json (lossless), .graphml, or .html (one self-contained page)."""
+        from keyhole.circuits.files import save
+
+        save(self, path)
+
+    def to_networkx(self) -> "nx.MultiDiGraph[int]":
+        """The circuit as a networkx graph."""
+        from keyhole.circuits.exports import to_networkx
+
+        return to_networkx(self)
+
+    def verify(self, **options: Any) -> "Verification":
+        """Remove every signal and see whether the attention falls as predicted. See `keyhole.intervene.verify`."""
+        from keyhole.intervene.verify import verify
+
+        return verify(self, **options)
+
+    def __str__(self) -> str:
+        from keyhole.circuits.text import circuit_text
+
+        return circuit_text(self)

@@ -1,0 +1,68 @@
+"""How do other tools read a circuit? networkx, GraphML, and the edge names of EAP-IG and MIB."""
+
+import json
+from io import BytesIO
+from typing import Any
+
+import networkx as nx
+
+from keyhole.circuits.circuit import Circuit, Node
+from keyhole.circuits.text import node_label
+
+
+def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
+    """A directed multigraph: nodes are indices with their identity as attributes, edges carry side and weights."""
+    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(model=circuit.model["name"], fingerprint=circuit.model["fingerprint"])
+    for index, node in enumerate(circuit.nodes):
+        attributes: dict[str, Any] = {"kind": node.kind, "layer": node.layer, "head": node.head}
+        attributes |= {
+            "dest": node.dest,
+            "src": node.src,
+            "attention": circuit.attention[index],
+            "sink": circuit.is_sink(index),
+        }
+        graph.add_node(index, label=node_label(node, circuit.tokens), **attributes)
+    for edge in circuit.edges:
+        numbers = {"weight": edge.weight, "ig": edge.ig, "alone": edge.alone}
+        graph.add_edge(edge.source, edge.target, side=edge.side, channels=tuple(edge.channels), **numbers)
+    return graph
+
+
+def to_graphml(circuit: Circuit) -> str:
+    """GraphML; channels become text such as "3 0 12", and what is None is left out."""
+    graph = to_networkx(circuit)
+    for _, attributes in graph.nodes(data=True):
+        for name in [name for name, value in attributes.items() if value is None]:
+            del attributes[name]
+    for _, _, attributes in graph.edges(data=True):
+        attributes["channels"] = " ".join(str(k) for k in attributes["channels"])
+    buffer = BytesIO()
+    nx.write_graphml(graph, buffer)
+    return buffer.getvalue().decode("utf-8")
+
+
+def to_mib(circuit: Circuit) -> str:
+    """Edge scores under EAP-IG's names, as MIB reads them: `a1.h2->a3.h0<q>`, `m0->logits`.
+
+    Those graphs know no tokens: edges of all tokens between two components are summed. Biases and offsets have no
+    place there and are left out.
+    """
+    edges: dict[str, float] = {}
+    for edge in circuit.edges:
+        parent, child = _mib_name(circuit.nodes[edge.source]), _mib_name(circuit.nodes[edge.target])
+        if parent is None or child is None:
+            continue
+        slot = {"dest": "<q>", "src": "<k>", "target": ""}[edge.side]
+        name = f"{parent}->{child}{slot}"
+        edges[name] = edges.get(name, 0.0) + edge.weight
+    nodes = {_mib_name(node) for node in circuit.nodes} - {None}
+    document = {
+        "nodes": {name: {"in_graph": True} for name in sorted(n for n in nodes if n is not None)},
+        "edges": {name: {"score": score, "in_graph": True} for name, score in sorted(edges.items())},
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _mib_name(node: Node) -> str | None:
+    names = {"head": f"a{node.layer}.h{node.head}", "mlp": f"m{node.layer}", "embedding": "input", "target": "logits"}
+    return names.get(node.kind)

@@ -1,0 +1,210 @@
+"""How is a circuit stored? One JSON document, read back strictly: what is not validated is not accepted."""
+
+import json
+import math
+import os
+import tempfile
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Removed, Traced
+from keyhole.errors import KeyholeError
+
+_KEYS = (
+    "schema",
+    "model",
+    "versions",
+    "parameters",
+    "errors",
+    "token_ids",
+    "tokens",
+    "nodes",
+    "edges",
+    "firings",
+)
+
+
+def save(circuit: Circuit, path: str | Path) -> None:
+    """Write a circuit as .json, .graphml or .html; the file appears whole or not at all."""
+    from keyhole.circuits.exports import to_graphml, to_mib
+    from keyhole.circuits.page import to_html
+
+    path = Path(path)
+    writers = {".json": to_json, ".graphml": to_graphml, ".html": to_html, ".mib": to_mib}
+    if path.suffix not in writers:
+        raise KeyholeError(f"{path.name} should end in .json, .graphml, .html or .mib.")
+    write_whole(path, writers[path.suffix](circuit))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write aside, flush to disk, rename: a reader never sees half a file."""
+    if not path.parent.is_dir():
+        raise KeyholeError(f"there is no folder {path.parent} to write {path.name} into.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def to_json(circuit: Circuit) -> str:
+    """A circuit as a JSON document; `from_json` gives back an equal one."""
+    attention = circuit.attention
+    document = {
+        "schema": SCHEMA,
+        "model": dict(circuit.model),
+        "versions": dict(circuit.versions),
+        "parameters": dict(circuit.parameters),
+        "errors": dict(circuit.errors),
+        "token_ids": list(circuit.token_ids),
+        "tokens": list(circuit.tokens),
+        "nodes": [{**asdict(n), "attention": a} for n, a in zip(circuit.nodes, attention, strict=True)],
+        "edges": [_edge_record(edge) for edge in circuit.edges],
+        "firings": [_traced_record(traced) for traced in circuit.firings],
+    }
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def load_circuit(path: str | Path) -> Circuit:
+    """Read a circuit file; anything damaged, foreign or of another schema is refused with the reason."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyholeError(f"cannot read {path}: {error.__class__.__name__}.") from error
+    try:
+        return from_json(text)
+    except KeyholeError as error:
+        raise KeyholeError(f"{path} is not a circuit that can be read: {error}") from error
+
+
+def from_json(text: str) -> Circuit:
+    """A circuit from its JSON document."""
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise KeyholeError("it is not valid JSON.") from error
+    _require(isinstance(document, dict), "it is not a JSON object.")
+    _require(
+        document.get("schema") == SCHEMA, f"its schema is {document.get('schema')!r}, and this version reads {SCHEMA}."
+    )
+    _require(set(document) == set(_KEYS), f"its keys should be {', '.join(_KEYS)}.")
+    for name in ("model", "versions", "parameters", "errors"):
+        _require(isinstance(document[name], dict), f"{name} should be an object.")
+    ids, tokens = document["token_ids"], document["tokens"]
+    _require(_all(ids, int) and _all(tokens, str) and len(ids) == len(tokens) > 0, "token_ids and tokens do not match.")
+    _require(all(_is_number(v) for v in document["errors"].values()), "errors should be numbers.")
+    nodes, attention = _nodes(document["nodes"], len(ids))
+    return Circuit(
+        model=document["model"],
+        versions=document["versions"],
+        parameters=document["parameters"],
+        errors=document["errors"],
+        token_ids=tuple(ids),
+        tokens=tuple(tokens),
+        nodes=nodes,
+        attention=attention,
+        edges=_edges(document["edges"], len(nodes)),
+        firings=_firings(document["firings"], len(nodes), len(ids)),
+    )
+
+
+def _edge_record(edge: Edge) -> dict[str, Any]:
+    record = asdict(edge)
+    return {"from": record.pop("source"), "to": record.pop("target"), **record, "channels": list(edge.channels)}
+
+
+def _traced_record(traced: Traced) -> dict[str, Any]:
+    sides = {name: [asdict(removed) for removed in getattr(traced, name)] for name in ("dest", "src")}
+    return {"node": traced.node, "tau": traced.tau, "visible": traced.visible, **sides}
+
+
+def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, ...]]:
+    _require(isinstance(records, list), "nodes should be a list.")
+    nodes, attention = [], []
+    for record in records:
+        _require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
+        _require(record["kind"] in get_args(NodeKind), f"there is no kind of node {record['kind']!r}.")
+        _require(
+            _is_index(record["dest"], n) and _is_index(record["src"], n), "a node's tokens are outside the prompt."
+        )
+        target, head = record["kind"] == "target", record["kind"] in ("head", "offset")
+        _require((record["layer"] is None) if target else _is_index(record["layer"]), "a node's layer is wrong.")
+        _require(_is_index(record["head"]) if head else record["head"] is None, "a node's head is wrong.")
+        weight = record.pop("attention")
+        _require(weight is None or _is_number(weight), "a node's attention is not a number.")
+        nodes.append(Node(**record))
+        attention.append(weight)
+    _require(len(set(nodes)) == len(nodes), "a node occurs twice.")
+    _require(sum(node.kind == "target" for node in nodes) == 1, "it should have exactly one target.")
+    return tuple(nodes), tuple(attention)
+
+
+def _edges(records: Any, n: int) -> tuple[Edge, ...]:
+    _require(isinstance(records, list), "edges should be a list.")
+    edges = []
+    for record in records:
+        _require_fields(record, {"from", "to", "side", "weight", "ig", "alone", "channels"}, "an edge")
+        _require(_is_index(record["from"], n) and _is_index(record["to"], n), "an edge joins nodes that do not exist.")
+        _require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
+        _require(all(_is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
+        _require(isinstance(record["channels"], list) and all(map(_is_index, record["channels"])), "wrong channels.")
+        edges.append(Edge(record["from"], record["to"], record["side"], *_numbers(record), tuple(record["channels"])))
+    return tuple(edges)
+
+
+def _numbers(record: dict[str, Any]) -> tuple[float, float, float]:
+    return record["weight"], record["ig"], record["alone"]
+
+
+def _firings(records: Any, n_nodes: int, n: int) -> tuple[Traced, ...]:
+    _require(isinstance(records, list), "firings should be a list.")
+    traced = []
+    for record in records:
+        _require_fields(record, {"node", "tau", "visible", "dest", "src"}, "a firing")
+        _require(_is_index(record["node"], n_nodes) and _is_number(record["tau"]), "a firing's node or tau is wrong.")
+        _require(_is_index(record["visible"]), "a firing's number of visible keys is wrong.")
+        sides = [tuple(_removed(r, n) for r in record[side]) for side in ("dest", "src")]
+        traced.append(Traced(record["node"], record["tau"], record["visible"], *sides))
+    return tuple(traced)
+
+
+def _removed(record: Any, n: int) -> Removed:
+    _require_fields(record, {f.name for f in fields(Removed)}, "a removed candidate")
+    _require(record["kind"] in get_args(NodeKind) and _is_index(record["layer"]), "a removed candidate is wrong.")
+    _require(record["head"] is None or _is_index(record["head"]), "a removed candidate's head is wrong.")
+    _require(_is_index(record["src"], n) and _is_index(record["channel"]), "a removed candidate is out of range.")
+    _require(_is_number(record["ig"]) and _is_number(record["after"]), "a removed candidate's numbers are wrong.")
+    return Removed(**record)
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise KeyholeError(reason)
+
+
+def _require_fields(record: Any, names: set[str], what: str) -> None:
+    _require(
+        isinstance(record, dict) and set(record) == names, f"{what} should have exactly {', '.join(sorted(names))}."
+    )
+
+
+def _is_index(value: Any, below: int | None = None) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and (below is None or value < below)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _all(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")

@@ -1,0 +1,177 @@
+"""How does a circuit look in a browser? One self-contained page: no network, no script from elsewhere."""
+
+import html
+import json
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.text import channels_label, node_label
+
+_ROW, _COLUMN, _LEFT, _TOP = 64, 104, 70, 46
+_COLOURS = {
+    "head": "#3465a4",
+    "mlp": "#a0622d",
+    "bias": "#8a8a85",
+    "embedding": "#4e8f4a",
+    "offset": "#b5b5ae",
+    "mixer": "#7d4fa0",
+    "target": "#cc4b37",
+}
+
+
+def to_html(circuit: Circuit) -> str:
+    """Tokens from left to right, layers from bottom to top; click a node for what causes it."""
+    title = f"{circuit.model['name']}: why “{_answer(circuit)}”?"
+    places = _places(circuit)
+    depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
+    width, height = _LEFT + _COLUMN * len(circuit.tokens) + 20, _TOP + _ROW * depth + 60
+    marks = "".join(_edge_marks(circuit, places)) + "".join(_node_marks(circuit, places))
+    return _PAGE.format(
+        title=html.escape(title),
+        summary=html.escape(_summary(circuit)),
+        width=width,
+        height=height,
+        axes="".join(_axes(circuit, depth)),
+        marks=marks,
+        table="".join(_rows(circuit)),
+        facts=html.escape(json.dumps({**circuit.parameters, **circuit.errors}, ensure_ascii=False)),
+    )
+
+
+def _answer(circuit: Circuit) -> str:
+    return ", ".join(str(i) for i in circuit.parameters.get("target_names") or circuit.parameters["target_ids"])
+
+
+def _summary(circuit: Circuit) -> str:
+    return (
+        f"{len(circuit.nodes)} nodes, {len(circuit.edges)} signals, {len(circuit.firings)} firings explained. "
+        f"Blue: attention heads, placed at the token they write to."
+    )
+
+
+def _places(circuit: Circuit) -> list[tuple[float, float]]:
+    """Where each node stands: its token's column, its layer's row, side by side with its neighbours there."""
+    depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
+    cells: dict[tuple[int, int], list[int]] = {}
+    for index, node in enumerate(circuit.nodes):
+        row = depth - 1 if node.layer is None else node.layer
+        cells.setdefault((row, node.dest), []).append(index)
+    places = [(0.0, 0.0)] * len(circuit.nodes)
+    for (row, column), members in cells.items():
+        step = min(17.0, (_COLUMN - 14) / len(members))
+        for position, index in enumerate(members):
+            x = _LEFT + column * _COLUMN + _COLUMN / 2 + (position - (len(members) - 1) / 2) * step
+            places[index] = (x, _TOP + (depth - 1 - row) * _ROW + _ROW / 2)
+    return places
+
+
+def _axes(circuit: Circuit, depth: int) -> list[str]:
+    marks = []
+    bottom = _TOP + depth * _ROW
+    for position, token in enumerate(circuit.tokens):
+        x = _LEFT + position * _COLUMN + _COLUMN / 2
+        text = html.escape(token.strip() or repr(token))
+        marks.append(f'<text class="token" x="{x}" y="{bottom + 24}">{position} {text}</text>')
+        marks.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>')
+    for layer in range(depth - 1):
+        y = _TOP + (depth - 1 - layer) * _ROW + _ROW / 2
+        marks.append(f'<text class="layer" x="{_LEFT - 14}" y="{y + 4}">layer {layer}</text>')
+    marks.append(f'<text class="layer" x="{_LEFT - 14}" y="{_TOP + _ROW / 2 + 4}">answer</text>')
+    return marks
+
+
+def _edge_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str]:
+    marks = []
+    for edge in circuit.edges:
+        (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
+        bend = (y1 + y2) / 2
+        thickness = max(0.6, min(5.0, 5 * abs(edge.weight)))
+        marks.append(
+            f'<path class="edge {edge.side}" data-from="{edge.source}" data-to="{edge.target}" '
+            f'style="stroke-width:{thickness:.2f}" d="M{x1:.1f} {y1:.1f} C{x1:.1f} {bend:.1f} {x2:.1f} {bend:.1f} '
+            f'{x2:.1f} {y2:.1f}"/>'
+        )
+    return marks
+
+
+def _node_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str]:
+    marks = []
+    for index, node in enumerate(circuit.nodes):
+        x, y = places[index]
+        weight = circuit.attention[index]
+        label = node_label(node, circuit.tokens) + ("" if weight is None else f", attention {weight:.3f}")
+        radius = 8 if node.kind in ("head", "target") else 5.5
+        marks.append(
+            f'<circle class="node" tabindex="0" data-node="{index}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}" '
+            f'fill="{_COLOURS[node.kind]}"><title>{html.escape(label)}</title></circle>'
+        )
+    return marks
+
+
+def _rows(circuit: Circuit) -> list[str]:
+    rows = []
+    for edge in sorted(circuit.edges, key=lambda e: -e.weight):
+        source, target = (html.escape(node_label(circuit.nodes[i], circuit.tokens)) for i in (edge.source, edge.target))
+        rows.append(
+            f'<tr data-from="{edge.source}" data-to="{edge.target}"><td>{source}</td><td>{target}</td>'
+            f"<td>{edge.side}</td><td>{edge.weight:.3f}</td><td>{edge.alone:.3f}</td>"
+            f"<td>{html.escape(channels_label(edge.channels, 12))}</td></tr>\n"
+        )
+    return rows
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root {{ color-scheme: light dark; --ink: #1d1d1b; --faint: #8b8b86; --paper: #fcfcfa; --line: #e3e3dd; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #ecece6; --faint: #93938c; --paper: #191918; --line: #333330; }}
+}}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 28px auto;
+  max-width: 1500px; padding: 0 24px; }}
+h1 {{ font-size: 22px; font-weight: 600; margin: 0 0 4px; }} p {{ margin: 0 0 14px; color: var(--faint); }}
+.scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }}
+.token {{ text-anchor: middle; font-size: 13px; fill: var(--ink); }}
+.layer {{ text-anchor: end; font-size: 12px; fill: var(--faint); }}
+.grid {{ stroke: var(--line); }}
+.edge {{ fill: none; stroke: #9a9a94; opacity: .32; }}
+.edge.dest {{ stroke: #cc4b37; }} .edge.src {{ stroke: #3465a4; }}
+.node {{ stroke: var(--paper); stroke-width: 1.5; cursor: pointer; }}
+.node:focus {{ outline: none; stroke: var(--ink); }}
+svg.picked .edge {{ opacity: .05; }} svg.picked .edge.near {{ opacity: .95; }}
+svg.picked .node {{ opacity: .25; }} svg.picked .node.near {{ opacity: 1; }}
+table {{ border-collapse: collapse; margin-top: 20px; width: 100%; font-size: 14px; }}
+th {{ text-align: left; font-weight: 600; }}
+th, td {{ padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); }}
+td:nth-child(n+4) {{ font-variant-numeric: tabular-nums; }} tr.far {{ display: none; }}
+.key span {{ margin-right: 16px; }}
+.key i {{ display: inline-block; width: 22px; height: 3px; vertical-align: middle; }}
+footer {{ margin-top: 20px; color: var(--faint); font-size: 12px; overflow-wrap: anywhere; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{summary} Click a node to see what causes it; click beside it to see all again.</p>
+<p class="key"><span><i style="background:#cc4b37"></i> signal at dest (what it looks for)</span>
+<span><i style="background:#3465a4"></i> signal at src (what it finds)</span>
+<span><i style="background:#9a9a94"></i> into the answer</span></p>
+<div class="scroll"><svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{axes}{marks}</svg></div>
+<table><thead><tr><th>writer</th><th>causes</th><th>side</th><th>drop</th><th>alone</th><th>channels</th></tr></thead>
+<tbody>
+{table}</tbody></table>
+<footer>{facts}</footer>
+<script>
+const svg = document.querySelector('svg');
+function pick(id) {{
+  svg.classList.toggle('picked', id !== null);
+  const near = new Set([id]);
+  for (const e of document.querySelectorAll('.edge')) {{
+    const mine = e.dataset.to === id;
+    e.classList.toggle('near', mine);
+    if (mine) near.add(e.dataset.from);
+  }}
+  for (const n of document.querySelectorAll('.node')) n.classList.toggle('near', near.has(n.dataset.node));
+  for (const r of document.querySelectorAll('tbody tr')) r.classList.toggle('far', id !== null && r.dataset.to !== id);
+}}
+svg.addEventListener('click', e => pick(e.target.dataset.node ?? null));
+svg.addEventListener('keydown', e => {{ if (e.key === 'Enter') pick(e.target.dataset.node ?? null); }});
+</script></body></html>
+"""

@@ -1,0 +1,106 @@
+"""How does a circuit read? Labels, and a tree of causes for the terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from keyhole.circuits.circuit import Circuit, Edge, Node
+
+if TYPE_CHECKING:
+    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.writers import Writer
+
+
+def token_label(tokens: Sequence[str], position: int) -> str:
+    """A token with its position, such as 4:John."""
+    return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
+
+
+def node_label(node: "Node | Writer", tokens: Sequence[str]) -> str:
+    """What a node is, in words: head 3.1 (14:to <- 2:Mary), mlp 2 (14:to)."""
+    where = token_label(tokens, node.dest)
+    if node.kind == "head":
+        return f"head {node.layer}.{node.head} ({where} <- {token_label(tokens, node.src)})"
+    if node.kind == "target":
+        return f"answer at {where}"
+    if node.kind == "offset":
+        return f"offset of {node.layer}.{node.head} ({where})"
+    return f"embedding ({where})" if node.kind == "embedding" else f"{node.kind} {node.layer} ({where})"
+
+
+def channels_label(channels: Sequence[int], most: int = 6) -> str:
+    """Channels in the order of their removal."""
+    shown = ",".join(str(k) for k in channels[:most])
+    return f"{shown},+{len(channels) - most}" if len(channels) > most else shown
+
+
+def firing_text(firing: "Firing") -> str:
+    """A firing with its signals, one line each."""
+    tokens = firing.run.tokens
+    lines = [
+        f"head {firing.layer}.{firing.head}  {token_label(tokens, firing.dest)} <- {token_label(tokens, firing.src)}  "
+        f"attention {firing.attention:.3f}  tau {firing.tau:.3f}  visible keys {firing.visible}"
+    ]
+    if not firing.sides:
+        lines.append("  not searched: the weight is below tau")
+    for side in firing.sides:
+        state = "" if side.reached else ", not below tau: no candidate with a positive attribution is left"
+        lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without these signals{state}")
+        for s in side.signals:
+            lines.append(
+                f"    {s.weight:+.3f}  alone {s.alone:+.3f}  ig {s.ig:+.3f}  {node_label(s.writer, tokens)}"
+                f"  channels {channels_label(s.channels)}"
+            )
+        hidden = len({r.writer for r in side.removed}) - len(side.signals)
+        if hidden:
+            lines.append(f"    and {hidden} writes from tokens after the source, removed but no causes of it")
+    return "\n".join(lines)
+
+
+def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
+    """A circuit as a tree from the answer down; branches met before are not repeated."""
+    kinds = [node.kind for node in circuit.nodes]
+    heads = len({(n.layer, n.head) for n in circuit.heads})
+    lines = [
+        f"{circuit.model['name']}: {len(circuit.nodes)} nodes ({kinds.count('head')} firings of {heads} heads, "
+        f"{kinds.count('mlp')} MLPs), {len(circuit.edges)} edges, {len(circuit.firings)} firings explained",
+    ]
+    root = kinds.index("target")
+    lines.append(node_label(circuit.nodes[root], circuit.tokens))
+    _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root})
+    errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
+    lines.append(f"errors: {errors}")
+    return "\n".join(lines)
+
+
+def _branch(
+    circuit: Circuit, node: int, lines: list[str], *, depth: int, width: int, indent: str, seen: set[int]
+) -> None:
+    edges = sorted(circuit.edges_into(node), key=lambda e: -e.weight)
+    for position, edge in enumerate(edges[:width]):
+        last = position == min(width, len(edges)) - 1 and len(edges) <= width
+        source = circuit.nodes[edge.source]
+        again = edge.source in seen and bool(circuit.edges_into(edge.source))
+        lines.append(
+            f"{indent}{'└─' if last else '├─'} {_edge_label(edge)} {node_label(source, circuit.tokens)}"
+            + (_attention_label(circuit, edge.source) + (" (above)" if again else ""))
+        )
+        deeper = indent + ("   " if last else "│  ")
+        if not again and depth > 1:
+            seen.add(edge.source)
+            _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen)
+        elif not again and circuit.edges_into(edge.source):
+            lines.append(f"{deeper}└─ ... {len(circuit.edges_into(edge.source))} signals")
+    if len(edges) > width:
+        lines.append(f"{indent}└─ and {len(edges) - width} weaker")
+
+
+def _edge_label(edge: Edge) -> str:
+    side = {"dest": "dest", "src": "src ", "target": ""}[edge.side]
+    channels = f" ch {channels_label(edge.channels, 3)}" if edge.channels else ""
+    return f"{edge.weight:+.2f} {side}{channels}".rstrip()
+
+
+def _attention_label(circuit: Circuit, node: int) -> str:
+    value = circuit.attention[node]
+    marked = " sink" if circuit.parameters.get("sinks") == "mark" and circuit.is_sink(node) else ""
+    return "" if value is None else f" {value:.2f}{marked}"

@@ -1,0 +1,31 @@
+"""The command line: every command calls one library function and shows what it returned."""
+
+import sys
+
+import typer
+
+from keyhole import show
+from keyhole.cli.circuits import explain, trace, verify
+from keyhole.cli.look import channels, check, heads
+from keyhole.errors import KeyholeError
+
+app = typer.Typer(
+    name="keyhole",
+    help="Why does this attention head attend here?",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (heads, channels, explain, trace, verify, check):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
+    show.quiet_libraries()
+    try:
+        app()
+    except KeyholeError as error:
+        show.error(str(error))
+        sys.exit(2)

@@ -1,0 +1,68 @@
+"""Options that commands share, and how their texts become models, runs and places."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from keyhole import show
+from keyhole.errors import KeyholeError
+from keyhole.models.load import load
+from keyhole.models.model import Model
+from keyhole.models.run import Run
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
+]
+RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
+DtypeOption = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (as stored).")]
+DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
+BosOption = Annotated[
+    bool | None,
+    typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
+]
+IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
+
+
+def load_model(source: str | None, revision: str | None, dtype: str, device: str | None) -> Model:
+    """Load what --model names."""
+    if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
+        raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
+    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
+    with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
+        return load(source, revision=revision, dtype=kind, device=device)
+
+
+def run_prompt(model: Model, prompt: str | None, token_ids: str | None, bos: bool | None) -> Run:
+    """Run the prompt, or the ids of --token-ids."""
+    if (prompt is None) == (token_ids is None):
+        raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+    with show.progress("Running the prompt"):
+        return model.run(prompt if prompt is not None else read_ids(token_ids or ""), bos=bos)
+
+
+def read_ids(text: str) -> list[int]:
+    """Token ids separated by commas or spaces."""
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
+
+
+def read_head(text: str) -> tuple[int, int]:
+    """A head such as 3.1."""
+    layer, dot, head = text.partition(".")
+    if not (dot and layer.isdigit() and head.isdigit()):
+        raise KeyholeError(f"--head takes a layer and a head such as 3.1, not {text!r}.")
+    return int(layer), int(head)
+
+
+def read_place(text: str | None) -> int | str | None:
+    """A position if it is a number, else the text of a token."""
+    if text is None:
+        return None
+    return int(text) if text.removeprefix("-").isdigit() else text

@@ -1,0 +1,138 @@
+"""What does a head lose when a signal is removed? Its change of query or key, in head space, RoPE included.
+
+Removing what writer c puts into channels S changes the rotated query by  part G_d[:, S] G_s[S]  and the rotated key by
+G_d[:, S] G_s[S] part, with `part` the writer's share of the rotated query or key. Scores change by exactly the rows
+of the search.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.qk.omega import omega
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import SideName
+from keyhole.tracing.writers import Kind, bias_writes
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+
+@dataclass(frozen=True)
+class Part:
+    """One writer, with the channels to take away. `src` is the source token of a head, else unused."""
+
+    kind: Kind
+    layer: int
+    head: int | None
+    src: int
+    channels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What to take from one side of one firing."""
+
+    layer: int
+    head: int
+    dest: int
+    src: int
+    side: SideName
+    parts: tuple[Part, ...]
+    keys: Keys = "all"  # which keys a src-side cut touches
+
+    def tokens(self, run: "Run") -> list[int]:
+        """The tokens at which the head's input changes."""
+        if self.side == "dest":
+            return [self.dest]
+        return [self.src] if self.keys == "source" else list(range(self.dest + 1))
+
+
+def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
+    """What the head's rotated query (at dest) or rotated keys lose, at each of the cut's tokens."""
+    om, tokens = omega(run.model, cut.layer), cut.tokens(run)
+    G_d, G_s = om.G_d[cut.head], om.G_s[cut.head]
+    total = G_d.new_zeros(len(tokens), G_d.shape[0])
+    for part in cut.parts:
+        share, ks = part_read(run, cut, part, tokens), list(part.channels)
+        if cut.side == "dest":
+            total += share @ G_d[:, ks] @ G_s[ks]
+        else:
+            total += share @ G_s[ks].T @ G_d[:, ks].T
+    return total
+
+
+def part_read(run: "Run", cut: Cut, part: Part, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
+    """A writer's share of the head's rotated query or key at some tokens."""
+    record, w = run.layer(cut.layer), run.model.weights(cut.layer)
+    at, kv = list(tokens), w.kv(cut.head)
+    dest = cut.side == "dest"
+    scale = (record.q_scale[cut.head] if dest else record.k_scale[kv])[at][:, None]
+    if part.kind == "offset":
+        read = scale * (w.b_Q[cut.head] if dest else w.b_K[kv]) + (w.c_Q[cut.head] if dest else w.c_K[kv])
+    else:
+        W = w.W_Q[cut.head] if dest else w.W_K[kv]
+        read = scale * (part_written(run, part, at) @ W) / record.norm_scale[at][:, None]
+    return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
+
+
+def part_written(run: "Run", part: Part, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
+    """What a writer adds to the residual stream at some tokens."""
+    at, dtype = list(tokens), run.final_scale.dtype
+    if part.kind == "head":
+        assert part.head is not None
+        record, w = run.layer(part.layer), run.model.weights(part.layer)
+        A = record.weights([part.head], at)[0, :, part.src]
+        v = record.v[w.kv(part.head), part.src].to(dtype) - w.b_V[w.kv(part.head)]
+        return A[:, None] * (v @ w.W_O[part.head]) / record.out_scale[at][:, None]
+    if part.kind == "bias":
+        return bias_writes(run, part.layer, at)
+    layer = run.layers[part.layer]
+    found = {"embedding": run.layers[0].resid, "mlp": layer.mlp, "mixer": layer.mixer}.get(part.kind)
+    assert found is not None, part.kind
+    return found[at].to(dtype)
+
+
+def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_model"]:
+    """The shortest change of the residual stream, before the norm, that the head reads as this change of q or k.
+
+    Without RoPE this is the projection of what was written onto the channels' directions u_k (or v_k).
+    """
+    record, w, at = run.layer(cut.layer), run.model.weights(cut.layer), cut.tokens(run)
+    dest, kv = cut.side == "dest", w.kv(cut.head)
+    W = w.W_Q[cut.head] if dest else w.W_K[kv]
+    scale = (record.q_scale[cut.head] if dest else record.k_scale[kv])[at][:, None]
+    if record.rotary is not None:
+        turn = record.rotary.at(torch.tensor(at))
+        norm = (turn.cos[:, :1].square() + turn.sin[:, :1].square()).to(delta.dtype)  # YaRN scales cos and sin
+        delta = turn.transpose(delta)
+        n = 2 * turn.cos.shape[1]
+        delta = torch.cat([delta[:, :n] / norm, delta[:, n:]], dim=-1)
+    read = delta / scale
+    lift: Tensor = torch.linalg.pinv(W.double()).to(read.dtype)
+    return read @ lift * record.norm_scale[at][:, None]
+
+
+def part_delta(run: "Run", cut: Cut, part: Part) -> Float[Tensor, "token d_model"]:
+    """One part's change of the residual stream: what a global intervention takes from that writer."""
+    alone = Cut(cut.layer, cut.head, cut.dest, cut.src, cut.side, (part,), cut.keys)
+    return residual_delta(run, alone, head_delta(run, alone))
+
+
+def predicted(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], factor: float = -1.0) -> float:
+    """The attention weight of the firing once its scores have changed by the cut."""
+    record, kv = run.layer(cut.layer), run.model.weights(cut.layer).kv(cut.head)
+    scores = record.scores([cut.head], [cut.dest])[0, 0].double()
+    if cut.side == "dest":
+        change = record.k[kv].double() @ delta[0].double()
+        scores = scores + factor * record.rule.scaling * change
+    else:
+        q = record.q[cut.head, cut.dest].double()
+        scores[cut.tokens(run)] += factor * record.rule.scaling * (delta.double() @ q)
+    keys = torch.arange(len(run), device=scores.device)
+    visible = (keys >= record.first[cut.dest]) & (keys <= cut.dest)
+    return float(record.rule.of_head(scores, visible, cut.head)[cut.src])

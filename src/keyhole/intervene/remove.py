@@ -1,0 +1,173 @@
+"""Does removing these signals do what was predicted? One cut or many, in the model's own forward pass.
+
+`exact`   edits exactly the traced row of that head's scores
+`local`   edits that head's query (dest) or its keys (src), RoPE included; other heads, GQA siblings too, keep theirs
+`global`  edits what the writers add to the residual stream, so everything downstream feels it
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.intervene.deltas import Cut, head_delta, part_delta, predicted, residual_delta
+from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun
+from keyhole.models.precision import exact_matmul
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+Mode = Literal["exact", "local", "global"]
+_BATCH_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one cut (or a set of cuts made together) did."""
+
+    cuts: tuple[Cut, ...]
+    mode: Mode
+    factor: float  # -1 removes, +1 doubles
+    before: float  # attention weight of the first cut's firing
+    after: float
+    predicted: float  # from the scores alone
+    metric_before: float  # logit difference, or log-probability of the target
+    metric_after: float
+    norm_ratio: float  # of the residual stream at the cut's token, after over before
+    cosine: float
+
+    @property
+    def drop(self) -> float:
+        """How much attention was lost."""
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the answer is measured by at position `end`."""
+
+    end: int
+    targets: tuple[int, ...] = ()
+    against: tuple[int, ...] = ()
+
+    def of(self, logits: Float[Tensor, "vocab"]) -> float:
+        """Mean logit of the targets minus that of the others; without others, the targets' log-probability."""
+        logits = logits.double()
+        if not self.targets:
+            return float("nan")
+        if self.against:
+            return float(logits[list(self.targets)].mean() - logits[list(self.against)].mean())
+        return float(logits.log_softmax(-1)[list(self.targets)].logsumexp(0))
+
+
+def intervene(
+    run: "Run",
+    cuts: Sequence[Cut | Sequence[Cut]],
+    metric: Metric,
+    *,
+    mode: Mode = "exact",
+    boost: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
+    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch.
+
+    Copies are ordered by the first layer they change, so that a batch restarts as high as possible.
+    """
+    run.require_fresh()
+    if mode not in ("exact", "local", "global"):
+        raise KeyholeError(f"there is no mode {mode!r}: choose 'exact', 'local' or 'global'.")
+    sets = [tuple([c] if isinstance(c, Cut) else c) for c in cuts]
+    factor = 1.0 if boost else -1.0
+    outcomes: dict[int, Outcome] = {}
+    with exact_matmul():
+        edits = [_edits(run, chosen, mode, factor) for chosen in sets]
+        order = sorted(range(len(sets)), key=lambda i: -edits[i].first_layer)
+        size = max(1, _BATCH_TOKENS // len(run))
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            result = rerun(run, [edits[i] for i in batch])
+            for copy, i in enumerate(batch):
+                outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
+            if progress is not None:
+                progress(min(start + size, len(order)), len(order))
+    return [outcomes[i] for i in range(len(sets))]
+
+
+def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
+    """A control: the same writers, with as many channels drawn from those that the cut leaves alone."""
+    n = run.model.dims.d_head
+    parts = []
+    for part in cut.parts:
+        others = torch.tensor([k for k in range(n) if k not in part.channels])
+        count = min(len(part.channels), len(others))
+        chosen = others[torch.randperm(len(others), generator=generator)[:count]].tolist()
+        parts.append(replace(part, channels=tuple(chosen)))
+    return replace(cut, parts=tuple(parts))
+
+
+def _edits(run: "Run", cuts: tuple[Cut, ...], mode: Mode, factor: float) -> Edits:
+    if mode == "global":
+        return Edits(writers=tuple(edit for cut in cuts for edit in _writer_edits(run, cut, factor)))
+    return Edits(heads=tuple(_head_edit(run, cut, mode, factor) for cut in cuts))
+
+
+def _head_edit(run: "Run", cut: Cut, mode: Mode, factor: float) -> HeadEdit:
+    delta = factor * head_delta(run, cut)
+    record, kv = run.layer(cut.layer), run.model.weights(cut.layer).kv(cut.head)
+    if mode == "local":
+        if cut.side == "dest":
+            return HeadEdit(cut.layer, cut.head, query=(cut.dest, delta[0]))
+        keys = delta.new_zeros(len(run), delta.shape[1])
+        keys[cut.tokens(run)] = delta
+        return HeadEdit(cut.layer, cut.head, keys=keys)
+    if cut.side == "dest":
+        row = record.rule.scaling * (record.k[kv].to(delta.dtype) @ delta[0])
+    else:
+        row = delta.new_zeros(len(run))
+        row[cut.tokens(run)] = record.rule.scaling * (delta @ record.q[cut.head, cut.dest].to(delta.dtype))
+    return HeadEdit(cut.layer, cut.head, row=(cut.dest, row))
+
+
+def _writer_edits(run: "Run", cut: Cut, factor: float) -> list[WriterEdit]:
+    edits = []
+    for part in cut.parts:
+        if part.kind == "offset":
+            raise KeyholeError(
+                f"an offset is head {cut.layer}.{cut.head}'s own bias and is written nowhere: remove it with mode "
+                "'exact' or 'local'."
+            )
+        delta = torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype)
+        delta[cut.tokens(run)] = factor * part_delta(run, cut, part)
+        kind = "attention" if part.kind in ("head", "bias") else part.kind
+        edits.append(WriterEdit(kind, part.layer, delta))
+    return edits
+
+
+def _outcome(
+    run: "Run", cuts: tuple[Cut, ...], result: Rerun, copy: int, *, metric: Metric, mode: Mode, factor: float
+) -> Outcome:
+    first = cuts[0]
+    record = run.layer(first.layer)
+    delta = head_delta(run, first)
+    before = float(record.weights([first.head], [first.dest])[0, 0, first.src])
+    after = result.weights(run, copy, first.layer, first.head)[first.dest, first.src]
+    token = first.dest if first.side == "dest" else first.src
+    where = first.tokens(run).index(token)
+    resid = run.layers[first.layer].resid[token].to(delta.dtype)
+    changed = resid + factor * residual_delta(run, first, delta)[where]
+    return Outcome(
+        cuts=cuts,
+        mode=mode,
+        factor=factor,
+        before=before,
+        after=float(after),
+        predicted=predicted(run, first, delta, factor),
+        metric_before=metric.of(run.logits[metric.end]),
+        metric_after=metric.of(result.captured.logits[copy, metric.end]),
+        norm_ratio=float(changed.norm() / resid.norm()),
+        cosine=float(torch.cosine_similarity(changed, resid, dim=0)),
+    )

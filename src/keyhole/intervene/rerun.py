@@ -1,0 +1,196 @@
+"""How does the model answer with some signals gone? Its own forward pass, many edited copies in one batch.
+
+Layers below the first change are not computed again: their blocks are bypassed and the captured residual stream is put
+in. Edits to a head's scores, query or keys are made where its mixed values enter the output projection: rows of that
+head are recomputed from the q and k of this very pass, so other heads (GQA siblings too) are untouched and every
+architecture is served alike.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from keyhole.models.capture import Captured, Notes, capture
+from keyhole.models.records import attention_batch
+from keyhole.models.run import AttentionRun
+from keyhole.models.weights import optional, submodule
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+
+@dataclass(frozen=True)
+class HeadEdit:
+    """A change of one head in one copy of the prompt."""
+
+    layer: int
+    head: int
+    row: tuple[int, Float[Tensor, "pos"]] | None = None  # add to the scores of one destination
+    query: tuple[int, Float[Tensor, "d_head"]] | None = None  # add to the rotated query of one token
+    keys: Float[Tensor, "pos d_head"] | None = None  # add to the rotated keys, for this query head alone
+
+
+@dataclass(frozen=True)
+class WriterEdit:
+    """A change of what a writer adds to the residual stream in one copy of the prompt."""
+
+    kind: str  # embedding, attention, mixer, mlp
+    layer: int
+    delta: Float[Tensor, "pos d_model"]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """All changes of one copy of the prompt."""
+
+    heads: tuple[HeadEdit, ...] = ()
+    writers: tuple[WriterEdit, ...] = ()
+
+    @property
+    def first_layer(self) -> int:
+        """The first layer that must be computed again."""
+        return min([e.layer for e in self.heads] + [e.layer for e in self.writers], default=1 << 30)
+
+
+@dataclass
+class Rerun:
+    """What came out: logits of every copy, and the attention of edited heads."""
+
+    captured: Captured
+    attention: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # (copy, layer, head) -> [pos, pos]
+
+    def weights(self, run: "Run", copy: int, layer: int, head: int) -> Float[Tensor, "pos pos"]:
+        """The attention of one head in one copy, edited or not."""
+        if (copy, layer, head) in self.attention:
+            return self.attention[copy, layer, head]
+        notes = self.captured.layers[layer]
+        assert notes.attn is not None
+        record = attention_batch(notes, notes.attn, run.model.family, run.model.dims).of(copy, len(run))
+        return record.weights([head], range(len(run)))[0]
+
+
+def rerun(run: "Run", copies: Sequence[Edits]) -> Rerun:
+    """Run edited copies of a prompt in one batch, from the first changed layer on."""
+    start = min(min(edits.first_layer for edits in copies), len(run.layers) - 1)
+    seen: dict[tuple[int, int, int], Tensor] = {}
+
+    def prepare(stack: ExitStack, layers: tuple[Notes, ...]) -> None:
+        _bypass(stack, run, layers, start, len(copies))
+        for copy, edits in enumerate(copies):
+            for edit in edits.writers:
+                _edit_writer(stack, run, layers[edit.layer], edit, copy)
+        for layer in sorted({edit.layer for edits in copies for edit in edits.heads}):
+            here = [(copy, e) for copy, edits in enumerate(copies) for e in edits.heads if e.layer == layer]
+            _edit_heads(stack, run, layers[layer], here, seen)
+
+    ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
+    return Rerun(capture(run.model.hf, run.model.family, ids, prepare), seen)
+
+
+def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:
+    """Skip the layers below the first change and put in the residual stream that they would have made."""
+    returns_tuple = not run.model.family.routed  # the families that predate the attention interface
+    for notes in layers[:start]:
+        stack.callback(setattr, notes.block, "forward", notes.block.forward)
+        notes.block.forward = _same_tuple if returns_tuple else _same  # type: ignore[method-assign]
+        notes.bypassed = True
+    resid = run.layers[start].resid.expand(n, -1, -1).clone()
+
+    def substitute(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if args:
+            return (resid, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": resid}
+
+    hook = layers[start].block.register_forward_pre_hook(substitute, with_kwargs=True, prepend=True)
+    stack.callback(hook.remove)
+
+
+def _same(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return hidden_states
+
+
+def _same_tuple(hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+    return hidden_states, None
+
+
+def _edit_writer(stack: ExitStack, run: "Run", notes: Notes, edit: WriterEdit, copy: int) -> None:
+    family = run.model.family
+    factor = getattr(run.model.hf.config, family.residual_multiplier) if family.residual_multiplier else 1.0
+    shape = (-1, len(run), run.model.dims.d_model)
+
+    def changed(x: Tensor, by: float) -> Tensor:
+        x = x.clone()
+        x.view(shape)[copy] += (edit.delta / by).to(x.dtype)
+        return x
+
+    if edit.kind == "embedding":
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            if args:
+                return (changed(args[0], 1.0), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": changed(kwargs["hidden_states"], 1.0)}
+
+        hook = notes.block.register_forward_pre_hook(before, with_kwargs=True)
+    else:
+        paths = {"mlp": family.mlp, "mixer": family.mixer, "attention": family.post_attn_norm or family.attn}
+        module = optional(notes.block, paths[edit.kind])
+        assert module is not None
+
+        def after(_: nn.Module, args: Any, out: Any) -> Any:
+            return (changed(out[0], factor), *out[1:]) if isinstance(out, tuple) else changed(out, factor)
+
+        hook = module.register_forward_hook(after, prepend=True)
+    stack.callback(hook.remove)
+
+
+def _edit_heads(
+    stack: ExitStack,
+    run: "Run",
+    notes: Notes,
+    edits: list[tuple[int, HeadEdit]],
+    seen: dict[tuple[int, int, int], Tensor],
+) -> None:
+    """Recompute the edited rows of z, the heads' mixed values, as they enter the output projection."""
+    assert notes.attn is not None
+    d_head, n = run.model.dims.d_head, len(run)
+
+    def before(module: nn.Module, args: Any) -> Any:
+        z = args[0].clone()
+        assert notes.attn is not None
+        batch = attention_batch(notes, notes.attn, run.model.family, run.model.dims)
+        for copy, head in sorted({(copy, edit.head) for copy, edit in edits}):
+            mine = [edit for c, edit in edits if (c, edit.head) == (copy, head)]
+            record = batch.of(copy, n)
+            weights = _edited_weights(record, head, mine)
+            kv = head // (record.q.shape[0] // record.k.shape[0])
+            rows = (weights @ record.v[kv].to(weights.dtype)).to(z.dtype)
+            z.view(-1, n, z.shape[-1])[copy, :, head * d_head : (head + 1) * d_head] = rows
+            seen[copy, mine[0].layer, head] = weights
+        return (z, *args[1:])
+
+    hook = submodule(notes.attn, run.model.family.out).register_forward_pre_hook(before)
+    stack.callback(hook.remove)
+
+
+def _edited_weights(record: AttentionRun, head: int, edits: list[HeadEdit]) -> Float[Tensor, "pos pos"]:
+    n = record.q.shape[1]
+    kv = head // (record.q.shape[0] // record.k.shape[0])
+    dtype = record.norm_scale.dtype
+    q, k = record.q[head].to(dtype).clone(), record.k[kv].to(dtype).clone()
+    for edit in edits:
+        if edit.query is not None:
+            q[edit.query[0]] += edit.query[1].to(dtype)
+        if edit.keys is not None:
+            k = k + edit.keys.to(dtype)
+    scores = q @ k.T * record.rule.scaling
+    for edit in edits:
+        if edit.row is not None:
+            scores[edit.row[0]] += edit.row[1].to(dtype)
+    positions = torch.arange(n, device=q.device)
+    visible = (positions >= record.first[:, None]) & (positions <= positions[:, None])
+    return record.rule.of_head(scores, visible, head)

@@ -1,0 +1,227 @@
+"""Does the circuit hold? Every signal is removed in the model's own forward pass, beside random controls.
+
+Per traced firing and side: all its removals at once, against the weight that the search predicted. Per edge: that
+signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import mean, median
+from typing import TYPE_CHECKING
+
+import torch
+
+from keyhole.circuits.circuit import Circuit, Edge, Removed, Traced
+from keyhole.errors import KeyholeError
+from keyhole.intervene.deltas import Cut, Part
+from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
+from keyhole.tracing.firing import SideName
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+AGREES = 1e-4  # how close prediction and measurement must be under exact and local removal
+
+
+@dataclass(frozen=True)
+class Row:
+    """One removal: a whole side of a firing (edge None), or one signal."""
+
+    node: int
+    side: SideName
+    edge: int | None
+    before: float
+    after: float
+    predicted: float
+    agrees: bool | None  # None under global removal, which promises no particular weight
+    metric_before: float
+    metric_after: float
+    control_drops: tuple[float, ...]
+    control_metrics: tuple[float, ...]
+    norm_ratio: float
+    cosine: float
+
+    @property
+    def drop(self) -> float:
+        """How much attention was lost."""
+        return self.before - self.after
+
+    @property
+    def control(self) -> float:
+        """Mean absolute drop of the controls."""
+        return mean(abs(d) for d in self.control_drops) if self.control_drops else float("nan")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """All removals of one circuit."""
+
+    mode: Mode
+    draws: int
+    rows: tuple[Row, ...]
+
+    @property
+    def sides(self) -> tuple[Row, ...]:
+        """Whole sides of firings."""
+        return tuple(row for row in self.rows if row.edge is None)
+
+    @property
+    def edges(self) -> tuple[Row, ...]:
+        """Single signals."""
+        return tuple(row for row in self.rows if row.edge is not None)
+
+    @property
+    def agrees(self) -> bool:
+        """Do all measured weights equal the predicted ones?"""
+        return all(row.agrees is not False for row in self.rows)
+
+    def ratio(self, rows: "Sequence[Row] | None" = None) -> float:
+        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given)."""
+        rows = self.sides if rows is None else rows
+        controls = [abs(d) for row in rows for d in row.control_drops]
+        if not rows or not controls:
+            return float("nan")
+        return median(row.drop for row in rows) / max(median(controls), 1e-12)
+
+    def __str__(self) -> str:
+        from keyhole.intervene.report import verification_text
+
+        return verification_text(self)
+
+
+def verify(
+    circuit: Circuit,
+    model: "Model | None" = None,
+    *,
+    mode: Mode = "exact",
+    draws: int = 3,
+    edges: bool = True,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Verification:
+    """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each."""
+    run = _run_of(circuit, model)
+    if circuit.parameters.get("method") != "accpp":
+        raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
+    generator = torch.Generator().manual_seed(seed)
+    cuts, labels = [], []
+    for label, cut in _cuts(circuit, edges):
+        if mode == "global":
+            cut = replace(cut, parts=tuple(p for p in cut.parts if p.kind != "offset"))
+            if not cut.parts:
+                continue
+        labels.append(label)
+        cuts += [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
+    outcomes = intervene(run, cuts, _metric(circuit), mode=mode, progress=progress)
+    groups = [outcomes[i : i + draws + 1] for i in range(0, len(outcomes), draws + 1)]
+    rows = [_row(circuit, label, group, mode) for label, group in zip(labels, groups, strict=True)]
+    return Verification(mode, draws, tuple(rows))
+
+
+_Label = tuple[Traced, SideName, int | None]
+
+
+def _cuts(circuit: Circuit, edges: bool) -> Iterator[tuple[_Label, Cut]]:
+    """Every side of every traced firing, and every edge into it."""
+    for traced in circuit.firings:
+        sides: tuple[SideName, SideName] = ("dest", "src")
+        for side in sides:
+            removed = getattr(traced, side)
+            if removed:
+                yield (traced, side, None), side_cut(circuit, traced, side)
+        if not edges:
+            continue
+        for index, edge in enumerate(circuit.edges):
+            if edge.target == traced.node and edge.side != "target":
+                yield (traced, edge.side, index), edge_cut(circuit, edge)
+
+
+def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
+    """Everything that the search removed on one side of a firing."""
+    channels: dict[tuple[str, int, int | None, int], list[int]] = {}
+    for removed in getattr(traced, side):
+        channels.setdefault(_identity(removed), []).append(removed.channel)
+    parts = tuple(Part(*who, tuple(ks)) for who, ks in channels.items())  # type: ignore[arg-type]
+    return _cut(circuit, traced.node, side, parts)
+
+
+def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
+    """One signal."""
+    if edge.side == "target":
+        raise KeyholeError("an edge into the answer is not a signal of a firing and cannot be cut.")
+    writer = circuit.nodes[edge.source]
+    assert writer.layer is not None
+    part = Part(writer.kind, writer.layer, writer.head, writer.src, edge.channels)  # type: ignore[arg-type]
+    return _cut(circuit, edge.target, edge.side, (part,))
+
+
+def parallel(circuit: Circuit, node: int) -> list[Cut]:
+    """All signals out of a node at once: the edges that leave it side by side."""
+    return [edge_cut(circuit, e) for e in circuit.edges if e.source == node and e.side != "target"]
+
+
+def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
+    """The signals along a path of nodes, one after the other."""
+    cuts = []
+    for source, target in pairwise(path):
+        found = [e for e in circuit.edges if (e.source, e.target) == (source, target) and e.side != "target"]
+        if not found:
+            raise KeyholeError(f"nodes {source} and {target} are not joined by a signal.")
+        cuts += [edge_cut(circuit, edge) for edge in found]
+    return cuts
+
+
+def _cut(circuit: Circuit, node: int, side: SideName, parts: tuple[Part, ...]) -> Cut:
+    firing = circuit.nodes[node]
+    assert firing.layer is not None and firing.head is not None
+    keys = circuit.parameters.get("keys", "all")
+    return Cut(firing.layer, firing.head, firing.dest, firing.src, side, parts, keys)
+
+
+def _identity(removed: Removed) -> tuple[str, int, int | None, int]:
+    return removed.kind, removed.layer, removed.head, removed.src
+
+
+def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mode) -> Row:
+    traced, side, edge = label
+    real, controls = outcomes[0], outcomes[1:]
+    predicted = real.predicted
+    if edge is None:
+        predicted = getattr(traced, side)[-1].after  # what the search said, when the circuit was traced
+    agrees = None if mode == "global" else abs(real.after - predicted) <= AGREES
+    return Row(
+        node=traced.node,
+        side=side,
+        edge=edge,
+        before=real.before,
+        after=real.after,
+        predicted=predicted,
+        agrees=agrees,
+        metric_before=real.metric_before,
+        metric_after=real.metric_after,
+        control_drops=tuple(c.drop for c in controls),
+        control_metrics=tuple(c.metric_after for c in controls),
+        norm_ratio=real.norm_ratio,
+        cosine=real.cosine,
+    )
+
+
+def _metric(circuit: Circuit) -> Metric:
+    parameters = circuit.parameters
+    return Metric(parameters["end"], tuple(parameters["target_ids"]), tuple(parameters["against_ids"]))
+
+
+def _run_of(circuit: Circuit, model: "Model | None") -> "Run":
+    """The run behind a circuit, made again for a circuit that was read from a file."""
+    if circuit.run is not None and model is None:
+        return circuit.run
+    if model is None:
+        raise KeyholeError("this circuit was read from a file: give the model that made it, verify(circuit, model).")
+    if model.fingerprint() != circuit.model["fingerprint"]:
+        raise KeyholeError(
+            f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "
+            "load the model that made it."
+        )
+    return model.run(list(circuit.token_ids), bos=False)

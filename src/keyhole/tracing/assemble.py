@@ -1,0 +1,148 @@
+"""How do firings become a circuit? Settings, the growing collection, and the finished graph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import transformers
+
+import keyhole
+from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
+from keyhole.models.check import check_run
+from keyhole.models.tolerance import require_exact
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import Firing, Side, Tau
+from keyhole.tracing.seeds import Probe, Seed
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import Writer
+
+Seeds = Literal["prob", "linear"] | Probe
+Sinks = Literal["keep", "mark", "collapse"]
+Place = tuple[int, int, int, int]  # layer, head, dest, src
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every choice a trace makes; stored in the circuit file."""
+
+    target_ids: tuple[int, ...] = ()
+    against_ids: tuple[int, ...] = ()
+    end: int = -1
+    seeds: Seeds = "prob"
+    seed_tau: float = 0.8
+    top_p: float | None = None
+    top_k: int | None = None
+    tau: Tau = "dynamic"
+    keys: Keys = "all"
+    sinks: Sinks = "keep"
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        seeds = self.seeds if isinstance(self.seeds, str) else "probe"
+        tau = "function" if callable(self.tau) else self.tau
+        return {
+            "method": "accpp",
+            "basis": "linear",
+            "target_ids": list(self.target_ids),
+            "against_ids": list(self.against_ids),
+            "end": self.end,
+            "seeds": seeds,
+            "probe_layer": None if isinstance(self.seeds, str) else self.seeds.layer,
+            "seed_tau": self.seed_tau,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "tau": tau,
+            "keys": self.keys,
+            "sinks": self.sinks,
+        }
+
+
+@dataclass
+class Growing:
+    """One run's circuit while it grows."""
+
+    writes: Writes
+    settings: Settings
+    seeds: list[Seed]
+    firings: dict[Place, Firing] = field(default_factory=dict)
+    waiting: set[Place] = field(default_factory=set)
+
+
+def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) -> Circuit:
+    """The finished graph, with everything a circuit file needs. Refuses a run that cannot be rebuilt."""
+    run, settings = circuit.writes.run, circuit.settings
+    check = check_run(run)
+    for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
+        require_exact(error, run.logits.dtype, f"the {name} of this run")
+    target = Node("target", None, None, settings.end, settings.end)
+    found: set[Node] = {target} | {_node(seed.writer) for seed in circuit.seeds}
+    for place, firing in circuit.firings.items():
+        if firing.sides:
+            found.add(Node("head", *place))
+            found |= {_node(signal.writer) for side in firing.sides for signal in side.signals}
+    nodes = sorted(found, key=lambda node: node.key)
+    index = {node: i for i, node in enumerate(nodes)}
+    edges = [
+        Edge(index[_node(s.writer)], index[target], "target", s.weight, s.weight, s.alone, ()) for s in circuit.seeds
+    ]
+    traced = []
+    for place, firing in sorted(circuit.firings.items(), reverse=True):
+        if not firing.sides:
+            continue
+        at = index[Node("head", *place)]
+        for side in firing.sides:
+            edges += [
+                Edge(index[_node(s.writer)], at, side.side, s.weight, s.ig, s.alone, s.channels) for s in side.signals
+            ]
+        dest, src = (_removed(side) for side in firing.sides)
+        traced.append(Traced(at, firing.tau, firing.visible, dest, src))
+    return Circuit(
+        model={
+            "name": run.model.name,
+            "family": run.model.hf.config.model_type,
+            "fingerprint": run.model.fingerprint(),
+        },
+        versions={
+            "keyhole": keyhole.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        parameters=settings.record() if parameters is None else parameters,
+        errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
+        token_ids=run.token_ids,
+        tokens=run.tokens,
+        nodes=tuple(nodes),
+        attention=tuple(_attention(circuit, nodes)),
+        edges=tuple(edges),
+        firings=tuple(traced),
+        run=run,
+    )
+
+
+def _node(writer: Writer) -> Node:
+    return Node(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
+
+
+def _removed(side: Side) -> tuple[Removed, ...]:
+    return tuple(
+        Removed(r.writer.kind, r.writer.layer, r.writer.head, r.writer.src, r.channel, r.ig, r.after)
+        for r in side.removed
+    )
+
+
+def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
+    """The attention weight of every head node."""
+    found: list[float | None] = []
+    for node in nodes:
+        if node.kind != "head":
+            found.append(None)
+            continue
+        assert node.layer is not None and node.head is not None
+        place = (node.layer, node.head, node.dest, node.src)
+        if place in circuit.firings:
+            found.append(circuit.firings[place].attention)
+        else:
+            record = circuit.writes.run.layer(node.layer)
+            found.append(float(record.weights([node.head], [node.dest])[0, 0, node.src]))
+    return found

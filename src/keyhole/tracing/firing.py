@@ -1,0 +1,231 @@
+"""Why does this head attend here? The signals whose removal takes one attention weight below its threshold."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+from keyhole.models.tolerance import require_exact
+from keyhole.qk.channels import check_head, score_row
+from keyhole.qk.firings import DYNAMIC_SCALE
+from keyhole.tracing.attribution import ig_vectors
+from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
+from keyhole.tracing.search import Prefix, Rows, search
+from keyhole.tracing.upstream import Reads, Writes, reads_of
+from keyhole.tracing.writers import Writer
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+SideName = Literal["dest", "src"]
+Tau = Literal["dynamic"] | float | Callable[[int], float]
+_COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One candidate taken away: a writer's share of one channel."""
+
+    writer: Writer
+    channel: int
+    ig: float
+    after: float  # the attention weight once this and all before it are gone
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What one writer puts into some channels of a firing, on one side."""
+
+    writer: Writer
+    channels: tuple[int, ...]  # in the order of their removal
+    weight: float  # drop of the attention weight in the order of removal
+    ig: float
+    alone: float  # drop when only this signal is removed
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a firing: its signals, and everything that was removed to find them.
+
+    A src-side candidate acts at all keys; one that was moved from a token after src is removed but is no signal.
+    """
+
+    side: SideName
+    signals: tuple[Signal, ...]
+    removed: tuple[Removal, ...]
+    after: float  # the attention weight once all is removed
+    reached: bool  # is that below tau?
+
+
+@dataclass(frozen=True)
+class Firing:
+    """One (head, dest, src) with its attention weight and its causes."""
+
+    layer: int
+    head: int
+    dest: int
+    src: int
+    attention: float
+    tau: float
+    visible: int
+    sides: tuple[Side, ...]  # empty when the weight is below tau, or nothing lies below the layer
+    run: "Run" = field(repr=False, compare=False)
+
+    def side(self, name: SideName) -> Side:
+        """The dest or src side."""
+        for side in self.sides:
+            if side.side == name:
+                return side
+        raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau, or layer 0.")
+
+    def vector(self, signal: Signal, side: SideName, **options: Any) -> Float[Tensor, "d_model"]:
+        """A signal in residual space. See `keyhole.tracing.signals`."""
+        from keyhole.tracing.signals import signal_vector
+
+        return signal_vector(self, signal, side, **options)
+
+    def __str__(self) -> str:
+        from keyhole.circuits.text import firing_text
+
+        return firing_text(self)
+
+
+def explain(
+    run: "Run",
+    head: tuple[int, int],
+    dest: int | str,
+    src: int | str,
+    *,
+    tau: Tau = "dynamic",
+    keys: Keys = "all",
+) -> Firing:
+    """Which signals cause this attention weight?
+
+    `tau`: "dynamic" = min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal
+    touches all keys, as in the paper, or the source alone.
+    """
+    run.require_fresh()
+    layer, index = check_head(run, head)
+    d, s = run.position(dest, "dest"), run.position(src, "src")
+    record = run.layer(layer)
+    if s > d:
+        raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
+    if s < int(record.first[d]):
+        raise KeyholeError(f"src {s} is outside the attention window of dest {d}, which starts at {record.first[d]}.")
+    with exact_matmul():
+        row = score_row(run, layer, index, d)
+        require_exact(row.error, record.q.dtype, f"the scores of head {layer}.{index}")
+        writes = Writes(run)
+        (reads,) = reads_of(writes, layer, [index])
+        (firing,) = explain_head(writes, layer, reads, [(d, s)], tau=tau, keys=keys)
+    return firing
+
+
+def explain_head(
+    writes: Writes,
+    layer: int,
+    reads: Reads,
+    places: Sequence[tuple[int, int]],
+    *,
+    tau: Tau = "dynamic",
+    keys: Keys = "all",
+) -> list[Firing]:
+    """Explain some firings (dest, src) of one head together; those below tau get no sides."""
+    run, head = writes.run, reads.head
+    record = run.layer(layer)
+    dest = torch.tensor([d for d, _ in places], device=record.first.device)
+    src = torch.tensor([s for _, s in places], device=record.first.device)
+    scores = record.scores([head], dest.tolist())[0]
+    positions = torch.arange(len(run), device=dest.device)
+    visible = (positions >= record.first[dest][:, None]) & (positions <= dest[:, None])
+    counts = visible.sum(1).tolist()
+    taus = [threshold(tau, d, n) for (d, _), n in zip(places, counts, strict=True)]
+    rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64), record.rule, head)
+    weights = rows.weight_after(torch.zeros_like(scores)).tolist()
+    fires = [i for i, (weight, t) in enumerate(zip(weights, taus, strict=True)) if weight >= t]
+    sides: dict[int, tuple[Side, ...]] = {}
+    for chunk in _chunks(fires, reads):
+        at = torch.tensor(chunk, device=dest.device)
+        part = rows.subset(at)
+        w = ig_vectors(part.scores, part.visible, part.src, record.rule, head=head)
+        batch = Places(writes, layer, dest[at], src[at], w)
+        found = [
+            _sides(batch, part, dest_candidates(batch, reads), "dest", head=head),
+            _sides(batch, part, src_candidates(batch, reads, keys), "src", head=head),
+        ]
+        sides.update({i: (found[0][j], found[1][j]) for j, i in enumerate(chunk)})
+    return [
+        Firing(layer, head, d, s, weights[i], taus[i], counts[i], sides.get(i, ()), run)
+        for i, (d, s) in enumerate(places)
+    ]
+
+
+def threshold(tau: Tau, dest: int, visible: int) -> float:
+    """The weight below which a firing counts as gone.
+
+    >>> threshold("dynamic", 9, 10), threshold(0.3, 9, 10), threshold(lambda dest: 1 / (dest + 1), 9, 10)
+    (0.25, 0.3, 0.1)
+    """
+    if tau == "dynamic":
+        return min(1.0, DYNAMIC_SCALE / visible)
+    value = tau(dest) if callable(tau) else float(tau)
+    if not 0 <= value <= 1:
+        raise KeyholeError(f"tau is {value}, but an attention weight lies between 0 and 1.")
+    return value
+
+
+def _sides(places: Places, rows: Rows, candidates: Candidates, name: SideName, *, head: int) -> list[Side]:
+    prefixes = search(candidates, rows)
+    before = rows.weight_after(torch.zeros_like(rows.scores)).tolist()
+    tokens = (places.dest if name == "dest" else places.src).tolist()
+    found = []
+    for index, (prefix, token) in enumerate(zip(prefixes, tokens, strict=True)):
+        writers = [places.writes.writer(c, places.layer, head, token) for c in prefix.components]
+        removed = tuple(
+            Removal(writer, k, ig, after)
+            for writer, k, ig, after in zip(writers, prefix.channels, prefix.ig, prefix.after, strict=True)
+        )
+        alone = _drops_alone(rows.subset(torch.tensor([index])), writers, prefix, before[index])
+        signals = _signals(removed, before[index], alone)
+        last = prefix.after[-1] if prefix.after else before[index]
+        found.append(Side(name, signals, removed, last, prefix.reached))
+    return found
+
+
+def _drops_alone(rows: Rows, writers: list[Writer], prefix: Prefix, before: float) -> dict[Writer, float]:
+    """The drop when only one writer's removed channels are taken away."""
+    distinct = list(dict.fromkeys(writers))
+    if not distinct:
+        return {}
+    member = torch.tensor([[w == other for w in writers] for other in distinct], dtype=torch.float64)
+    after = rows.weight_after((member @ prefix.rows.double().cpu()).to(rows.scores.device)[None])[0]
+    return {writer: before - value for writer, value in zip(distinct, after.tolist(), strict=True)}
+
+
+def _signals(removed: Sequence[Removal], before: float, alone: dict[Writer, float]) -> tuple[Signal, ...]:
+    """Removals gathered by writer; a write moved from after the token cannot be its cause and is left out."""
+    channels: dict[Writer, list[int]] = {}
+    weight: dict[Writer, float] = {}
+    ig: dict[Writer, float] = {}
+    for removal in removed:
+        writer = removal.writer
+        channels.setdefault(writer, []).append(removal.channel)
+        weight[writer] = weight.get(writer, 0.0) + before - removal.after
+        ig[writer] = ig.get(writer, 0.0) + removal.ig
+        before = removal.after
+    return tuple(
+        Signal(writer, tuple(ks), weight[writer], ig[writer], alone[writer])
+        for writer, ks in channels.items()
+        if writer.src <= writer.dest
+    )
+
+
+def _chunks(fires: list[int], reads: Reads) -> list[list[int]]:
+    """Firings whose candidates fit into memory together."""
+    size = max(1, _COORD_FLOATS // max(1, reads.q_moved.numel()))
+    return [fires[i : i + size] for i in range(0, len(fires), size)]

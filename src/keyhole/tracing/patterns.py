@@ -1,0 +1,94 @@
+"""Who attended to whom, for every head above a firing? Rows, columns and weighted sums of attention, on demand.
+
+Nothing of size T x T is kept for long prompts: one log-sum-exp per row is enough to rebuild any entry.
+"""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.models.attention import visible_mask
+
+if TYPE_CHECKING:
+    from keyhole.models.run import AttentionRun, Run
+
+_KEPT_FLOATS = 4_000_000  # keep all attention of a run if it is no more than this (16 MB)
+_DEST_BLOCK = 256
+
+
+class Patterns:
+    """Attention of all heads of a run. Layers are counted among the attention layers only, in order."""
+
+    def __init__(self, run: "Run") -> None:
+        self.records: list[AttentionRun] = [layer.attention for layer in run.layers if layer.attention is not None]
+        self.n_heads, self.n = self.records[0].q.shape[0], len(run)
+        self.small = len(self.records) * self.n_heads * self.n**2 <= _KEPT_FLOATS
+
+    @cached_property
+    def _all(self) -> Float[Tensor, "layers heads pos pos"]:
+        return torch.stack([r.weights(range(self.n_heads), range(self.n)) for r in self.records])
+
+    def rows(self, n_layers: int, dest: int) -> Float[Tensor, "layers heads pos"]:
+        """A_{dest, b} of the first layers."""
+        if self.small:
+            return self._all[:n_layers, :, dest]
+        return torch.stack([r.weights(range(self.n_heads), [dest])[:, 0] for r in self.records[:n_layers]])
+
+    def push(self, n_layers: int, u: Float[Tensor, "vector layers pos"]) -> Float[Tensor, "vector layers heads pos"]:
+        """Sum over t of u_t A_tb: what a weighting of destinations means for the sources."""
+        if self.small:
+            return torch.einsum("plt,lhtb->plhb", u, self._all[:n_layers])
+        out = u.new_zeros(len(u), n_layers, self.n_heads, self.n)
+        for index, record in enumerate(self.records[:n_layers]):
+            for start in range(0, self.n, _DEST_BLOCK):
+                dests = range(start, min(start + _DEST_BLOCK, self.n))
+                A = record.weights(range(self.n_heads), dests)
+                out[:, index] += torch.einsum("pt,htb->phb", u[:, index, start : dests.stop], A)
+        return out
+
+    def columns(
+        self, layers: Int[Tensor, "pick"], heads: Int[Tensor, "pick"], sources: Int[Tensor, "pick"]
+    ) -> Float[Tensor, "pick pos"]:
+        """A_{t, b} over all t, for chosen heads and sources b."""
+        if self.small:
+            return self._all[layers, heads, :, sources]
+        out = torch.zeros(len(layers), self.n, dtype=self.records[0].norm_scale.dtype, device=layers.device)
+        for index in sorted(set(layers.tolist())):
+            at = torch.nonzero(layers == index).flatten()
+            out[at] = self._column(index, heads[at], sources[at])
+        return out
+
+    def _column(self, index: int, heads: Tensor, sources: Tensor) -> Tensor:
+        record = self.records[index]
+        group = self.n_heads // record.k.shape[0]
+        dtype = record.norm_scale.dtype
+        q, k = record.q[heads].to(dtype), record.k[heads // group, sources].to(dtype)
+        logits = record.rule.cap((q @ k[:, :, None])[:, :, 0] * record.rule.scaling)
+        if record.rule.key_bias is not None:
+            logits = logits + record.rule.key_bias[heads, sources, None]
+        dests = torch.arange(self.n, device=sources.device)
+        seen = (sources[:, None] <= dests) & (sources[:, None] >= record.first)
+        return torch.where(seen, (logits - self._lse[index][heads]).exp(), 0.0)
+
+    @cached_property
+    def _lse(self) -> list[Float[Tensor, "heads pos"]]:
+        """The log-sum-exp of every row's logits, sinks included."""
+        return [_log_sums(record, self.n) for record in self.records]
+
+
+def _log_sums(record: "AttentionRun", n: int) -> Tensor:
+    blocks = []
+    for start in range(0, n, _DEST_BLOCK):
+        dests = range(start, min(start + _DEST_BLOCK, n))
+        at = torch.arange(start, dests.stop, device=record.first.device)
+        logits = record.rule.cap(record.scores(range(record.q.shape[0]), dests))
+        if record.rule.key_bias is not None:
+            logits = logits + record.rule.key_bias[:, None, :].to(logits.dtype)
+        logits = logits.masked_fill(~visible_mask(record.first[at], at, n), float("-inf"))
+        if record.rule.sinks is not None:
+            logits = torch.cat([logits, record.rule.sinks[:, None, None].expand(-1, len(at), 1).to(logits)], dim=-1)
+        blocks.append(logits.logsumexp(-1))
+    return torch.cat(blocks, dim=1)

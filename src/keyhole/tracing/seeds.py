@@ -1,0 +1,216 @@
+"""Where does an answer come from? The writers at the predicting token whose loss would undo it: a circuit's seeds.
+
+`prob`    J(z) = sum over targets of q log softmax(cap(z + b_U)), with q the model's own probabilities renormalised on
+          the targets. Writers are ordered by integrated gradients from z = 0 and removed until J has lost the share
+          `seed_tau` of J(z) - J(0).
+`linear`  a logit direction, target against another token; with a final softcap, the capped difference, integrated
+          along the same path (without a cap that is the plain inner product).
+`probe`   any direction in the residual stream that a layer reads.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import Writer
+
+_INTERVALS = 64
+_FIRST_PICKS = 16
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A writer at the predicting token that the answer rests on."""
+
+    writer: Writer
+    weight: float  # its attribution
+    alone: float  # what the objective loses when it alone is removed
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A direction in the residual stream that `layer` reads (number of layers: what the final norm reads)."""
+
+    direction: Float[Tensor, "d_model"]
+    layer: int
+
+
+@dataclass(frozen=True)
+class Unembedding:
+    """From shares of the last residual stream, divided by the final norm's scale, to capped logits."""
+
+    W_U: Float[Tensor, "d_model vocab"]
+    b_U: Float[Tensor, "vocab"]
+    softcap: float | None
+
+    def logits(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """cap(z + b_U) in float64."""
+        logits = z.double() + self.b_U.double()
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def slope(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"] | float:
+        """Derivative of the cap at z + b_U."""
+        if self.softcap is None:
+            return 1.0
+        return 1 - torch.tanh((z.double() + self.b_U.double()) / self.softcap).square()
+
+
+def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0.8) -> list[Seed]:
+    """Writers whose removal costs the targets the share `seed_tau` of their log-likelihood."""
+    out = _unembedding(writes)
+    z = _state(writes, end) @ out.W_U
+    q = torch.zeros_like(z, dtype=torch.float64)
+    q[targets] = out.logits(z).softmax(-1)[targets]
+    q /= q.sum()
+
+    def objective(state: Tensor) -> Tensor:
+        return (q * out.logits(state).log_softmax(-1)).sum(-1)
+
+    whole, nothing = float(objective(z)), float(objective(torch.zeros_like(z)))
+    if whole - nothing <= 0:
+        raise KeyholeError(
+            "the model gives the target no more probability than its bias alone would: there is nothing to trace. "
+            "Choose a target the model predicts."
+        )
+
+    def pull(state: Tensor) -> Tensor:
+        return out.slope(state) * (q - out.logits(state).softmax(-1))
+
+    attribution = _attributions(writes, end, out.W_U @ _mean_along_path(pull, z).to(out.W_U.dtype))
+    return _prob_prefix(writes, end, attribution, _Loss(out, z, objective, seed_tau * (whole - nothing)))
+
+
+@dataclass(frozen=True)
+class _Loss:
+    out: Unembedding
+    z: Tensor
+    objective: Any
+    enough: float
+
+
+def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: _Loss, picks: int = _FIRST_PICKS) -> list[Seed]:
+    """The shortest prefix of writers whose removal loses enough, or all with a positive attribution."""
+    values, chosen = attribution.topk(min(picks, len(attribution)))
+    useful = int((values > 0).sum())
+    pushed = _shares(writes, end, chosen[:useful]) @ loss.out.W_U
+    whole = loss.objective(loss.z)
+    lost = whole - loss.objective(loss.z - pushed.double().cumsum(0))
+    enough = lost >= loss.enough
+    if not bool(enough.any()) and useful == len(values) < len(attribution):
+        return _prob_prefix(writes, end, attribution, loss, 4 * picks)
+    n = int(enough.int().argmax()) + 1 if bool(enough.any()) else useful
+    alone = (whole - loss.objective(loss.z - pushed[:n].double())).tolist()
+    writers = [_writer(writes, int(c), end) for c in chosen[:n]]
+    return [Seed(w, float(v), a) for w, v, a in zip(writers, values[:n].tolist(), alone, strict=True)]
+
+
+def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int]) -> list[Seed]:
+    """Writers that push the targets' logits up against others' (against the mean of all, if none are named)."""
+    out = _unembedding(writes)
+    direction = torch.zeros_like(out.b_U, dtype=torch.float64)
+    direction[targets] += 1 / len(targets)
+    if against:
+        direction[against] -= 1 / len(against)
+    else:
+        direction -= 1 / len(direction)
+    z = _state(writes, end) @ out.W_U
+    pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
+    return _linear_prefix(writes, end, _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype)))
+
+
+def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:
+    """Writers that push the residual stream along a direction, before a layer reads it."""
+    if probe.direction.shape != (writes.run.model.dims.d_model,):
+        raise KeyholeError(f"a probe direction has {writes.run.model.dims.d_model} entries for this model.")
+    direction = probe.direction.to(writes.local)
+    if not 0 < probe.layer <= len(writes.run.layers):
+        raise KeyholeError(f"a probe reads layer 1 to {len(writes.run.layers)} (the last: the final norm).")
+    return _linear_prefix(writes, end, _attributions(writes, end, direction, layer=probe.layer), layer=probe.layer)
+
+
+def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int | None) -> list[int]:
+    """The likeliest tokens: the top k, or as few as make up the probability top_p."""
+    probabilities, order = logits.double().softmax(-1).sort(descending=True)
+    if top_k is not None:
+        return [int(i) for i in order[:top_k]]
+    assert top_p is not None
+    n = int((probabilities.cumsum(0) < top_p).sum()) + 1
+    return [int(i) for i in order[:n]]
+
+
+def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int | None = None) -> list[Seed]:
+    """The paper's rule: sort, cut where the running sum first exceeds the total, but never above half of it."""
+    values, order = contributions.double().sort(descending=True)
+    total = float(values.sum())
+    if total <= 0:
+        raise KeyholeError(
+            "no writer pushes towards the target: the difference comes from the unembedding's bias. "
+            "Choose a target the model prefers."
+        )
+    exceeds = values.cumsum(0) > total
+    at = int(exceeds.int().argmax()) if bool(exceeds.any()) else int((values > 0).sum()) - 1
+    cutoff = min(float(values[at]), total / 2)
+    n = int((values >= cutoff).sum())
+    writers = [_writer(writes, int(c), end, layer) for c in order[:n]]
+    return [Seed(w, v, v) for w, v in zip(writers, values[:n].tolist(), strict=True)]
+
+
+def _unembedding(writes: Writes) -> Unembedding:
+    out = writes.run.model.head_out()
+    return Unembedding(out.W_U, out.b_U, out.softcap)
+
+
+def _state(writes: Writes, end: int) -> Float[Tensor, "d_model"]:
+    return writes.run.final_resid[end].to(writes.dtype) / writes.run.final_scale[end]
+
+
+def _mean_along_path(pull: Any, z: Float[Tensor, "vocab"]) -> Float[Tensor, "vocab"]:
+    """Trapezoid mean of the objective's gradient along alpha z."""
+    total = torch.zeros_like(z, dtype=torch.float64)
+    for step in range(_INTERVALS + 1):
+        share = 0.5 if step in (0, _INTERVALS) else 1.0
+        total += share * pull(step / _INTERVALS * z.double())
+    return total / _INTERVALS
+
+
+def _attributions(
+    writes: Writes, end: int, direction: Float[Tensor, "d_model"], layer: int | None = None
+) -> Float[Tensor, "component"]:
+    """Every writer's share of the (normalised) residual stream at `end`, along a direction."""
+    run = writes.run
+    scale = run.final_scale[end] if layer is None else 1.0
+    n_layers, n_local = writes.below(len(run.layers) if layer is None else layer)
+    local = writes.local[:n_local, end] @ direction / scale
+    if n_layers == 0:
+        return local
+    weights = [run.model.weights(other).W_O @ direction for other in writes.attention_layers[:n_layers]]
+    moved = (writes.values[:n_layers] @ torch.stack(weights)[..., None])[..., 0]
+    A = writes.patterns.rows(n_layers, end) / writes.out_scale[:n_layers, end][:, None, None]
+    return torch.cat([(moved * A / scale).flatten(), local])
+
+
+def _shares(writes: Writes, end: int, components: Int[Tensor, "pick"]) -> Float[Tensor, "pick d_model"]:
+    """The chosen writers' shares of the normalised last residual stream."""
+    found = []
+    for component in components.tolist():
+        writer = _writer(writes, component, end)
+        if writer.kind == "head":
+            assert writer.head is not None
+            index = writes.attention_layers.index(writer.layer)
+            A = writes.patterns.rows(index + 1, end)[index, writer.head, writer.src]
+            moved = (
+                writes.values[index, writer.head, writer.src] @ writes.run.model.weights(writer.layer).W_O[writer.head]
+            )
+            found.append(A * moved / writes.out_scale[index, end])
+        else:
+            found.append(writes.local[writes.local_slots.index((writer.kind, writer.layer)), end])
+    return torch.stack(found) / writes.run.final_scale[end]
+
+
+def _writer(writes: Writes, component: int, end: int, layer: int | None = None) -> Writer:
+    return writes.writer(component, len(writes.run.layers) if layer is None else layer, -1, end)

@@ -1,0 +1,256 @@
+"""Which heads made a head look here? Singular vector tracing, the 2024 method, as a circuit to compare with ACC++.
+
+A firing of a head at (i = dest, j = src) uses the channels S of its homogeneous Omega (`slice_sets`). An upstream head
+whose whole output at a token is o, all its sources together, contributes there (equation 8 of the paper)
+
+    c_dest = sum_S sqrt(sigma_k) u_k . o_i / n_i        c_src = sum_S sqrt(sigma_k) v_k . o_j / n_j
+
+with (u_k, v_k) turned so that u_k . x~_i > 0. Heads that make up 70 % of all contributions through a token become
+edges, and each is followed wherever it fires from that token. The homogeneous slot of an output is 0, since no head
+writes it. (The authors' code puts a 1 there, which adds the same constant to every head.)
+
+In head space u_k . o = (q_o G_d)_k / sigma_k and v_k . o = (G_s k_o)_k, with q_o and k_o what the firing head reads of
+o. Our extension to RoPE models, which the paper does not treat: q_o and k_o are turned at their token, as in ACC++.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+from keyhole.qk.channels import check_head
+from keyhole.qk.omega import omega
+from keyhole.qk.slices import slice_sets
+from keyhole.tracing.assemble import Growing, Place, Seeds, Settings, build_circuit
+from keyhole.tracing.firing import Firing, Side, SideName, Signal
+from keyhole.tracing.seeds import Seed
+from keyhole.tracing.targets import Target, choose_targets, token_ids
+from keyhole.tracing.trace import find_seeds
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import Writer
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+ChannelChoice = Literal["singular", "all"]
+Start = tuple[int, int, int | str, int | str]  # layer, head, dest, src
+Outputs = Callable[[int], Tensor]  # token -> what every head below a layer wrote there
+Follows = Callable[[int, int, int], tuple[int, ...]]  # layer, head, dest -> the sources it fires on
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What every head below a firing adds to it through its two tokens."""
+
+    channels: tuple[int, ...]  # S, strongest term first
+    layers: tuple[int, ...]  # the attention layers below, one per row
+    at_dest: Float[Tensor, "layers heads"]
+    at_src: Float[Tensor, "layers heads"]
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Which channels count, who is followed, and what is a firing."""
+
+    channels: ChannelChoice = "singular"
+    share: float = 0.7
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.channels not in ("singular", "all"):
+            raise KeyholeError(f"there are no channels {self.channels!r}: choose 'singular' (the set S) or 'all'.")
+        if not 0 < self.share < 1:
+            raise KeyholeError(f"share is {self.share}, but the share of all contributions lies between 0 and 1.")
+        if not 0 < self.threshold <= 1:
+            raise KeyholeError(f"threshold is {self.threshold}, but a firing's weight lies between 0 and 1.")
+
+
+def trace_svt(
+    run: "Run",
+    target: Target = None,
+    *,
+    against: Target = None,
+    start: Sequence[Start] | None = None,
+    seeds: Seeds = "linear",
+    seed_tau: float = 0.8,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    threshold: float = 0.5,
+    share: float = 0.7,
+    channels: ChannelChoice = "singular",
+    end: int | str = -1,
+) -> Circuit:
+    """Which circuit of heads is behind an answer, by singular vector tracing?
+
+    `start`: firings to begin with, as in the paper; their edges into the target carry their attention weight, and a
+    target is only recorded. Without it the seeds are those of `trace`. A firing has weight >= `threshold`, score >= 0,
+    and a source that is not the first token. `channels="all"` is the paper's baseline without singular vectors.
+
+    An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
+    token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
+    """
+    run.require_fresh()
+    rule, at = _Rule(channels, share, threshold), run.position(end, "end")
+    with exact_matmul():
+        named = start is None or any(choice is not None for choice in (target, top_p, top_k))
+        ids = choose_targets(run, target, top_p=top_p, top_k=top_k, end=at) if named else []
+        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds, seed_tau, top_p, top_k)
+        growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
+        _grow_all(growing, rule)
+        return build_circuit(growing, _record(run, settings, rule, start=start))
+
+
+def contributions(
+    run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
+) -> Contributions:
+    """How much does each upstream head contribute to this score, through dest and through src?"""
+    run.require_fresh()
+    writes, place = Writes(run), _place(run, (*head, dest, src))
+    with exact_matmul():
+        return _contributions(writes, place, _outputs(writes, place[0]), _Rule(channels))
+
+
+def significant(contributions: Float[Tensor, "layers heads"], share: float = 0.7) -> Bool[Tensor, "layers heads"]:
+    """Which heads matter? The fewest whose sum exceeds a share of the total, and ties; none if that is not positive.
+
+    >>> significant(torch.tensor([[4.0, 3.0, 3.0], [1.0, -1.0, 0.0]])).tolist()
+    [[True, True, True], [False, False, False]]
+    """
+    ordered = contributions.double().flatten().sort(descending=True).values
+    running = ordered.cumsum(0)
+    if len(running) == 0 or running[-1] <= 0:
+        return torch.zeros_like(contributions, dtype=torch.bool)
+    cutoff = ordered[(running > share * running[-1]).int().argmax()]
+    return contributions.double() >= cutoff
+
+
+def head_outputs(writes: Writes, n_layers: int, token: int) -> Float[Tensor, "layers heads d_model"]:
+    """What did every head of the first attention layers write at a token? Sum over b of A_tb (v_b - b_V) W_O / m_t."""
+    z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, token), writes.values[:n_layers])
+    written = [z[i, :, None] @ writes.run.model.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
+    return torch.stack(written)[:, :, 0] / writes.out_scale[:n_layers, token, None, None]
+
+
+def _seeded(run: "Run", settings: Settings) -> Growing:
+    writes = Writes(run)
+    return Growing(writes, settings, find_seeds(writes, settings))
+
+
+def _given(run: "Run", settings: Settings, start: Sequence[Start], rule: _Rule) -> Growing:
+    """A circuit that begins with chosen firings; those that do not fire are leaves, but one must."""
+    weights = {place: float(_row(run, *place[:3])[place[3]]) for place in (_place(run, each) for each in start)}
+    if not any(src in _sources(run, layer, head, dest, rule) for layer, head, dest, src in weights):
+        listing = ", ".join(f"{p[0]}.{p[1]} ({p[2]} <- {p[3]}) {w:.2f}" for p, w in weights.items())
+        rules = f"weight >= {rule.threshold}, score >= 0, src not the first token"
+        raise KeyholeError(f"no start is a firing ({rules}). Given: {listing or 'nothing'}.")
+    return Growing(Writes(run), settings, [Seed(Writer("head", *place), w, w) for place, w in weights.items()])
+
+
+def _grow_all(circuit: Growing, rule: _Rule) -> None:
+    """Explain layer by layer from the top: what waits at a layer is complete once all above it is done."""
+    follows = cache(partial(_sources, circuit.writes.run, rule=rule))
+
+    def firing(writers: Iterable[Writer]) -> set[Place]:
+        heads = [(w.layer, w.head, w.dest, w.src) for w in writers if w.kind == "head" and w.head is not None]
+        return {place for place in heads if place[3] in follows(*place[:3])}
+
+    circuit.waiting = firing(seed.writer for seed in circuit.seeds)
+    for layer in reversed(circuit.writes.attention_layers[1:]):
+        outputs = _outputs(circuit.writes, layer)
+        for place in sorted(place for place in circuit.waiting if place[0] == layer):
+            circuit.firings[place] = found = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)
+            circuit.waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
+
+
+def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, follows: Follows) -> Firing:
+    """The significant heads on both sides of a firing; nothing is removed, so its weight stays."""
+    found, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.run, place
+    weight = float(_row(run, layer, head, dest)[src])
+
+    def side(name: SideName, values: Tensor, token: int) -> Side:
+        signals = []
+        for index, other in significant(values, rule.share).nonzero().tolist():
+            upper, value = found.layers[index], float(values[index, other])
+            sources = follows(upper, other, token) or (int(_row(run, upper, other, token).argmax()),)
+            writers = [Writer("head", upper, other, token, b) for b in sources]
+            signals += [Signal(writer, found.channels, value, value, value) for writer in writers]
+        return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
+
+    sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))
+    visible = dest - int(run.layer(layer).first[dest]) + 1
+    return Firing(*place, weight, rule.threshold, visible, sides, run)
+
+
+def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: _Rule) -> Contributions:
+    run, (layer, head, dest, src) = writes.run, place
+    record, om = run.layer(layer), omega(run.model, layer, "homogeneous")
+    kv, n = run.model.weights(layer).kv(head), int(om.rank[head])
+    a = record.q[head, dest].to(writes.dtype) @ om.G_d[head, :, :n]
+    terms = a * (om.G_s[head, :n] @ record.k[kv, src].to(writes.dtype))
+    used = slice_sets(terms[None])[0] if rule.channels == "singular" else torch.ones_like(terms, dtype=torch.bool)
+    order = (terms if terms.sum() >= 0 else -terms).argsort(descending=True).tolist()
+    weights = om.sigma[head, :n].sqrt() * torch.where(a < 0, -1.0, 1.0) * used  # the sign turns (u_k, v_k)
+    at_dest = _read(run, layer, head, dest, side="dest", outputs=outputs(dest)) @ (weights / om.sigma[head, :n])
+    at_src = _read(run, layer, head, src, side="src", outputs=outputs(src)) @ weights
+    below = writes.attention_layers[: writes.below(layer)[0]]
+    return Contributions(tuple(k for k in order if used[k]), tuple(below), at_dest, at_src)
+
+
+def _read(
+    run: "Run", layer: int, head: int, token: int, *, side: SideName, outputs: Float[Tensor, "layers heads d_model"]
+) -> Float[Tensor, "layers heads channel"]:
+    """What a head reads of each output at a token: R_t (s_t o W / n_t), in the coordinates of a (dest) or B (src)."""
+    record, w, om = run.layer(layer), run.model.weights(layer), omega(run.model, layer, "homogeneous")
+    kv, n = w.kv(head), int(om.rank[head])
+    if side == "dest":
+        W, scale, G = w.W_Q[head], record.q_scale[head, token], om.G_d[head, :, :n]
+    else:
+        W, scale, G = w.W_K[kv], record.k_scale[kv, token], om.G_s[head, :n].T
+    read = outputs @ W * (scale / record.norm_scale[token])
+    return (read if record.rotary is None else record.rotary.at(slice(token, token + 1)).rotate(read)) @ G
+
+
+def _outputs(writes: Writes, layer: int) -> Outputs:
+    """Outputs below a layer, computed once per token."""
+    n_layers = writes.below(layer)[0]
+    if n_layers == 0:
+        raise KeyholeError(f"no attention head lies below layer {layer}: nothing upstream can be compared.")
+    return cache(partial(head_outputs, writes, n_layers))
+
+
+def _sources(run: "Run", layer: int, head: int, token: int, rule: _Rule) -> tuple[int, ...]:
+    """Where does a head fire from this token?"""
+    scores = run.layer(layer).scores([head], [token])[0, 0]
+    fires = (_row(run, layer, head, token) >= rule.threshold) & (scores >= 0)
+    fires[0] = False  # attention rests on the first token when there is nothing to move
+    return tuple(fires.nonzero().flatten().tolist())
+
+
+def _row(run: "Run", layer: int, head: int, dest: int) -> Float[Tensor, "pos"]:
+    """A head's attention weights from one token."""
+    return run.layer(layer).weights([head], [dest])[0, 0]
+
+
+def _place(run: "Run", start: Start) -> Place:
+    layer, head = check_head(run, start[:2])
+    dest, src = run.position(start[2], "dest"), run.position(start[3], "src")
+    first = int(run.layer(layer).first[dest])
+    if not first <= src <= dest:
+        raise KeyholeError(f"src {src} is not visible from dest {dest}, which sees tokens {first} to {dest}.")
+    return layer, head, dest, src
+
+
+def _record(run: "Run", settings: Settings, rule: _Rule, start: Sequence[Start] | None) -> dict[str, Any]:
+    """Every choice, as plain data."""
+    rotates = any(run.layer(layer).rotary is not None for layer in run.model.attention_layers)
+    shared = {name: v for name, v in settings.record().items() if name not in ("tau", "keys", "sinks")}
+    method = {"method": "svt", "basis": "homogeneous", "rope": "rotated" if rotates else None, "start": None}
+    given = {} if start is None else {"seeds": "given", "start": [list(_place(run, each)) for each in start]}
+    return {**shared, **method, **given, **asdict(rule)}

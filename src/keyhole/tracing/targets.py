@@ -1,0 +1,35 @@
+"""Which tokens is an answer? Text, ids, or the likeliest ones, as token ids."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from keyhole.errors import KeyholeError
+from keyhole.models.prompts import token_id
+from keyhole.tracing.seeds import targets_of
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+Target = str | int | Sequence[str | int] | None
+
+
+def choose_targets(run: "Run", target: Target, *, top_p: float | None, top_k: int | None, end: int) -> list[int]:
+    """The tokens to trace: exactly one of a target, top_p and top_k says which."""
+    if sum(choice is not None for choice in (target, top_p, top_k)) != 1:
+        raise KeyholeError("say what to trace with exactly one of: target, top_p, top_k.")
+    if target is not None:
+        return token_ids(run, target)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise KeyholeError(f"top_p is {top_p}, but a share of probability lies between 0 and 1.")
+    if top_k is not None and not 0 < top_k <= run.model.dims.vocab:
+        raise KeyholeError(f"top_k is {top_k}, but the vocabulary has {run.model.dims.vocab} tokens.")
+    return targets_of(run.logits[end], top_p, top_k)
+
+
+def token_ids(run: "Run", target: Target) -> list[int]:
+    """One or several words or ids, as ids."""
+    if target is None:
+        return []
+    if isinstance(target, str | int):
+        return [token_id(run.model, target)]
+    return [token_id(run.model, each) for each in target]

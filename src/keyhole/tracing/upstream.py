@@ -1,0 +1,159 @@
+"""What could have caused a firing? Everything written below its layer, projected onto what its head reads.
+
+What head h' moves from source b, v_b W_O, does not depend on the destination: it is projected once onto W_Q and W_K
+of a downstream head and shared by all firings of that head. For long prompts W_O W_Q is composed first (r x r per
+pair of heads); the cheaper way is chosen by counting operations.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.qk.omega import omega
+from keyhole.tracing.patterns import Patterns
+from keyhole.tracing.writers import Kind, Writer, bias_writes
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+_PROJECTED_FLOATS = 48_000_000  # projections held at once (about 200 MB in float32)
+
+
+class Writes:
+    """All writers of one run, in two kinds: heads per source token, and local writers with one vector per token."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run, self.patterns = run, Patterns(run)
+        self.attention_layers = run.model.attention_layers
+        self.dtype = run.final_scale.dtype
+
+    @cached_property
+    def values(self) -> Float[Tensor, "layers heads pos d_head"]:
+        """v_b - b_V of every query head."""
+        found = []
+        for layer in self.attention_layers:
+            w = self.run.model.weights(layer)
+            v = self.run.layer(layer).v.to(self.dtype) - w.b_V[:, None]
+            found.append(v.repeat_interleave(w.group, dim=0))
+        return torch.stack(found)
+
+    @cached_property
+    def out_scale(self) -> Float[Tensor, "layers pos"]:
+        """m_t of every attention layer."""
+        return torch.stack([self.run.layer(layer).out_scale for layer in self.attention_layers])
+
+    @cached_property
+    def moved(self) -> Float[Tensor, "layers heads pos d_model"]:
+        """v_b W_O: what each head moves from each source, before attention and scale."""
+        weights = [self.run.model.weights(layer).W_O for layer in self.attention_layers]
+        return torch.stack([v @ W_O for v, W_O in zip(self.values, weights, strict=True)])
+
+    @cached_property
+    def local_slots(self) -> list[tuple[Kind, int]]:
+        """(kind, layer) of the writers with one vector per token, in the order they write."""
+        slots: list[tuple[Kind, int]] = [("embedding", 0)]
+        for layer, record in enumerate(self.run.layers):
+            if record.attention is not None:
+                slots.append(("bias", layer))
+            if record.mixer is not None:
+                slots.append(("mixer", layer))
+            slots.append(("mlp", layer))
+        return slots
+
+    @cached_property
+    def local(self) -> Float[Tensor, "local pos d_model"]:
+        """What each local writer adds at each token."""
+        every = list(range(len(self.run)))
+
+        def vectors(kind: Kind, layer: int) -> Tensor:
+            record = self.run.layers[layer]
+            if kind == "bias":
+                return bias_writes(self.run, layer, every)
+            found = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
+            assert found is not None
+            return found.to(self.dtype)
+
+        return torch.stack([vectors(kind, layer) for kind, layer in self.local_slots])
+
+    def below(self, layer: int) -> tuple[int, int]:
+        """How many attention layers and how many local writers lie below a layer."""
+        heads = sum(1 for other in self.attention_layers if other < layer)
+        local = sum(1 for kind, other in self.local_slots if kind == "embedding" or other < layer)
+        return heads, local
+
+    def writer(self, component: int, layer: int, head: int, token: int) -> Writer:
+        """Which writer is this flat component of a firing of `head`, as seen at `token`?"""
+        n_layers, n_local = self.below(layer)
+        n = len(self.run)
+        moved = n_layers * self.patterns.n_heads * n
+        if component < moved:
+            index, rest = divmod(component, self.patterns.n_heads * n)
+            other, source = divmod(rest, n)
+            return Writer("head", self.attention_layers[index], other, token, source)
+        if component < moved + n_local:
+            kind, other_layer = self.local_slots[component - moved]
+            return Writer(kind, other_layer, None, token, token)
+        return Writer("offset", layer, head, token, token)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What one head reads of everything below it. Without RoPE already in channel coordinates."""
+
+    head: int
+    q_moved: Float[Tensor, "layers heads pos read"]
+    k_moved: Float[Tensor, "layers heads pos read"]
+    q_local: Float[Tensor, "local pos read"]
+    k_local: Float[Tensor, "local pos read"]
+
+
+def reads_of(writes: Writes, layer: int, heads: list[int]) -> list[Reads]:
+    """Project everything below a layer onto the queries and keys of some of its heads, in one product."""
+    w, om = writes.run.model.weights(layer), omega(writes.run.model, layer)
+    rotates = writes.run.layer(layer).rotary is not None
+    n_layers, n_local = writes.below(layer)
+    r = w.W_Q.shape[-1]
+    q_side = [w.W_Q[h] if rotates else w.W_Q[h] @ om.G_d[h] for h in heads]
+    kv_heads = sorted({w.kv(h) for h in heads})
+    k_side = [w.W_K[kv] for kv in kv_heads] if rotates else [w.W_K[w.kv(h)] @ om.G_s[h].T for h in heads]
+    W = torch.cat(q_side + k_side, dim=-1)
+    local = (writes.local[:n_local].flatten(0, 1) @ W).view(n_local, len(writes.run), -1)
+    moved = _project_moved(writes, n_layers, W)
+    size = q_side[0].shape[-1]
+    assert size == k_side[0].shape[-1] == r or not rotates
+    found = []
+    for index, head in enumerate(heads):
+        k_index = len(heads) + (kv_heads.index(w.kv(head)) if rotates else index)
+        q, k = (slice(i * size, (i + 1) * size) for i in (index, k_index))
+        found.append(Reads(head, moved[..., q], moved[..., k], local[..., q], local[..., k]))
+    return found
+
+
+def chunks_of_heads(writes: Writes, layer: int, heads: list[int]) -> list[list[int]]:
+    """Heads whose projections fit into memory together."""
+    n_layers, n_local = writes.below(layer)
+    rows = (n_layers * writes.patterns.n_heads + n_local) * len(writes.run)
+    size = max(1, _PROJECTED_FLOATS // max(1, rows * 2 * writes.run.model.dims.d_head))
+    return [heads[i : i + size] for i in range(0, len(heads), size)]
+
+
+def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
+    """Per pair of heads: d r^2 + T r^2 multiplications with W_O W_Q composed first, T d r without."""
+    return d_model * d_head + n * d_head < n * d_model
+
+
+def _project_moved(writes: Writes, n_layers: int, W: Tensor) -> Float[Tensor, "layers heads pos cols"]:
+    n, dims = len(writes.run), writes.run.model.dims
+    if n_layers == 0:
+        return W.new_zeros(0, dims.heads, n, W.shape[-1])
+    if not composing_is_cheaper(n, dims.d_model, dims.d_head):
+        return (writes.moved[:n_layers].flatten(0, 2) @ W).view(n_layers, dims.heads, n, -1)
+    projected = W.new_empty(n_layers, dims.heads, n, W.shape[-1])
+    for index in range(n_layers):
+        W_O = writes.run.model.weights(writes.attention_layers[index]).W_O
+        torch.matmul(writes.values[index], W_O @ W, out=projected[index])
+    return projected

@@ -1,0 +1,219 @@
+"""Circuits as files and for other tools; targets, thresholds, sinks; bad input."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import keyhole
+from conftest import prompts_of, rich_circuit, tiny_model
+from keyhole import KeyholeError
+from keyhole.circuits.exports import to_mib, to_networkx
+from keyhole.circuits.files import from_json, load_circuit, to_json
+from keyhole.circuits.page import to_html
+from keyhole.intervene.verify import verify
+from keyhole.tracing.seeds import Probe, targets_of
+from keyhole.tracing.trace import trace, trace_many
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture(scope="module")
+def circuit(organism: keyhole.Model) -> keyhole.Circuit:
+    return organism.run(PROMPT).trace("Mary", against="John", seeds="linear")
+
+
+def test_round_trip_is_lossless(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "c.json")
+    again = load_circuit(tmp_path / "c.json")
+    assert again == circuit and again.run is None
+    assert to_json(again) == to_json(circuit)
+    assert [p.name for p in tmp_path.iterdir()] == ["c.json"]  # nothing half-written is left behind
+
+
+def test_the_document_has_the_designed_keys(circuit: keyhole.Circuit) -> None:
+    document = json.loads(to_json(circuit))
+    assert document["schema"] == 1 and document["model"]["fingerprint"] and document["versions"]["transformers"]
+    assert set(document["nodes"][0]) == {"kind", "layer", "head", "dest", "src", "attention"}
+    assert set(document["edges"][0]) == {"from", "to", "side", "weight", "ig", "alone", "channels"}
+    assert document["parameters"]["method"] == "accpp" and document["parameters"]["tau"] == "dynamic"
+
+
+def damaged(document: dict) -> list[tuple[str, dict]]:
+    node, edge, firing = document["nodes"][0], document["edges"][-1], document["firings"][0]
+    return [
+        ("schema", {**document, "schema": 99}),
+        ("keys", {**document, "extra": 1}),
+        ("keys", {k: v for k, v in document.items() if k != "edges"}),
+        ("token_ids", {**document, "tokens": document["tokens"][:-1]}),
+        ("outside the prompt", {**document, "nodes": [{**node, "dest": 10_000}, *document["nodes"][1:]]}),
+        ("kind of node", {**document, "nodes": [{**node, "kind": "neuron"}, *document["nodes"][1:]]}),
+        ("twice", {**document, "nodes": [*document["nodes"], node]}),
+        ("do not exist", {**document, "edges": [{**edge, "to": 9999}]}),
+        ("no number", {**document, "edges": [{**edge, "weight": "big"}]}),
+        ("no number", {**document, "edges": [{**edge, "weight": True}]}),
+        ("channels", {**document, "edges": [{**edge, "channels": [-1]}]}),
+        ("no side", {**document, "edges": [{**edge, "side": "left"}]}),
+        ("firing", {**document, "firings": [{**firing, "node": 9999}]}),
+        ("object", {**document, "parameters": []}),
+    ]
+
+
+def test_damaged_files_are_refused_with_the_reason(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    document = json.loads(to_json(circuit))
+    for reason, broken in damaged(document):
+        with pytest.raises(KeyholeError, match=reason):
+            from_json(json.dumps(broken))
+    for text in ("", "[1, 2", "[]", '{"schema": NaN}', "null"):
+        with pytest.raises(KeyholeError):
+            from_json(text)
+    with pytest.raises(KeyholeError, match="cannot read"):
+        load_circuit(tmp_path / "none.json")
+    (tmp_path / "image.json").write_bytes(b"\x89PNG\xff\xfe")
+    with pytest.raises(KeyholeError, match="cannot read"):
+        load_circuit(tmp_path / "image.json")
+
+
+@given(st.text())
+def test_no_text_makes_the_reader_stumble(text: str) -> None:
+    with pytest.raises(KeyholeError):
+        from_json(text)
+
+
+def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    graph = to_networkx(circuit)
+    assert (len(graph), graph.number_of_edges()) == (len(circuit.nodes), len(circuit.edges))
+    circuit.save(tmp_path / "c.graphml")
+    read = nx.read_graphml(tmp_path / "c.graphml", force_multigraph=True)
+    assert (len(read), read.number_of_edges()) == (len(circuit.nodes), len(circuit.edges))
+    weights = sorted(data["weight"] for *_, data in read.edges(data=True))
+    assert weights == pytest.approx(sorted(e.weight for e in circuit.edges))
+    mib = json.loads(to_mib(circuit))
+    assert any(name.endswith("->logits") for name in mib["edges"]) and any("<k>" in name for name in mib["edges"])
+    with pytest.raises(KeyholeError, match="should end in"):
+        circuit.save(tmp_path / "c.xlsx")
+    with pytest.raises(KeyholeError, match="no folder"):
+        circuit.save(tmp_path / "nowhere" / "c.json")
+
+
+def test_the_page_is_self_contained_and_escaped(circuit: keyhole.Circuit) -> None:
+    hostile = replace(circuit, tokens=("<script>alert(1)</script>", *circuit.tokens[1:]))
+    page = to_html(hostile)
+    assert "<script>alert" not in page and "&lt;script&gt;" in page
+    assert "http://" not in page and "https://" not in page and "src=" not in page.replace('data-src="', "")
+    assert page.count('class="node"') == len(circuit.nodes)
+
+
+def test_another_models_circuit_is_refused(circuit: keyhole.Circuit) -> None:
+    stored = from_json(to_json(circuit))
+    with pytest.raises(KeyholeError, match="read from a file"):
+        verify(stored)
+    with pytest.raises(KeyholeError, match="other weights"):
+        verify(stored, tiny_model("gpt2"))
+
+
+def test_every_node_leads_to_the_answer(circuit: keyhole.Circuit) -> None:
+    graph = nx.DiGraph(to_networkx(circuit))
+    root = next(i for i, node in enumerate(circuit.nodes) if node.kind == "target")
+    assert nx.ancestors(graph, root) | {root} == set(graph)
+    for traced in circuit.firings:  # what remains after each side is below its threshold
+        assert traced.dest[-1].after < traced.tau and traced.src[-1].after < traced.tau
+
+
+def test_drops_add_up(circuit: keyhole.Circuit) -> None:
+    for traced in circuit.firings:
+        before = circuit.attention[traced.node]
+        for side in ("dest", "src"):
+            removed = getattr(traced, side)
+            edges = [e for e in circuit.edges_into(traced.node) if e.side == side]
+            lost = before - removed[-1].after
+            moved_later = [
+                r
+                for r in removed
+                if r.kind == "head"
+                and r.src > (circuit.nodes[traced.node].src if side == "src" else circuit.nodes[traced.node].dest)
+            ]
+            if not moved_later:
+                assert sum(e.weight for e in edges) == pytest.approx(lost, abs=1e-6)
+
+
+def test_sinks_can_be_marked_or_collapsed() -> None:
+    model = tiny_model("gptj")
+    run = model.run(prompts_of(model, 12)[0])
+    kept, marked, collapsed = (rich_circuit(run, tau=0.2, sinks=s) for s in ("keep", "mark", "collapse"))
+    assert marked.nodes == kept.nodes and marked.parameters["sinks"] == "mark"
+    assert any(kept.is_sink(t.node) for t in kept.firings)
+    assert not any(collapsed.is_sink(t.node) for t in collapsed.firings)
+    assert " sink" in str(marked) and " sink" not in str(kept)
+
+
+def test_targets_from_probability() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    assert targets_of(logits, None, 2) == [0, 1]
+    assert targets_of(logits, 0.79, None) == [0, 1] and targets_of(logits, 0.9, None) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gemma2", "cohere", "granite"])
+def test_seeds_explain_the_objective(variant: str) -> None:
+    """Removing all writers at the end loses all of the objective; attributions add up to that."""
+    from keyhole.tracing.seeds import _attributions, _state
+    from keyhole.tracing.upstream import Writes
+
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 10)[0])
+    writes = Writes(run)
+    direction = torch.randn(model.dims.d_model, generator=torch.Generator().manual_seed(0))
+    assert float(_attributions(writes, 9, direction).sum()) == pytest.approx(
+        float(_state(writes, 9) @ direction), abs=1e-3
+    )
+    resid = run.layers[2].resid[9]
+    assert float(_attributions(writes, 9, direction, layer=2).sum()) == pytest.approx(
+        float(resid @ direction), rel=1e-3
+    )
+
+
+def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:
+    run = gpt2.run(prompts_of(gpt2, 10)[0])
+    direction = run.layers[2].resid[9]
+    circuit = trace(run, seeds=Probe(direction, 2), tau=0.2)
+    assert circuit.parameters["seeds"] == "probe" and circuit.parameters["probe_layer"] == 2
+    assert all(node.layer is None or node.layer < 2 for node in circuit.nodes)
+    with pytest.raises(KeyholeError, match="entries"):
+        trace(run, seeds=Probe(direction[:5], 2))
+
+
+def test_functions_and_numbers_as_thresholds(gpt2: keyhole.Model) -> None:
+    run = gpt2.run(prompts_of(gpt2, 10)[0])
+    target = int(run.logits[-1].argmax())
+    fixed, computed = trace(run, target, tau=0.3), trace(run, target, tau=lambda dest: 0.3)
+    assert fixed.edges == computed.edges and computed.parameters["tau"] == "function"
+    with pytest.raises(KeyholeError, match="between 0 and 1"):
+        trace(run, target, tau=3.0)
+
+
+def test_runs_and_targets_go_together(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    for runs, targets, options in [([], [], {}), ([run, run], ["Mary"], {}), ([run], ["Mary"], {"against": []})]:
+        with pytest.raises(KeyholeError, match="for each run"):
+            trace_many(runs, targets, **options)
+
+
+def test_bad_requests_are_named(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    for options, reason in [
+        ({}, "exactly one"),
+        ({"target": "Mary", "top_k": 2}, "exactly one"),
+        ({"top_p": 1.5}, "between 0 and 1"),
+        ({"top_k": 0}, "vocabulary"),
+        ({"target": "Mary", "against": "John"}, "belongs to"),
+        ({"target": "Mary and John"}, "tokens"),
+        ({"target": "John", "against": "Mary", "seeds": "linear"}, "pushes towards"),
+        ({"target": "to"}, "no more probability"),
+    ]:
+        with pytest.raises(KeyholeError, match=reason):
+            trace(run, **options)
