@@ -12,10 +12,10 @@ demo: .venv/installed  ## which heads of the built-in organism fire, and why
 	$(BIN)/keyhole channels "$(PROMPT)" --head 1.6 --src Mary
 
 test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 test-all: .venv/installed-dev .cache/smollm2.gguf lint  ## the slow tests too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

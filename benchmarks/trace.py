@@ -15,7 +15,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
-from keyhole.models.check import random_ids
+from keyhole.exactness import random_ids
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tracing.trace import trace

@@ -50,10 +50,11 @@ def test_the_users_model_is_left_as_it_was() -> None:
 
 def test_a_run_does_not_depend_on_earlier_longer_ones() -> None:
     model = tiny_model("llama-dynamic")
-    long, short = prompts_of(model, 16, 12)  # both beyond where dynamic scaling starts, were it not for the limit
+    long, short = prompts_of(model, 30, 20)  # dynamic scaling starts at 16
     fresh = tiny_model("llama-dynamic").run(short).logits
-    model.run(long)
+    assert not torch.equal(model.run(long).logits[:20], model.run(long[:20]).logits)
     assert torch.equal(model.run(short).logits, fresh)
+    assert keyhole.check(model, long).exact
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "mistral", "gemma2", "gpt_oss", "falcon-alibi"])

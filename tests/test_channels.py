@@ -11,7 +11,7 @@ import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
 from keyhole.qk.channels import n_recon, sparsity
-from keyhole.qk.controls import refactor_terms, rotation_control
+from keyhole.qk.controls import ambient_terms, refactor_terms, rotation_control
 from keyhole.qk.firings import find_firings
 from keyhole.qk.slices import slice_sets, slice_use
 
@@ -70,6 +70,22 @@ def test_rotated_bases_are_less_sparse_than_one_channel() -> None:
     assert sum(sparsity(refactor_terms(one, one, g)) for _ in range(20)) / 20 > 0.2
 
 
+def test_ambient_terms_keep_the_spectrum_and_forget_the_directions() -> None:
+    """Over many draws the terms scatter around zero with the size that sigma and the lengths give."""
+    g = torch.Generator().manual_seed(0)
+    x, y, sigma = torch.ones(40).double(), torch.ones(40).double(), torch.tensor([4.0, 1.0]).double()
+    draws = torch.stack([ambient_terms(x, y, sigma, g) for _ in range(4000)])
+    assert draws.mean(0).abs().max() < 0.2
+    torch.testing.assert_close(draws.square().mean(0).sqrt(), sigma, rtol=0.1, atol=0)  # E (x.u)^2 = |x|^2 / 40
+
+
+@pytest.mark.parametrize("bad", [{"src": 5, "dest": 2}, {"src": 2, "dest": 19}, {"src": 19, "dest": 19, "draws": 0}])
+def test_rotation_control_refuses_what_is_no_weight(bad: dict) -> None:
+    model = tiny_model("mistral")
+    with pytest.raises(KeyholeError):
+        rotation_control(model.run(prompts_of(model, 20)[0]), (1, 0), **bad)
+
+
 @pytest.mark.parametrize("kind", ["ambient", "refactor"])
 def test_rotation_control_is_reproducible_and_averages_draws(kind: str, gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 12)[0])
@@ -93,6 +109,11 @@ def test_firings_are_exactly_the_weights_above_threshold(variant: str) -> None:
                 expected |= {(layer, h, d, s) for s in range(20) if float(row[d, s]) >= tau}
     assert set(found) == expected and found
     assert all(s.dest == 19 for s in find_firings(run, 0.3, dest=-1))
+    least = find_firings(run, 1e-30)
+    assert all(int(run.layer(s.layer).first[s.dest]) <= s.src <= s.dest for s in least)
+    for tau in (0.0, 7.0):
+        with pytest.raises(KeyholeError, match="between 0 and 1"):
+            find_firings(run, tau)
 
 
 def test_slice_sets_leave_out_what_sums_to_nothing() -> None:
@@ -134,6 +155,12 @@ def test_bad_places_are_named(gpt2: keyhole.Model, head, dest, src, message: str
     run = gpt2.run([1, 2, 3, 2, 5, 6])
     with pytest.raises(KeyholeError, match=message):
         run.channels(head, dest, src)
+
+
+def test_the_only_visible_key_has_no_relative_attention(gpt2: keyhole.Model) -> None:
+    split = gpt2.run([1, 2, 3]).channels((1, 0), 0, 0)
+    assert split.attention == 1 and math.isnan(split.relative_attention) and split.n_recon() is None
+    assert float(split.terms.sum()) == pytest.approx(split.score, abs=1e-4)
 
 
 def test_a_key_outside_the_window_is_named() -> None:

@@ -1,16 +1,19 @@
 """What must not go unnoticed: a lost mask, a wrong KV head, a stale SVD, a damaged weight file."""
 
 import dataclasses
+import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AttentionMaskInterface
 
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
+from keyhole.exactness import check_run
 from keyhole.models import attention
-from keyhole.models.check import check_run
 from keyhole.models.stamps import stamp
 from keyhole.qk.omega import decompose, omega
 from tiny import tiny
@@ -69,6 +72,93 @@ def test_an_svd_is_never_stale(edit: str) -> None:
     with pytest.raises(KeyholeError, match="weights have changed"):
         run.channels((1, 0), -1, 0)
     assert check_run(model.run([1, 2, 3, 4])).exact
+
+
+@pytest.mark.parametrize("columns", [slice(0, 8), slice(8, 16), slice(40, 44)])
+def test_a_stamp_sees_one_head_zeroed_through_data(columns: slice) -> None:
+    model = tiny_model("gpt2")
+    before = model.stamp()
+    model.hf.transformer.h[1].attn.c_attn.weight.data[:, columns] = 0
+    assert model.stamp() != before
+
+
+def test_an_attention_function_that_forgets_sinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The captured pass alone would agree with itself: a plain pass must stand beside it."""
+    model, ids = tiny_model("gpt_oss"), [1, 2, 3, 4, 5, 6, 7, 8]
+    assert keyhole.check(model, ids).exact
+    whole = attention._attend_and_record
+    monkeypatch.setattr(attention, "_attend_and_record", lambda *args, s_aux=None, **kw: whole(*args, **kw))
+    check = keyhole.check(model, ids)
+    assert not check.exact and check.own > 0.01
+
+
+def test_a_wrong_value_bias_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between heads and bias it would cancel: values are rebuilt too."""
+    model = tiny_model("gpt2")
+    wrong = {i: dataclasses.replace(model.weights(i), b_V=model.weights(i).b_V + 0.1) for i in range(3)}
+    monkeypatch.setattr(keyhole.Model, "weights", lambda self, layer: wrong[layer])
+    assert not keyhole.check(model, [1, 2, 3, 4]).exact
+
+
+@pytest.mark.parametrize("change", ["missing", "more layers", "fewer layers"])
+def test_weights_that_do_not_fit_the_config_are_refused(change: str, tmp_path) -> None:
+    tiny("llama").save_pretrained(tmp_path)
+    if change == "missing":
+        file = tmp_path / "model.safetensors"
+        weights = load_file(file)
+        del weights["model.layers.1.self_attn.q_proj.weight"]
+        save_file(weights, file, metadata={"format": "pt"})
+    else:
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["num_hidden_layers"] = 5 if change == "more layers" else 2
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(KeyholeError, match="its weight file"):
+        keyhole.load(tmp_path)
+
+
+def test_training_mode_is_refused() -> None:
+    hf = tiny("gpt2")
+    hf.train()
+    with pytest.raises(KeyholeError, match="training mode"):
+        keyhole.load((hf, None)).run([1, 2, 3])
+
+
+def test_a_record_does_not_follow_later_edits() -> None:
+    model = tiny_model("gpt_oss")
+    run = model.run([1, 2, 3, 4, 5])
+    before = run.attention(1)
+    with torch.no_grad():
+        model.hf.model.layers[1].self_attn.sinks += 5
+    assert torch.equal(run.attention(1), before)
+
+
+def test_an_edited_unembedding_is_read_again() -> None:
+    model = tiny_model("phi")
+    assert keyhole.check(model, [1, 2, 3]).exact
+    with torch.no_grad():
+        model.hf.lm_head.bias += 1
+    assert keyhole.check(model, [1, 2, 3]).exact
+
+
+def test_threads_share_a_model() -> None:
+    model = tiny_model("llama")
+    expected = model.run([1, 2, 3, 4]).logits
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(model.run, [[1, 2, 3, 4]] * 12))
+    assert all(torch.equal(run.logits, expected) for run in runs)
+    assert model.hf.config._attn_implementation == "eager"
+
+
+def test_autocast_does_not_reach_inside() -> None:
+    model = tiny_model("llama")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert keyhole.check(model, [1, 2, 3, 4]).dtype == "float32"
+
+
+def test_not_a_number_is_not_exact() -> None:
+    check = keyhole.check(tiny_model("gpt2"), [1, 2, 3])
+    broken = dataclasses.replace(check.layers[2], residual=float("nan"))
+    assert not dataclasses.replace(check, layers=(*check.layers[:2], broken)).exact
 
 
 def test_a_stamp_is_stable_without_edits() -> None:

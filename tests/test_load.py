@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError
-from keyhole.models.prompts import token_id
+from keyhole.models.prompts import _given_ids, token_id
+from keyhole.tasks import ioi
 from tiny import tiny
 
 
@@ -38,6 +41,71 @@ def test_device_map_puts_a_model_where_it_says(tmp_path: Path) -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(KeyholeError, match="pair"):
         keyhole.load(("gpt2", None))
+
+
+def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
+    tiny("llama").save_pretrained(tmp_path)
+    for options, source in [
+        ({"revision": "step1"}, tmp_path),
+        ({"revision": "x"}, None),
+        ({"dtype": "auto"}, (tiny("gpt2"), None)),
+    ]:
+        with pytest.raises(KeyholeError, match="appl"):
+            keyhole.load(source, **options)
+    with pytest.raises(KeyholeError, match="cannot put the model"):
+        keyhole.load(tmp_path, device="banana")
+
+
+def test_a_revision_reaches_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def from_pretrained(path, **options):
+        asked.update(options, path=path)
+        raise OSError("not here")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    with pytest.raises(KeyholeError, match="cannot load EleutherAI/pythia-160m"):
+        keyhole.load("EleutherAI/pythia-160m", revision="step1000")
+    assert asked["path"] == "EleutherAI/pythia-160m" and asked["revision"] == "step1000"
+
+
+def test_prompts_of_many_kinds(organism: keyhole.Model) -> None:
+    text = "When Mary and John went to the store, John gave a drink to"
+    ids = organism.run(text).token_ids
+    for prompt in (list(ids), np.array(ids), torch.tensor(ids), torch.tensor([ids])):
+        assert organism.run(prompt).token_ids == ids
+    for prompt in ([5.9, 6.9], [[1, 2], [3, 4]], {"input_ids": [1, 2]}, 7):
+        with pytest.raises(KeyholeError, match="text or a list"):
+            _given_ids(organism, prompt)
+    with pytest.raises(KeyholeError, match="takes a list"):
+        organism.run_many(text)  # a str is a sequence of strings
+    run = organism.run(text)
+    assert run.position(np.int64(-1)) == len(run) - 1
+
+
+def test_a_known_special_token_in_the_text_is_no_unknown_word(smollm2: keyhole.Model) -> None:
+    run = smollm2.run("<|endoftext|> The war lasted from the year 1745 to the year 17")
+    assert run.token_ids[0] == smollm2.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    tiny("llama").save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    model = keyhole.load(tmp_path)
+    with pytest.raises(KeyholeError, match=r"has no tokenizer \("):
+        model.run("hello there")
+
+
+def test_roles_become_positions(organism: keyhole.Model, smollm2: keyhole.Model) -> None:
+    for model in (organism, smollm2):
+        for example in ioi(20, seed=3, names=("Mary", "John", "Simon")):
+            run = model.run(example.text)
+            for role in ("IO", "S1", "S2", "END"):
+                assert run.tokens[example.position(run, role)].strip() == example.word(role)
+    with pytest.raises(KeyholeError, match="no role"):
+        example.position(run, "X")
+    with pytest.raises(KeyholeError, match="another prompt"):
+        example.position(smollm2.run("Hello there"), "IO")
 
 
 def test_words_become_single_tokens_or_errors(organism: keyhole.Model) -> None:

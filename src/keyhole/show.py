@@ -6,16 +6,19 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partialmethod
 from typing import Any, Literal
 
+import tqdm
 import transformers
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from keyhole.models.check import Check
+from keyhole.exactness import Check
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels
 from keyhole.qk.controls import RotationControl
@@ -63,6 +66,7 @@ def quiet_libraries() -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    tqdm.tqdm.__init__ = partialmethod(tqdm.tqdm.__init__, disable=True)  # the GGUF reader asks nobody
 
 
 def error(message: str) -> None:
@@ -86,18 +90,20 @@ def check_record(result: Check) -> dict[str, Any]:
 
 def check(result: Check, verbose: bool) -> None:
     """The errors of a check as a table."""
-    table = Table(title=f"{result.model}: {result.n_tokens} tokens, {result.dtype}", title_justify="left")
-    table.add_column("what is rebuilt")
-    table.add_column("from")
-    table.add_column("largest error", justify="right")
+    made = Table(title=f"{result.model}: {result.n_tokens} tokens, {result.dtype}", title_justify="left")
+    made.add_column("what is rebuilt")
+    made.add_column("from")
+    made.add_column("largest error", justify="right")
     rows = [
         ("attention scores", "singular channels", result.scores),
         ("residual streams", "writers", result.residuals),
         ("logits", "writers", result.logits),
     ]
+    if result.own is not None:
+        rows.append(("logits, captured", "a plain pass", result.own))
     for what, source, value in rows:
-        table.add_row(what, source, Text(f"{value:.1e}", style="green" if value <= result.tolerance else "bold red"))
-    _out.print(table)
+        made.add_row(what, source, Text(f"{value:.1e}", style="green" if value <= result.tolerance else "bold red"))
+    _out.print(made)
     if verbose:
         _out.print(_check_layers(result))
     deficient = sum(layer.deficient_heads for layer in result.layers)
@@ -113,11 +119,12 @@ def check(result: Check, verbose: bool) -> None:
 
 
 def _check_layers(result: Check) -> Table:
-    table = Table("layer", "scores from channels", "residual after it, from writers")
+    made = Table("layer", "scores from channels", "values", "residual after it, from writers")
     for layer in result.layers:
         scores = "no attention" if layer.scores is None else f"{layer.scores:.1e}"
-        table.add_row(str(layer.layer), scores, f"{layer.residual:.1e}")
-    return table
+        values = "" if layer.values is None else f"{layer.values:.1e}"
+        made.add_row(str(layer.layer), scores, values, f"{layer.residual:.1e}")
+    return made
 
 
 # -- heads ---------------------------------------------------------------------------------------------------------
@@ -136,9 +143,8 @@ def heads(run: Run, splits: Sequence[Channels], *, found: int, hidden: int) -> N
     """Firings as a table, with the channels that carry each."""
     _out.print(_tokens_line(run))
     columns = ("head", "dest", "src", ">weight", ">x unif.", ">S(v)", ">N", "channels: share", ">error")
-    table = Table(*(_column(name) for name in columns), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for split in splits:
-        table.add_row(
+    rows = [
+        (
             f"{split.layer}.{split.head}",
             _token(run, split.dest),
             _token(run, split.src),
@@ -149,7 +155,9 @@ def heads(run: Run, splits: Sequence[Channels], *, found: int, hidden: int) -> N
             _carriers(split),
             f"{split.error:.0e}",
         )
-    _out.print(table)
+        for split in splits
+    ]
+    table(columns, rows)
     notes = [f"{len(splits)} of {found} firings shown"]
     if hidden:
         notes.append(f"{hidden} to the first token hidden (--sinks shows them)")
@@ -192,7 +200,8 @@ def channels(run: Run, split: Channels, controls: Sequence[RotationControl], top
     """One split as a bar chart: what each channel adds to the relative attention."""
     _out.print(_tokens_line(run))
     _out.print(
-        f"head [bold]{split.layer}.{split.head}[/bold]  {_token(run, split.dest)} <- {_token(run, split.src)}   "
+        f"head [bold]{split.layer}.{split.head}[/bold]  {escape(_token(run, split.dest))} <- "
+        f"{escape(_token(run, split.src))}   "
         f"attention [bold]{split.attention:.3f}[/bold]   score {split.score:.2f}   "
         f"relative attention {split.relative_attention:.2f}"
     )
@@ -200,17 +209,17 @@ def channels(run: Run, split: Channels, controls: Sequence[RotationControl], top
     shown, left = order[:top], order[top:]
     longest = max(float(split.relative_terms.abs().max()), 1e-30)
     same = blocks(split.sigma).tolist()
-    table = Table(Column("channel", justify="right"), Column("sigma", justify="right"), "term", "", box=None)
+    made = Table(Column("channel", justify="right"), Column("sigma", justify="right"), "term", "", box=None)
     for k in shown:
         value = float(split.relative_terms[k])
         twin = "~" if same.count(same[k]) > 1 else " "
-        table.add_row(f"{k}{twin}", f"{float(split.sigma[k]):.2f}", f"{value:+.3f}", _bar(value, longest))
+        made.add_row(f"{k}{twin}", f"{float(split.sigma[k]):.2f}", f"{value:+.3f}", _bar(value, longest))
     if left:
         rest = float(split.relative_terms[left].sum())
-        table.add_row(f"{len(left)} more", "", f"{rest:+.3f}", _bar(rest, longest))
+        made.add_row(f"{len(left)} more", "", f"{rest:+.3f}", _bar(rest, longest))
     if split.relative_rest:
-        table.add_row("rest", "", f"{split.relative_rest:+.3f}", _bar(split.relative_rest, longest))
-    _out.print(table)
+        made.add_row("rest", "", f"{split.relative_rest:+.3f}", _bar(split.relative_rest, longest))
+    _out.print(made)
     recon = " / ".join(str(split.n_recon(t) or "-") for t in (1.0, 0.99, 0.95))
     rotated = "".join(f"   {c.kind} rotation {c.mean_rotated:.3f}" for c in controls)
     _out.print(f"S(v) [bold]{split.sparsity:.3f}[/bold] of {len(split.sigma)} channels{rotated}")
@@ -238,7 +247,7 @@ def _split_record(split: Channels) -> dict[str, Any]:
 
 
 def _token(run: Run, position: int) -> str:
-    return f"{position}:{run.tokens[position].strip() or repr(run.tokens[position])}".replace("[", r"\[")
+    return f"{position}:{run.tokens[position].strip() or repr(run.tokens[position])}"
 
 
 def _tokens_line(run: Run) -> Text:

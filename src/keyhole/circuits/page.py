@@ -6,7 +6,7 @@ import json
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.text import channels_label, node_label
 
-_ROW, _COLUMN, _LEFT, _TOP = 64, 104, 70, 46
+_ROW, _LEFT, _TOP, _WIDTH = 66, 70, 30, 1400
 _COLOURS = {
     "head": "#3465a4",
     "mlp": "#a0622d",
@@ -23,7 +23,7 @@ def to_html(circuit: Circuit) -> str:
     title = f"{circuit.model['name']}: why “{_answer(circuit)}”?"
     places = _places(circuit)
     depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
-    width, height = _LEFT + _COLUMN * len(circuit.tokens) + 20, _TOP + _ROW * depth + 60
+    width, height = _LEFT + _column(circuit) * len(circuit.tokens) + 20, _TOP + _ROW * depth + 50
     marks = "".join(_edge_marks(circuit, places)) + "".join(_node_marks(circuit, places))
     return _PAGE.format(
         title=html.escape(title),
@@ -37,8 +37,13 @@ def to_html(circuit: Circuit) -> str:
     )
 
 
+def _column(circuit: Circuit) -> int:
+    """Width of a token's column: the whole prompt fits a screen while it is short."""
+    return max(64, min(120, (_WIDTH - _LEFT) // len(circuit.tokens)))
+
+
 def _answer(circuit: Circuit) -> str:
-    return ", ".join(str(i) for i in circuit.parameters.get("target_names") or circuit.parameters["target_ids"])
+    return ", ".join(circuit.parameters.get("target_text") or ["this direction"])
 
 
 def _summary(circuit: Circuit) -> str:
@@ -50,6 +55,7 @@ def _summary(circuit: Circuit) -> str:
 
 def _places(circuit: Circuit) -> list[tuple[float, float]]:
     """Where each node stands: its token's column, its layer's row, side by side with its neighbours there."""
+    column_width = _column(circuit)
     depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
     cells: dict[tuple[int, int], list[int]] = {}
     for index, node in enumerate(circuit.nodes):
@@ -57,9 +63,9 @@ def _places(circuit: Circuit) -> list[tuple[float, float]]:
         cells.setdefault((row, node.dest), []).append(index)
     places = [(0.0, 0.0)] * len(circuit.nodes)
     for (row, column), members in cells.items():
-        step = min(17.0, (_COLUMN - 14) / len(members))
+        step = min(17.0, (column_width - 10) / len(members))
         for position, index in enumerate(members):
-            x = _LEFT + column * _COLUMN + _COLUMN / 2 + (position - (len(members) - 1) / 2) * step
+            x = _LEFT + (column + 0.5) * column_width + (position - (len(members) - 1) / 2) * step
             places[index] = (x, _TOP + (depth - 1 - row) * _ROW + _ROW / 2)
     return places
 
@@ -68,9 +74,11 @@ def _axes(circuit: Circuit, depth: int) -> list[str]:
     marks = []
     bottom = _TOP + depth * _ROW
     for position, token in enumerate(circuit.tokens):
-        x = _LEFT + position * _COLUMN + _COLUMN / 2
+        x = _LEFT + (position + 0.5) * _column(circuit)
         text = html.escape(token.strip() or repr(token))
-        marks.append(f'<text class="token" x="{x}" y="{bottom + 24}">{position} {text}</text>')
+        marks.append(
+            f'<text class="token" x="{x}" y="{bottom + 24}"><tspan class="place">{position}</tspan> {text}</text>'
+        )
         marks.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>')
     for layer in range(depth - 1):
         y = _TOP + (depth - 1 - layer) * _ROW + _ROW / 2
@@ -132,6 +140,7 @@ body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var
 h1 {{ font-size: 22px; font-weight: 600; margin: 0 0 4px; }} p {{ margin: 0 0 14px; color: var(--faint); }}
 .scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }}
 .token {{ text-anchor: middle; font-size: 13px; fill: var(--ink); }}
+.place {{ fill: var(--faint); font-size: 11px; }}
 .layer {{ text-anchor: end; font-size: 12px; fill: var(--faint); }}
 .grid {{ stroke: var(--line); }}
 .edge {{ fill: none; stroke: #9a9a94; opacity: .32; }}

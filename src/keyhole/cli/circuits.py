@@ -62,7 +62,7 @@ def explain(
         keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
-    where: Any = (read_head(head), read_place(dest), read_place(src))
+    where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
     with show.progress("Searching"):
         firing = explain_firing(run, *where, tau=read_tau(tau), keys=_keys(keys))  # type: ignore[arg-type]
     if json:
@@ -89,7 +89,7 @@ def trace(
     keys: KeysOption = "all",
     sinks: Annotated[str, typer.Option(help="Firings on the first token: keep, mark or collapse.")] = "keep",
     out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
-    depth: Annotated[int, typer.Option(help="Levels of the tree to print.")] = 4,
+    depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -133,9 +133,9 @@ def verify(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
     model: ModelOption = None,
     mode: Annotated[str, typer.Option(help="exact, local or global.")] = "exact",
-    draws: Annotated[int, typer.Option(help="Random controls per removal.")] = 3,
+    draws: Annotated[int, typer.Option(min=0, help="Random controls per removal.")] = 3,
     sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
-    top: Annotated[int, typer.Option(help="How many removals to show.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",

@@ -19,9 +19,10 @@ from keyhole.cli.options import (
     read_place,
     run_prompt,
 )
-from keyhole.models.check import check as check_model
+from keyhole.errors import KeyholeError
+from keyhole.exactness import check as check_model
 from keyhole.qk.channels import channels as split_score
-from keyhole.qk.controls import rotation_control
+from keyhole.qk.controls import Rotation, rotation_control
 from keyhole.qk.firings import find_firings
 
 
@@ -50,10 +51,15 @@ def check(
 
         keyhole check SmolLM2.gguf --json
     """
+    if model is not None and model_option is not None:
+        raise KeyholeError("name the model once: as an argument or with --model.")
     loaded = load_model(model or model_option, revision, dtype, device)
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
-    show.as_json(show.check_record(result)) if json else show.check(result, verbose)
+    if json:
+        show.as_json(show.check_record(result))
+    else:
+        show.check(result, verbose)
     raise typer.Exit(0 if result.exact else 1)
 
 
@@ -64,7 +70,7 @@ def heads(
     tau: Annotated[
         float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
     ] = None,
-    top: Annotated[int, typer.Option(help="How many firings to show.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
     sinks: Annotated[bool, typer.Option("--sinks/--no-sinks", help="Show attention to the first token too.")] = False,
     token_ids: IdsOption = None,
     bos: BosOption = None,
@@ -84,7 +90,7 @@ def heads(
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
-    sites = find_firings(run, tau, dest=read_place(dest))
+    sites = find_firings(run, tau, dest=read_place(run, dest))
     shown = [site for site in sites if sinks or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
     if json:
@@ -99,11 +105,11 @@ def channels(
     dest: Annotated[str, typer.Option(help="The attending token: a position or its text.")] = "-1",
     src: Annotated[str, typer.Option(help="The attended token: a position or its text.")] = ...,  # type: ignore
     model: ModelOption = None,
-    top: Annotated[int, typer.Option(help="How many channels to show.")] = 12,
+    top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
     basis: Annotated[
         str, typer.Option(help="linear, or homogeneous (biases inside, as in the 2024 paper).")
     ] = "linear",
-    draws: Annotated[int, typer.Option(help="Random rotations to compare S(v) with; 0 for none.")] = 20,
+    draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -120,9 +126,11 @@ def channels(
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
-    where: Any = (read_head(head), read_place(dest), read_place(src))
-    split = split_score(run, *where, basis=basis)  # type: ignore[arg-type]
-    controls = [rotation_control(run, *where, kind=kind, draws=draws) for kind in ("refactor", "ambient") if draws]
+    where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
+    chosen: Any = basis
+    split = split_score(run, *where, basis=chosen)
+    kinds: tuple[Rotation, ...] = ("refactor", "ambient") if draws else ()
+    controls = [rotation_control(run, *where, kind=kind, draws=draws, basis=chosen) for kind in kinds]
     if json:
         show.as_json(show.channels_record(run, split, controls))
     else:

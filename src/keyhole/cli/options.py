@@ -56,13 +56,21 @@ def read_ids(text: str) -> list[int]:
 def read_head(text: str) -> tuple[int, int]:
     """A head such as 3.1."""
     layer, dot, head = text.partition(".")
-    if not (dot and layer.isdigit() and head.isdigit()):
+    if not (dot and layer.isdecimal() and head.isdecimal()):
         raise KeyholeError(f"--head takes a layer and a head such as 3.1, not {text!r}.")
     return int(layer), int(head)
 
 
-def read_place(text: str | None) -> int | str | None:
-    """A position if it is a number, else the text of a token."""
+def read_place(run: Run, text: str | None) -> int | str | None:
+    """A position if it is a number, else the text of a token; token:17 and pos:17 say which is meant."""
     if text is None:
         return None
-    return int(text) if text.removeprefix("-").isdigit() else text
+    kind, colon, rest = text.partition(":")
+    if colon and kind == "token":
+        return rest
+    number = rest if colon and kind == "pos" else text
+    if not number.removeprefix("-").isdecimal():
+        return text
+    if number == text and any(token.strip() == text for token in run.tokens):
+        raise KeyholeError(f"{text} is a position, but a token also reads so: write pos:{text} or token:{text}.")
+    return int(number)

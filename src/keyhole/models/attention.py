@@ -43,27 +43,25 @@ class AttentionRule:
         self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
         """Attention weights of scaled, uncapped scores. With sinks a row sums to less than one."""
-        logits = self.cap(scores.to(working_dtype(scores.dtype)))
-        if self.key_bias is not None:
-            logits = logits + self.key_bias[..., None, : logits.shape[-1]].to(logits.dtype)
-        logits = logits.masked_fill(~visible, float("-inf"))
-        if self.sinks is None:
-            return logits.softmax(-1)
-        sinks = self.sinks.to(logits.dtype)[:, None, None].expand(*logits.shape[:-1], 1)
-        return torch.cat([logits, sinks], dim=-1).softmax(-1)[..., :-1]
+        bias = None if self.key_bias is None else self.key_bias[:, None, : scores.shape[-1]]
+        sinks = None if self.sinks is None else self.sinks[:, None, None]
+        return self._softmax(scores, visible, bias, sinks)
 
     def of_head(
         self, scores: Float[Tensor, "*batch key"], visible: Bool[Tensor, "*#batch key"], head: int
     ) -> Float[Tensor, "*batch key"]:
         """Attention weights of one head, for any scaled, uncapped rows of scores."""
-        logits = self.cap(scores)
-        if self.key_bias is not None:
-            logits = logits + self.key_bias[head].to(logits.dtype)
+        bias = None if self.key_bias is None else self.key_bias[head]
+        return self._softmax(scores, visible, bias, None if self.sinks is None else self.sinks[head])
+
+    def _softmax(self, scores: Tensor, visible: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
+        logits = self.cap(scores.to(working_dtype(scores.dtype)))
+        if bias is not None:
+            logits = logits + bias.to(logits.dtype)
         logits = logits.masked_fill(~visible, float("-inf"))
-        if self.sinks is None:
+        if sinks is None:
             return logits.softmax(-1)
-        sink = self.sinks[head].to(logits.dtype).expand(*logits.shape[:-1], 1)
-        return torch.cat([logits, sink], dim=-1).softmax(-1)[..., :-1]
+        return torch.cat([logits, sinks.to(logits.dtype).expand(*logits.shape[:-1], 1)], dim=-1).softmax(-1)[..., :-1]
 
     def heads(self, heads: Any) -> "AttentionRule":
         """The same rule for some of the heads."""
@@ -128,7 +126,8 @@ def _attend_and_record(
             "well as with AttentionInterface, or causality is lost. Did other code replace the registration?"
         )
     first = attention_mask[0, 0, :, 0].to(query.device)
-    rule = AttentionRule(query.shape[-1] ** -0.5 if scaling is None else float(scaling), softcap, s_aux)
+    sinks = None if s_aux is None else s_aux.detach().clone()  # a record must not follow later edits of the weights
+    rule = AttentionRule(query.shape[-1] ** -0.5 if scaling is None else float(scaling), softcap, sinks)
     if (record := recorder.get()) is not None:
         record(module, query, key, value, first, rule)
     return attend(query, key, value, first, rule), None

@@ -4,6 +4,7 @@ The attention function (see `attention.py`) hands over q, k and v; hooks keep re
 block outputs. Nothing is copied unless the model writes into it later. `records.py` turns these notes into runs.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from keyhole.errors import KeyholeError
 from keyhole.models import attention
 from keyhole.models.attention import AttentionRule
 from keyhole.models.families import Family
@@ -45,6 +47,7 @@ class Captured:
     logits: Tensor
 
 
+_one_at_a_time = threading.RLock()  # hooks and the attention implementation belong to the model, not to a thread
 Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
@@ -54,10 +57,12 @@ def capture(hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None
     Right padding needs no padding mask: a causal query never sees what comes after it. `prepare` may add hooks of its
     own (interventions do); they are removed with the others.
     """
+    if hf.training:
+        raise KeyholeError("the model is in training mode, where dropout makes every run another: call model.eval().")
     blocks = submodule(hf, family.layers).children()
     layers = tuple(Notes(block, optional(block, family.attn)) for block in blocks)
     final: list[Tensor] = []
-    with ExitStack() as stack:
+    with _one_at_a_time, ExitStack() as stack:
         stack.enter_context(exact_matmul())
         for notes in layers:
             _watch_layer(stack, notes, family)
@@ -68,8 +73,16 @@ def capture(hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None
         _forget_longer_prompts(hf)
         if prepare is not None:
             prepare(stack, layers)
-        logits = hf(input_ids=ids, use_cache=False).logits
+        logits = hf(input_ids=ids, use_cache=False, return_dict=True).logits
     return Captured(layers, final[0], logits)
+
+
+def plain_logits(hf: Any, family: Family, ids: Tensor) -> Tensor:
+    """The model's own answer, without Keyhole's attention function or hooks."""
+    with _one_at_a_time, _implementation(hf, family.implementation):
+        _forget_longer_prompts(hf)
+        logits: Tensor = hf(input_ids=ids, use_cache=False, return_dict=True).logits
+    return logits
 
 
 def _watch_layer(stack: ExitStack, notes: Notes, family: Family) -> None:
@@ -112,7 +125,7 @@ def _after(stack: ExitStack, module: nn.Module | None, keep: Any) -> None:
 def _forget_longer_prompts(hf: Any) -> None:
     """Dynamic RoPE keeps the frequencies of the longest prompt it has met; a run must not depend on earlier ones."""
     for module in hf.modules():
-        if "dynamic" in str(getattr(module, "rope_type", "")):
+        if getattr(module, "rope_type", None) == "dynamic":
             module.inv_freq = module.original_inv_freq
             module.max_seq_len_cached = module.original_max_seq_len
 

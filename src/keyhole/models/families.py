@@ -1,7 +1,8 @@
 """Where does each architecture keep what Keyhole reads? One row of facts per Hugging Face `model_type`.
 
-Code elsewhere never asks for an architecture by name; it reads these facts. A wrong fact cannot stay hidden:
-`keyhole check` rebuilds scores, residual streams and logits from them and compares with the model's own.
+Code elsewhere never asks for an architecture by name; it reads these facts. A wrong fact does not stay hidden:
+`keyhole check` rebuilds scores, values, residual streams and logits from them and compares with the model's own, and
+the captured pass with a plain one.
 
 Paths under `layers`, `final_norm` start at the model; `attn`, `attn_norm`, `post_attn_norm`, `mlp` and `mixer`
 at one layer; `qkv`, `out` and `qk_norm` at the attention module.

@@ -2,6 +2,7 @@
 
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -41,16 +42,21 @@ def load(
     `dtype` says otherwise ("auto": as stored), because rounding in half precision is far above 1e-4.
     """
     if isinstance(source, tuple):
+        if revision is not None or device_map is not None or dtype != torch.float32:
+            raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")
         return _given(source, device)
     if source is None:
         from keyhole.models.organism import folder
 
-        path: Path = folder()
-        model = _pretrained(path, name="organism", dtype=dtype, device_map=device_map)
+        path, options = folder(), dict[str, Any]()
     else:
         path, options = _resolve(source, revision)
-        model = _pretrained(path, name=str(source), dtype=dtype, device_map=device_map, **options)
-    return model if device is None else make_model(model.hf.to(device), model.tokenizer, model.name)
+    if revision is not None and "revision" not in options:
+        raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
+    name = "organism" if source is None else str(source)
+    hf = _placed(_pretrained(path, name=name, dtype=dtype, device_map=device_map, **options), device)
+    tokenizer, problem = _tokenizer(path, options)
+    return replace(make_model(hf, tokenizer, name), tokenizer_problem=problem)
 
 
 def _given(pair: tuple[Any, Any], device: Any) -> Model:
@@ -58,7 +64,15 @@ def _given(pair: tuple[Any, Any], device: Any) -> Model:
         raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
     hf, tokenizer = pair
     name = hf.config.name_or_path or type(hf).__name__
-    return make_model(hf if device is None else hf.to(device), tokenizer, name)
+    return make_model(_placed(hf, device), tokenizer, name)
+
+
+def _placed(hf: Any, device: Any) -> Any:
+    """The model on a device, or an error that says why it cannot be there."""
+    try:
+        return hf if device is None else hf.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise KeyholeError(f"cannot put the model on {device!r}: {_first_line(error)}") from error
 
 
 def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, Any]]:
@@ -80,28 +94,41 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
     return str(source), options
 
 
-def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Model:
+def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
     if "gguf_file" in options:
         _require_gguf()
     try:
-        hf = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, device_map=device_map, **options)
+        hf, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, device_map=device_map, output_loading_info=True, **options
+        )
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
-        if options.get("local_files_only"):
+        if options.get("local_files_only") and isinstance(error, OSError):
             raise KeyholeError(
                 f"cannot load {name}: the hub is unreachable and the model is not cached here."
             ) from error
         raise KeyholeError(f"cannot load {name}: {_first_line(error)}") from error
-    return make_model(hf, _tokenizer(path, options), name)
+    _require_complete(hf, report, name)
+    return hf
 
 
-def _tokenizer(path: Any, options: dict[str, Any]) -> Any:
-    """The model's tokenizer; None if it has none, so that prompts must be token ids."""
+def _require_complete(hf: Any, report: dict[str, Any], name: str) -> None:
+    """Refuse weights that do not fit the config: transformers would fill the gaps with random numbers."""
+    missing, wrong = sorted(report.get("missing_keys", ())), sorted(map(str, report.get("mismatched_keys", ())))
+    extra = [key for key in sorted(report.get("unexpected_keys", ())) if ".layers." in key or ".h." in key]
+    for problem, keys in (("lacks", missing), ("has the wrong shape for", wrong), ("has no place for", extra)):
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise KeyholeError(f"cannot load {name}: its weight file {problem} {keys[0]}{more}.")
+
+
+def _tokenizer(path: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
+    """The model's tokenizer, or None and the reason; a folder of weights alone is a legitimate model."""
     if isinstance(path, Path) and "gguf_file" not in options and not _has_tokenizer(path):
-        return None
+        return None, None
     try:
-        return AutoTokenizer.from_pretrained(path, **options)
-    except Exception:  # as many kinds as above; a folder of weights alone is a legitimate model
-        return None
+        return AutoTokenizer.from_pretrained(path, **options), None
+    except Exception as error:  # as many kinds as above
+        return None, _first_line(error)
 
 
 def _has_tokenizer(folder: Path) -> bool:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from keyhole.errors import KeyholeError
 from keyhole.models.capture import Captured, capture
 from keyhole.models.families import Family, family_of
-from keyhole.models.prompts import Prompt, encode
-from keyhole.models.records import frozen_scale, layer_batch
+from keyhole.models.prompts import Encoded, Prompt, encode
+from keyhole.models.records import LayerBatch, frozen_scale, layer_batch
 from keyhole.models.run import Run
 from keyhole.models.stamps import fingerprint, stamp
 from keyhole.models.weights import (
@@ -37,6 +37,7 @@ class Model:
     name: str
     family: Family = field(repr=False)
     dims: Dims
+    tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
 
     # -- running -------------------------------------------------------------------------------------------
@@ -53,6 +54,8 @@ class Model:
         self, prompts: Iterable[Prompt], *, bos: bool | None = None, max_batch_tokens: int = 4096
     ) -> list[Run]:
         """Run prompts in padded batches; every Run equals the single one up to float rounding."""
+        if isinstance(prompts, str):
+            raise KeyholeError("run_many takes a list of prompts; for one prompt use run.")
         encoded = [encode(self, prompt, bos) for prompt in prompts]
         runs: dict[int, Run] = {}
         for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
@@ -60,11 +63,14 @@ class Model:
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
             captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device))
             layers = [layer_batch(n, self.family, self.dims, self.hf.config) for n in captured.layers]
+            made_with = self.stamp()
             for row, i in enumerate(batch):
-                runs[i] = self._to_run(encoded[i], captured, layers, row)
+                runs[i] = self._to_run(encoded[i], captured, layers, row=row, made_with=made_with)
         return [runs[i] for i in range(len(encoded))]
 
-    def _to_run(self, encoded: Any, captured: Captured, layers: list[Any], row: int) -> Run:
+    def _to_run(
+        self, encoded: Encoded, captured: Captured, layers: list[LayerBatch], *, row: int, made_with: int
+    ) -> Run:
         n = len(encoded.ids)
         final_norm = submodule(self.hf, self.family.final_norm)
         return Run(
@@ -76,7 +82,7 @@ class Model:
             final_resid=captured.final[row, :n],
             final_scale=frozen_scale(final_norm, captured.final[row : row + 1, :n], self.family)[0],
             logits=captured.logits[row, :n],
-            stamp=self.stamp(),
+            stamp=made_with,
         )
 
     def _batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -125,7 +131,7 @@ class Model:
 
     def head_out(self) -> HeadOut:
         """The folded map from the last residual stream to logits."""
-        tensors = [self.hf.get_output_embeddings().weight]
+        tensors = [*self.hf.get_output_embeddings().parameters()]
         tensors += submodule(self.hf, self.family.final_norm).parameters()
         return self.cached(("head_out",), tensors, lambda: read_head_out(self.hf, self.family))
 
@@ -162,4 +168,4 @@ def make_model(hf: Any, tokenizer: Any, name: str) -> Model:
     family = family_of(config)
     if any(parameter.is_meta for parameter in hf.parameters()):
         raise KeyholeError(f"{name} has weights that are not in memory: load it without offloading.")
-    return Model(hf.eval(), tokenizer, name, family, read_dims(hf, family))
+    return Model(hf, tokenizer, name, family, read_dims(hf, family))

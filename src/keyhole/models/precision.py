@@ -1,7 +1,7 @@
 """In which precision does Keyhole compute? Float32 or better, with TensorFloat-32 off while its own code runs."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -17,11 +17,17 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @contextmanager
 def exact_matmul() -> Iterator[None]:
-    """TensorFloat-32 loses half the digits silently; the user's setting is put back afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    """No gradients, no autocast, and no TensorFloat-32, which loses half the digits silently.
+
+    The user's settings are put back afterwards.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.cuda.is_available():
+            stack.enter_context(torch.autocast("cuda", enabled=False))
+            matmul = torch.backends.cuda.matmul  # newer releases refuse to mix their setting with the old one
+            name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+            stack.callback(setattr, matmul, name, getattr(matmul, name))
+            setattr(matmul, name, exact)
+        yield

@@ -1,15 +1,19 @@
 """How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
 
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Tensor | np.ndarray  # text, or token ids
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,10 @@ class Encoded:
 
 
 def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
-    """Token ids of a prompt. `bos=None`: the tokenizer's own habit for text, ids as they are."""
-    ids = _text_ids(model, prompt) if isinstance(prompt, str) else _given_ids(model, prompt)
+    """Token ids of a prompt. `bos=None`: whatever the tokenizer itself puts before text, and ids as they are."""
     bos_id = getattr(model.tokenizer, "bos_token_id", None)
-    if bos is None:
-        bos = isinstance(prompt, str) and adds_bos(model.tokenizer)
+    text = isinstance(prompt, str)
+    ids = text_ids(model, str(prompt), special=bos is None) if text else _given_ids(model, prompt)
     if bos:
         if bos_id is None:
             raise KeyholeError(f"{model.name} has no beginning-of-sequence token: run with bos=False.")
@@ -39,12 +42,6 @@ def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
     if limit is not None and len(ids) > limit:
         raise KeyholeError(f"the prompt has {len(ids)} tokens, but {model.name} has only {limit} positions.")
     return Encoded(ids, token_texts(model.tokenizer, ids), bool(ids[0] == bos_id))
-
-
-def adds_bos(tokenizer: Any) -> bool:
-    """Does this tokenizer put a beginning-of-sequence token before text by itself?"""
-    bos_id = getattr(tokenizer, "bos_token_id", None)
-    return bos_id is not None and tokenizer("a").input_ids[:1] == [bos_id]
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
@@ -60,32 +57,42 @@ def token_id(model: "Model", text: str | int) -> int:
         return _given_ids(model, [text])[0]
     tried = []
     for form in (" " + text.strip(), text.strip()):
-        ids = _text_ids(model, form)
+        ids = text_ids(model, form)
         if len(ids) == 1:
             return ids[0]
         tried.append(len(ids))
     raise KeyholeError(f"{text!r} is {min(tried)} tokens for {model.name}: give a word that is one token, or an id.")
 
 
-def _text_ids(model: "Model", text: str) -> tuple[int, ...]:
+def text_ids(model: "Model", text: str, *, special: bool = False) -> tuple[int, ...]:
+    """Token ids of a text; `special` adds what the tokenizer adds by itself. Words it does not know are an error."""
     tokenizer = model.tokenizer
     if tokenizer is None:
-        raise KeyholeError(f"{model.name} has no tokenizer: give the prompt as token ids.")
-    batch = tokenizer(text, add_special_tokens=False)
-    ids = tuple(batch.input_ids)
-    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
-        raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text, ids)}: use other words.")
-    return ids
+        reason = f" ({model.tokenizer_problem})" if model.tokenizer_problem else ""
+        raise KeyholeError(f"{model.name} has no tokenizer{reason}: give the prompt as token ids.")
+    unknown = tokenizer.unk_token_id
+    plain = tokenizer(text, add_special_tokens=False).input_ids
+    if unknown is not None and unknown in plain and tokenizer.unk_token not in text:
+        raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text)}: use other words.")
+    return tuple(tokenizer(text).input_ids if special else plain)
 
 
-def _unknown_words(tokenizer: Any, text: str, ids: tuple[int, ...]) -> str:
-    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True).offset_mapping
-    unknown = [text[a:b] for (a, b), i in zip(offsets, ids, strict=True) if i == tokenizer.unk_token_id]
-    return ", ".join(repr(word) for word in dict.fromkeys(unknown))
+def _unknown_words(tokenizer: Any, text: str) -> str:
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    pairs = zip(encoded.offset_mapping, encoded.input_ids, strict=True)
+    words = [text[a:b] for (a, b), i in pairs if i == tokenizer.unk_token_id]
+    return ", ".join(repr(word) for word in dict.fromkeys(words))
 
 
-def _given_ids(model: "Model", ids: Sequence[int]) -> tuple[int, ...]:
-    given = tuple(int(i) for i in ids)
+def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:
+    if hasattr(ids, "tolist"):
+        ids = ids.tolist()
+    if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
+        ids = ids[0]  # what a tokenizer returns with return_tensors
+    try:
+        given = tuple(operator.index(i) for i in ids)
+    except TypeError as error:
+        raise KeyholeError(f"a prompt is text or a list of token ids, not {ids!r:.60}.") from error
     for i in given:
         if not 0 <= i < model.dims.vocab:
             raise KeyholeError(f"token id {i} is outside the vocabulary of {model.name} (0 to {model.dims.vocab - 1}).")

@@ -30,10 +30,16 @@ def read_keys(run: "Run", layer: int, kv_heads: slice = slice(None)) -> Float[Te
     return _rotated(k * record.k_scale[kv_heads, :, None] + w.c_K[kv_heads, None], record.rotary)
 
 
+def read_values(run: "Run", layer: int) -> Float[Tensor, "kv_heads pos d_head"]:
+    """The layer's values, from the residual stream it read."""
+    w = run.model.weights(layer)
+    return normalised(run, layer) @ w.W_V + w.b_V[:, None]
+
+
 def normalised(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
     """x_t / n_t: what the folded weights are applied to (centring and gain sit in the weights)."""
-    scale = run.layer(layer).norm_scale
-    return run.layers[layer].resid.to(scale.dtype) / scale[:, None]
+    scale, device = run.layer(layer).norm_scale, run.model.weights(layer).W_Q.device
+    return (run.layers[layer].resid.to(scale.dtype) / scale[:, None]).to(device)
 
 
 def _rotated(x: Tensor, rotary: Rotary | None) -> Tensor:

@@ -1,8 +1,9 @@
 """What happened in one forward pass? A frozen record of everything the methods need, linear in prompt length."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -100,9 +101,10 @@ class Run:
         with exact_matmul():
             return record.weights(range(record.q.shape[0]), range(len(self)))
 
-    def position(self, where: int | str, name: str = "position") -> int:
+    def position(self, where: SupportsIndex | str, name: str = "position") -> int:
         """A token position: an integer (negative counts from the end) or the text of exactly one token."""
-        if isinstance(where, int):
+        if not isinstance(where, str):
+            where = operator.index(where)
             if not -len(self) <= where < len(self):
                 raise KeyholeError(f"{name} {where} is outside the prompt, which has {len(self)} tokens.")
             return where % len(self)

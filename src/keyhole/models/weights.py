@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from keyhole.errors import KeyholeError
 from keyhole.models.families import Family
 from keyhole.models.norms import Norm, read_norm
 from keyhole.models.precision import working_dtype
@@ -43,6 +44,7 @@ class LayerWeights:
     W_K: Float[Tensor, "kv_heads d_model d_head"]
     b_K: Float[Tensor, "kv_heads d_head"]
     c_K: Float[Tensor, "kv_heads d_head"]
+    W_V: Float[Tensor, "kv_heads d_model d_head"]
     b_V: Float[Tensor, "kv_heads d_head"]
     W_O: Float[Tensor, "heads d_head d_model"]
     b_O: Float[Tensor, "d_model"]
@@ -116,8 +118,13 @@ def read_dims(hf: Any, family: Family) -> Dims:
         kv_heads = _matrix(submodule(attn, family.qkv[1])).shape[1] // d_head
     else:
         kv_heads = (_matrix(submodule(attn, family.qkv[0])).shape[1] // d_head - heads) // 2
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = None if _scales_with_length(config) else getattr(config, "max_position_embeddings", None)
     return Dims(len(layers), heads, kv_heads, d_head, config.hidden_size, config.vocab_size, positions)
+
+
+def _scales_with_length(config: Any) -> bool:
+    """Dynamic RoPE stretches itself beyond the positions that the config names."""
+    return (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "dynamic"
 
 
 def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> LayerWeights | None:
@@ -130,7 +137,7 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
     (W_q, b_q), (W_k, b_k), (W_v, b_v) = _projections(attn, family, dims)
     W_Q, b_Q = _fold_input(W_q, b_q, norm)
     W_K, b_K = _fold_input(W_k, b_k, norm)
-    _, b_V = _fold_input(W_v, b_v, norm)
+    W_V, b_V = _fold_input(W_v, b_v, norm)
     W_Q, b_Q, c_Q = _fold_qk_norm(W_Q, b_Q, read_qk_norm(attn, family, 0))
     W_K, b_K, c_K = _fold_qk_norm(W_K, b_K, read_qk_norm(attn, family, 1))
     out = submodule(attn, family.out)
@@ -142,14 +149,15 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
     if gain is not None or factor != 1.0:
         gain = factor * (gain if gain is not None else torch.ones_like(b_O))
         W_O, b_O = W_O * gain, b_O * gain
-    return LayerWeights(W_Q, b_Q, c_Q, W_K, b_K, c_K, b_V, W_O, b_O)
+    return LayerWeights(W_Q, b_Q, c_Q, W_K, b_K, c_K, W_V, b_V, W_O, b_O)
 
 
 def read_head_out(hf: Any, family: Family) -> HeadOut:
     """Fold the final norm and the logit scale into the unembedding."""
     norm = read_norm(submodule(hf, family.final_norm), family.norm, family.norm_adds_one)
     head = hf.get_output_embeddings()
-    W, b = _matrix(head), _bias(head, head.weight.shape[0], _matrix(head))
+    W = _matrix(head)
+    b = _bias(head, W.shape[1], W)
     W_U, b_U = _fold_input(W[None], b[None], norm)
     config = hf.config.get_text_config()
     scale = family.logit_scale(config)
@@ -166,7 +174,8 @@ def _projections(attn: nn.Module, family: Family, dims: Dims) -> list[tuple[Tens
     """(W [heads, d_model, d_head], b [heads, d_head]) for q, k and v, as the model stores them."""
     modules = [submodule(attn, name) for name in family.qkv]
     if family.fused is not None:
-        W, b = _matrix(modules[0]), _bias(modules[0], _matrix(modules[0]).shape[1], _matrix(modules[0]))
+        W = _matrix(modules[0])
+        b = _bias(modules[0], W.shape[1], W)
         weights = split_qkv(W, family.fused, dims.heads, dims.d_head)
         biases = split_qkv(b, family.fused, dims.heads, dims.d_head)
     else:
@@ -211,7 +220,13 @@ def _fold_qk_norm(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tens
 
 def _matrix(module: nn.Module) -> Float[Tensor, "in out"]:
     """A projection's weights as x @ W; GPT-2's Conv1D stores them that way already."""
-    weight = cast(Tensor, module.weight).detach()
+    weight = module.weight
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        raise KeyholeError(
+            f"{type(module).__name__} keeps no floating-point weights: quantised models cannot be read exactly. "
+            "Load the original, or a GGUF file, which is expanded on loading."
+        )
+    weight = weight.detach()
     weight = weight.to(working_dtype(weight.dtype))
     return weight if isinstance(module, Conv1D) else weight.T
 

@@ -3,13 +3,15 @@
     S_ds = scaling q_d . k_s = sum_k scaling a_k B_sk (+ rest)
     relative attention  RA = S_ds - mean over the other visible keys,  with one term per channel
 
-RA > 0 whenever the weight exceeds 1 / (number of visible keys). It is taken on scaled scores before softcap,
-ALiBi and softmax.
+RA is taken on scaled scores before softcap, ALiBi and sinks. Without these, RA > 0 whenever the weight exceeds
+1 / (number of visible keys).
 """
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -39,9 +41,7 @@ class Row:
         return self.a * self.relative_key(key), float(_against_others(self.rest, key))
 
     def relative_key(self, key: int) -> Float[Tensor, "channel"]:
-        """What one visible key offers beyond the mean of the others."""
-        if len(self.B) < 2:
-            raise KeyholeError("relative attention compares a key with the others, but only one key is visible.")
+        """What one visible key offers beyond the mean of the others; NaN where there are no others."""
         return _against_others(self.B, key)
 
 
@@ -79,17 +79,10 @@ def channels(
     run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, basis: Basis = "linear"
 ) -> Channels:
     """How does this score split over the head's singular channels?"""
-    run.require_fresh()
-    layer, index = check_head(run, head)
-    d, s = run.position(dest, "dest"), run.position(src, "src")
+    layer, index, d, s = check_place(run, head, dest, src)
     record = run.layer(layer)
-    if s > d:
-        raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
-    if s < int(record.first[d]):
-        raise KeyholeError(f"src {s} is outside the attention window of dest {d}, which starts at {record.first[d]}.")
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
-        require_exact(row.error, record.q.dtype, f"the scores of head {layer}.{index}")
         key = s - row.first
         relative_terms, relative_rest = row.relative(key)
         return Channels(
@@ -115,7 +108,7 @@ def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "l
     """Channel coordinates of one query and its visible keys, rebuilt from the residual stream.
 
     The query and keys come from folded weights and frozen scales, not from the captured ones, so that the
-    error compares two independent ways to the same scores.
+    error compares two independent ways to the same scores; too large a one is refused.
     """
     record, om = run.layer(layer), omega(run.model, layer, basis)
     kv, first = run.model.weights(layer).kv(head), int(record.first[dest])
@@ -129,17 +122,17 @@ def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "l
         rest = record.rule.scaling * (k @ (q - G_s.T @ (G_d.T @ q)))
     scores = record.scores([head], [dest])[0, 0, first : dest + 1]
     error = float((B @ a + rest - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
+    require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
     return Row(a, B, rest, scores, first, error)
 
 
 def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*rest"]:
-    return x[key] - (x.sum(0) - x[key]) / max(1, len(x) - 1)
+    return x[key] - (x.sum(0) - x[key]) / (len(x) - 1) if len(x) > 1 else torch.full_like(x[key], float("nan"))
 
 
 def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
     """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
 
-    >>> import torch
     >>> sparsity(torch.tensor([0.0, 0.0, 5.0, 0.0]))
     0.25
     """
@@ -153,7 +146,6 @@ def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: floa
     None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
     `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
 
-    >>> import torch
     >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
     (2, 1)
     """
@@ -164,9 +156,25 @@ def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: floa
     return int(reached.int().argmax()) + 1 if total > 0 and bool(reached.any()) else None
 
 
+def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | str) -> tuple[int, int, int, int]:
+    """(layer, head, dest, src) as numbers, or an error that says why there is no such attention weight."""
+    run.require_fresh()
+    layer, index = check_head(run, head)
+    d, s = run.position(dest, "dest"), run.position(src, "src")
+    first = int(run.layer(layer).first[d])
+    if s > d:
+        raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
+    if s < first:
+        raise KeyholeError(f"src {s} is outside the attention window of dest {d}, which starts at {first}.")
+    return layer, index, d, s
+
+
 def check_head(run: "Run", head: tuple[int, int]) -> tuple[int, int]:
     """A head as (layer, head), or an error that says which exist."""
-    layer, index = head
+    try:
+        layer, index = (operator.index(part) for part in head)
+    except (TypeError, ValueError) as error:
+        raise KeyholeError(f"a head is a pair (layer, head) such as (3, 1), not {head!r}.") from error
     run.layer(layer)
     if not 0 <= index < run.model.dims.heads:
         raise KeyholeError(f"there is no head {layer}.{index}: a layer has heads 0 to {run.model.dims.heads - 1}.")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
-from keyhole.qk.channels import check_head, score_row, sparsity
+from keyhole.qk.channels import check_place, score_row, sparsity
 from keyhole.qk.omega import Basis, Omega, omega
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class RotationControl:
     kind: Rotation
     sparsity: float
     rotated: tuple[float, ...]  # one per draw
+    error: float  # of the rebuilt scores
 
     @property
     def mean_rotated(self) -> float:
@@ -50,11 +51,11 @@ def rotation_control(
     basis: Basis = "linear",
 ) -> RotationControl:
     """How sparse would this split be in a random basis? Averages over `draws` rotations."""
-    run.require_fresh()
+    if draws < 1:
+        raise KeyholeError("a rotation control needs at least one draw.")
     if kind not in ("ambient", "refactor"):
         raise KeyholeError(f"there is no rotation {kind!r}: choose 'ambient' or 'refactor'.")
-    layer, index = check_head(run, head)
-    d, s = run.position(dest, "dest"), run.position(src, "src")
+    layer, index, d, s = check_place(run, head, dest, src)
     generator = torch.Generator().manual_seed(seed)
     with exact_matmul():
         row = score_row(run, layer, index, d, basis=basis)
@@ -68,7 +69,7 @@ def rotation_control(
         else:
             x, y = _lifted(om, index, a, b)
             rotated = [ambient_terms(x, y, singular, generator) for _ in range(draws)]
-    return RotationControl(kind, sparsity(own), tuple(sparsity(terms) for terms in rotated))
+    return RotationControl(kind, sparsity(own), tuple(sparsity(terms) for terms in rotated), row.error)
 
 
 def refactor_terms(

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.errors import KeyholeError
+from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     `tau=None` is the dynamic threshold min(1, 2.5 / visible keys); `dest` restricts to one destination.
     """
     run.require_fresh()
+    if tau is not None and not 0 < tau <= 1:
+        raise KeyholeError(f"tau is {tau}, but an attention weight lies between 0 and 1.")
     dests = range(len(run)) if dest is None else [run.position(dest, "dest")]
     sites: list[Site] = []
     with exact_matmul():
@@ -57,7 +61,9 @@ def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> F
 
 def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
     weights = record.weights(range(record.q.shape[0]), dests)
-    fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & (weights > 0)
+    at = torch.tensor(dests, device=record.first.device)
+    visible = visible_mask(record.first[at], at, weights.shape[-1])
+    fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
     found = []

@@ -13,8 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_keys, read_queries
+from keyhole.models.tolerance import require_exact
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import Basis, omega
 
@@ -33,6 +35,7 @@ class SliceUse:
     pairs: Int[Tensor, "pair 3"]  # prompt, dest, src
     terms: Float[Tensor, "pair channel"]
     used: Bool[Tensor, "pair channel"]
+    error: float  # of the rebuilt scores, relative to the largest
 
     @property
     def sizes(self) -> Int[Tensor, "pair"]:
@@ -75,19 +78,21 @@ def slice_use(
     at random among those that do not fire. The paper's figures use the homogeneous basis.
     """
     generator = torch.Generator().manual_seed(seed)
-    pairs, terms = [], []
+    pairs, terms, worst = [], [], 0.0
     with exact_matmul():
         for prompt, run in enumerate(runs):
             layer, index = check_head(run, head)
             run.require_fresh()
             dests, sources = _pairs(run, layer, index, firing=firing, threshold=threshold, generator=generator)
-            terms.append(_terms(run, layer, index, dests=dests, sources=sources, basis=basis))
+            found, error = _terms(run, layer, index, dests=dests, sources=sources, basis=basis)
+            terms.append(found)
+            worst = max(worst, error)
             pairs.append(torch.stack([torch.full_like(dests, prompt), dests, sources], dim=-1))
     if not pairs or not any(len(p) for p in pairs):
         kind = "fires" if firing else "fails to fire"
         raise KeyholeError(f"head {head[0]}.{head[1]} {kind} nowhere in these {len(runs)} prompts.")
     stacked = torch.cat(terms)
-    return SliceUse(*head, firing, basis, torch.cat(pairs), stacked, slice_sets(stacked))
+    return SliceUse(*head, firing, basis, torch.cat(pairs), stacked, slice_sets(stacked), worst)
 
 
 def _pairs(
@@ -95,8 +100,7 @@ def _pairs(
 ) -> tuple[Tensor, Tensor]:
     record, n = run.layer(layer), len(run)
     weights, scores = record.weights([head], range(n))[0], record.scores([head], range(n))[0]
-    visible = torch.ones(n, n, dtype=torch.bool, device=weights.device).tril()
-    visible &= torch.arange(n, device=weights.device) >= record.first[:, None]
+    visible = visible_mask(record.first, torch.arange(n, device=weights.device), n)
     fires = (weights >= threshold) & (scores >= 0) & visible
     fires[:, 0] = False
     if firing:
@@ -107,9 +111,16 @@ def _pairs(
     return dests[chosen], sources[chosen]
 
 
-def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> Tensor:
-    om, kv = omega(run.model, layer, basis), run.model.weights(layer).kv(head)
+def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> tuple[Tensor, float]:
+    """Terms of chosen pairs, and how far their sums miss the model's own scores."""
+    record, om, kv = run.layer(layer), omega(run.model, layer, basis), run.model.weights(layer).kv(head)
     n = int(om.rank[head])
     q = read_queries(run, layer, slice(head, head + 1))[0, dests]
     k = read_keys(run, layer, slice(kv, kv + 1))[0, sources]
-    return run.layer(layer).rule.scaling * (q @ om.G_d[head, :, :n]) * (k @ om.G_s[head, :n].T)
+    terms = record.rule.scaling * (q @ om.G_d[head, :, :n]) * (k @ om.G_s[head, :n].T)
+    if n < q.shape[-1] or not len(dests):  # RoPE turns part of a rank-deficient head's scores out of its channels
+        return terms, 0.0
+    own = record.scores([head], range(len(run)))[0]
+    error = float((terms.sum(-1) - own[dests, sources]).abs().max() / own.abs().max().clamp_min(1e-30))
+    require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
+    return terms, error

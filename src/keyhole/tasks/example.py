@@ -6,8 +6,12 @@ import string
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
 
 Span = tuple[int, int]
 
@@ -44,6 +48,21 @@ class Example:
         """
         start, end = self.roles[role]
         return self.text[start:end]
+
+    def position(self, run: "Run", role: str) -> int:
+        """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
+        if role not in self.roles:
+            raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
+        encoded = run.model.tokenizer(self.text, add_special_tokens=False, return_offsets_mapping=True)
+        before = len(run) - len(encoded.input_ids)  # what the tokenizer put in front
+        if tuple(encoded.input_ids) != run.token_ids[max(0, before) :]:
+            raise KeyholeError("this run is of another prompt than this example.")
+        start, end = self.roles[role]
+        # Many tokenizers count a leading space to its word, so spans overlap rather than agree.
+        found = [i for i, (a, b) in enumerate(encoded.offset_mapping) if a < end and b > start]
+        if len(found) != 1:
+            raise KeyholeError(f"{self.word(role)!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
+        return before + found[0]
 
 
 def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:
@@ -100,6 +119,8 @@ def collect(
 
     `draw` returns an example and the combination that decides its side; the wrong side is drawn again.
     """
+    if n < 0:
+        raise KeyholeError(f"there cannot be {n} examples.")
     rng = random.Random(seed)
     found: list[Example] = []
     for _ in range(max(n, 1) * _TRIES_PER_EXAMPLE):

@@ -46,8 +46,11 @@ def ioi(
     """
     if order not in ("both", "ABBA", "BABA"):
         raise KeyholeError(f"order is 'both', 'ABBA' or 'BABA', not {order!r}")
-    if len(set(names)) < 2:
+    names = list(dict.fromkeys(names))
+    if len(names) < 2:
         raise KeyholeError(f"two different names are needed, not {tuple(names)}")
+    if not wordings or not all(0 <= w < len(WORDINGS) for w in wordings):
+        raise KeyholeError(f"wordings are numbered 0 to {len(WORDINGS) - 1}, not {tuple(wordings)}")
     orders = ("ABBA", "BABA") if order == "both" else (order,)
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:

@@ -2,20 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
 
 import keyhole
 from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
-from keyhole.models.check import check_run
+from keyhole.exactness import check_run
+from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, Side, Tau
 from keyhole.tracing.seeds import Probe, Seed
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
 
 Seeds = Literal["prob", "linear"] | Probe
 Sinks = Literal["keep", "mark", "collapse"]
@@ -108,7 +112,7 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-        parameters=settings.record() if parameters is None else parameters,
+        parameters={**(parameters or settings.record()), "target_text": _texts(run, settings)},
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
@@ -118,6 +122,10 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
         firings=tuple(traced),
         run=run,
     )
+
+
+def _texts(run: "Run", settings: Settings) -> list[str]:
+    return [text.strip() for text in token_texts(run.model.tokenizer, settings.target_ids)]
 
 
 def _node(writer: Writer) -> Node:

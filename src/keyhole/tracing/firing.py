@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
-from keyhole.models.tolerance import require_exact
-from keyhole.qk.channels import check_head, score_row
+from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.firings import DYNAMIC_SCALE
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
@@ -73,7 +73,7 @@ class Firing:
     attention: float
     tau: float
     visible: int
-    sides: tuple[Side, ...]  # empty when the weight is below tau, or nothing lies below the layer
+    sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau
     run: "Run" = field(repr=False, compare=False)
 
     def side(self, name: SideName) -> Side:
@@ -81,7 +81,7 @@ class Firing:
         for side in self.sides:
             if side.side == name:
                 return side
-        raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau, or layer 0.")
+        raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
     def vector(self, signal: Signal, side: SideName, **options: Any) -> Float[Tensor, "d_model"]:
         """A signal in residual space. See `keyhole.tracing.signals`."""
@@ -109,17 +109,9 @@ def explain(
     `tau`: "dynamic" = min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal
     touches all keys, as in the paper, or the source alone.
     """
-    run.require_fresh()
-    layer, index = check_head(run, head)
-    d, s = run.position(dest, "dest"), run.position(src, "src")
-    record = run.layer(layer)
-    if s > d:
-        raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
-    if s < int(record.first[d]):
-        raise KeyholeError(f"src {s} is outside the attention window of dest {d}, which starts at {record.first[d]}.")
+    layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
-        row = score_row(run, layer, index, d)
-        require_exact(row.error, record.q.dtype, f"the scores of head {layer}.{index}")
+        score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
         writes = Writes(run)
         (reads,) = reads_of(writes, layer, [index])
         (firing,) = explain_head(writes, layer, reads, [(d, s)], tau=tau, keys=keys)
@@ -184,27 +176,27 @@ def _sides(places: Places, rows: Rows, candidates: Candidates, name: SideName, *
     before = rows.weight_after(torch.zeros_like(rows.scores)).tolist()
     tokens = (places.dest if name == "dest" else places.src).tolist()
     found = []
-    for index, (prefix, token) in enumerate(zip(prefixes, tokens, strict=True)):
-        writers = [places.writes.writer(c, places.layer, head, token) for c in prefix.components]
+    for prefix, token, weight, alone in zip(prefixes, tokens, before, _left_alone(prefixes, rows), strict=True):
+        made = {c: places.writes.writer(c, places.layer, head, token) for c in alone}
         removed = tuple(
-            Removal(writer, k, ig, after)
-            for writer, k, ig, after in zip(writers, prefix.channels, prefix.ig, prefix.after, strict=True)
+            Removal(made[c], k, ig, after)
+            for c, k, ig, after in zip(prefix.components, prefix.channels, prefix.ig, prefix.after, strict=True)
         )
-        alone = _drops_alone(rows.subset(torch.tensor([index])), writers, prefix, before[index])
-        signals = _signals(removed, before[index], alone)
-        last = prefix.after[-1] if prefix.after else before[index]
+        signals = _signals(removed, weight, {made[c]: weight - left for c, left in alone.items()})
+        last = prefix.after[-1] if prefix.after else weight
         found.append(Side(name, signals, removed, last, prefix.reached))
     return found
 
 
-def _drops_alone(rows: Rows, writers: list[Writer], prefix: Prefix, before: float) -> dict[Writer, float]:
-    """The drop when only one writer's removed channels are taken away."""
-    distinct = list(dict.fromkeys(writers))
-    if not distinct:
-        return {}
-    member = torch.tensor([[w == other for w in writers] for other in distinct], dtype=torch.float64)
-    after = rows.weight_after((member @ prefix.rows.double().cpu()).to(rows.scores.device)[None])[0]
-    return {writer: before - value for writer, value in zip(distinct, after.tolist(), strict=True)}
+def _left_alone(prefixes: list[Prefix], rows: Rows) -> list[dict[int, float]]:
+    """For each firing and each component among its removals: the weight left when only that component is removed."""
+    distinct = [list(dict.fromkeys(prefix.components)) for prefix in prefixes]
+    sums = np.zeros((len(prefixes), max(map(len, distinct), default=0), rows.scores.shape[1]))
+    for f, prefix in enumerate(prefixes):
+        slot = {component: i for i, component in enumerate(distinct[f])}
+        np.add.at(sums[f], [slot[component] for component in prefix.components], prefix.rows)
+    left = rows.weight_after(torch.from_numpy(sums).to(rows.scores.device)).tolist()
+    return [dict(zip(members, weights, strict=False)) for members, weights in zip(distinct, left, strict=True)]
 
 
 def _signals(removed: Sequence[Removal], before: float, alone: dict[Writer, float]) -> tuple[Signal, ...]:

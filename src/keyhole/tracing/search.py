@@ -7,6 +7,7 @@ with a positive attribution is left.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,6 +16,7 @@ from keyhole.models.attention import AttentionRule
 from keyhole.tracing.candidates import Candidates
 
 _FIRST_PICKS = 32
+_NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Prefix:
     channels: tuple[int, ...]
     ig: tuple[float, ...]
     after: tuple[float, ...]  # the attention weight after each removal
-    rows: Float[Tensor, "removed key"]
+    rows: Float[np.ndarray, "removed key"]
     reached: bool  # did the weight fall below tau?
 
 
@@ -61,28 +63,30 @@ def search(candidates: Candidates, rows: Rows, picks: int = _FIRST_PICKS) -> lis
     ig, components, channels = candidates.top(picks)
     removed = candidates.rows(components, channels)
     after = rows.weight_after(removed.double().cumsum(1))
-    useful = ig > 0
+    useful = ig > max(torch.finfo(ig.dtype).eps, _NO_IG)
     below = (after < rows.tau[:, None]) & useful
     reached = below.any(1)
     found: list[Prefix] = []
     exhausted = ~useful.all(1) if ig.shape[1] < candidates.n else torch.ones_like(reached)
     length = torch.where(reached, below.int().argmax(1) + 1, useful.sum(1))
+    lengths, ended = length.tolist(), reached.tolist()
     more = torch.nonzero(~reached & ~exhausted).flatten()
     longer = iter(search(candidates.subset(more), rows.subset(more), 4 * picks) if len(more) else [])
-    waiting = set(more.tolist())
+    waiting, kept = set(more.tolist()), removed.double().cpu().numpy()
+    picked, where, values, steps = (x.tolist() for x in (components, channels, ig, after))
     for f in range(len(ig)):
         if f in waiting:
             found.append(next(longer))
             continue
-        n = int(length[f])
+        n = lengths[f]
         found.append(
             Prefix(
-                tuple(components[f, :n].tolist()),
-                tuple(channels[f, :n].tolist()),
-                tuple(ig[f, :n].tolist()),
-                tuple(after[f, :n].tolist()),
-                removed[f, :n].clone(),
-                bool(reached[f]),
+                tuple(picked[f][:n]),
+                tuple(where[f][:n]),
+                tuple(values[f][:n]),
+                tuple(steps[f][:n]),
+                kept[f, :n],
+                ended[f],
             )
         )
     return found

@@ -8,11 +8,11 @@
 `probe`   any direction in the residual stream that a layer reads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
@@ -20,7 +20,7 @@ from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
 
 _INTERVALS = 64
-_FIRST_PICKS = 16
+_PICKS = 16  # writers tried at once
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,22 @@ class _Loss:
     enough: float
 
 
-def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: _Loss, picks: int = _FIRST_PICKS) -> list[Seed]:
+def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: _Loss) -> list[Seed]:
     """The shortest prefix of writers whose removal loses enough, or all with a positive attribution."""
-    values, chosen = attribution.topk(min(picks, len(attribution)))
+    values, order = attribution.sort(descending=True)
     useful = int((values > 0).sum())
-    pushed = _shares(writes, end, chosen[:useful]) @ loss.out.W_U
-    whole = loss.objective(loss.z)
-    lost = whole - loss.objective(loss.z - pushed.double().cumsum(0))
-    enough = lost >= loss.enough
-    if not bool(enough.any()) and useful == len(values) < len(attribution):
-        return _prob_prefix(writes, end, attribution, loss, 4 * picks)
-    n = int(enough.int().argmax()) + 1 if bool(enough.any()) else useful
-    alone = (whole - loss.objective(loss.z - pushed[:n].double())).tolist()
-    writers = [_writer(writes, int(c), end) for c in chosen[:n]]
-    return [Seed(w, float(v), a) for w, v, a in zip(writers, values[:n].tolist(), alone, strict=True)]
+    whole, state, seeds = float(loss.objective(loss.z)), loss.z.double(), list[Seed]()
+    for start in range(0, useful, _PICKS):
+        chosen = [_writer(writes, int(c), end) for c in order[start : min(start + _PICKS, useful)]]
+        pushed = (torch.stack([_share(writes, end, writer) for writer in chosen]) @ loss.out.W_U).double()
+        lost = whole - loss.objective(state - pushed.cumsum(0))
+        alone = (whole - loss.objective(loss.z - pushed)).tolist()
+        for at, writer in enumerate(chosen):
+            seeds.append(Seed(writer, float(values[start + at]), alone[at]))
+            if float(lost[at]) >= loss.enough:
+                return seeds
+        state = state - pushed.sum(0)
+    return seeds
 
 
 def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int]) -> list[Seed]:
@@ -120,7 +122,12 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
         direction -= 1 / len(direction)
     z = _state(writes, end) @ out.W_U
     pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
-    return _linear_prefix(writes, end, _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype)))
+    seeds = _linear_prefix(writes, end, _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype)))
+    if out.softcap is None:
+        return seeds
+    pushed = torch.stack([_share(writes, end, seed.writer) for seed in seeds]) @ out.W_U
+    alone = (out.logits(z) - out.logits(z - pushed)) @ direction
+    return [replace(seed, alone=float(a)) for seed, a in zip(seeds, alone, strict=True)]
 
 
 def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:
@@ -194,22 +201,16 @@ def _attributions(
     return torch.cat([(moved * A / scale).flatten(), local])
 
 
-def _shares(writes: Writes, end: int, components: Int[Tensor, "pick"]) -> Float[Tensor, "pick d_model"]:
-    """The chosen writers' shares of the normalised last residual stream."""
-    found = []
-    for component in components.tolist():
-        writer = _writer(writes, component, end)
-        if writer.kind == "head":
-            assert writer.head is not None
-            index = writes.attention_layers.index(writer.layer)
-            A = writes.patterns.rows(index + 1, end)[index, writer.head, writer.src]
-            moved = (
-                writes.values[index, writer.head, writer.src] @ writes.run.model.weights(writer.layer).W_O[writer.head]
-            )
-            found.append(A * moved / writes.out_scale[index, end])
-        else:
-            found.append(writes.local[writes.local_slots.index((writer.kind, writer.layer)), end])
-    return torch.stack(found) / writes.run.final_scale[end]
+def _share(writes: Writes, end: int, writer: Writer) -> Float[Tensor, "d_model"]:
+    """A writer's share of the normalised last residual stream."""
+    if writer.kind != "head":
+        found = writes.local[writes.local_slots.index((writer.kind, writer.layer)), end]
+    else:
+        assert writer.head is not None
+        index, W_O = writes.attention_layers.index(writer.layer), writes.run.model.weights(writer.layer).W_O
+        A = writes.patterns.rows(index + 1, end)[index, writer.head, writer.src]
+        found = A * (writes.values[index, writer.head, writer.src] @ W_O[writer.head]) / writes.out_scale[index, end]
+    return found / writes.run.final_scale[end]
 
 
 def _writer(writes: Writes, component: int, end: int, layer: int | None = None) -> Writer:

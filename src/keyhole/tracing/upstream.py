@@ -79,11 +79,18 @@ class Writes:
 
         return torch.stack([vectors(kind, layer) for kind, layer in self.local_slots])
 
+    @cached_property
+    def _below(self) -> list[tuple[int, int]]:
+        found = []
+        for layer in range(len(self.run.layers) + 1):
+            heads = sum(1 for other in self.attention_layers if other < layer)
+            local = sum(1 for kind, other in self.local_slots if kind == "embedding" or other < layer)
+            found.append((heads, local))
+        return found
+
     def below(self, layer: int) -> tuple[int, int]:
         """How many attention layers and how many local writers lie below a layer."""
-        heads = sum(1 for other in self.attention_layers if other < layer)
-        local = sum(1 for kind, other in self.local_slots if kind == "embedding" or other < layer)
-        return heads, local
+        return self._below[layer]
 
     def writer(self, component: int, layer: int, head: int, token: int) -> Writer:
         """Which writer is this flat component of a firing of `head`, as seen at `token`?"""

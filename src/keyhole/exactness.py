@@ -1,13 +1,15 @@
 """How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from keyhole.models.capture import plain_logits
 from keyhole.models.precision import exact_matmul
-from keyhole.models.reading import read_keys, read_queries
+from keyhole.models.reading import read_keys, read_queries, read_values
 from keyhole.models.tolerance import tolerance_of
 from keyhole.qk.omega import omega
 from keyhole.tracing.writers import attention_writes
@@ -26,6 +28,7 @@ class LayerCheck:
 
     layer: int
     scores: float | None  # from channels, over all heads and all pairs of tokens; None: no attention here
+    values: float | None  # from the residual stream
     residual: float  # what the layer's successor reads, as the sum of all writers so far
     deficient_heads: int  # heads whose Omega has less than full rank
 
@@ -40,27 +43,33 @@ class Check:
     tolerance: float
     layers: tuple[LayerCheck, ...]
     logits: float
+    own: float | None = None  # the captured pass against a plain one, under the model's own attention; None: not run
 
     @property
     def scores(self) -> float:
-        """The largest error of any score."""
-        return max((c.scores for c in self.layers if c.scores is not None), default=0.0)
+        """The largest error of any score, or of the values it moves."""
+        return _worst([e for c in self.layers for e in (c.scores, c.values) if e is not None])
 
     @property
     def residuals(self) -> float:
         """The largest error of any residual stream."""
-        return max(c.residual for c in self.layers)
+        return _worst([c.residual for c in self.layers])
 
     @property
     def exact(self) -> bool:
         """Do all errors stay within what rounding explains?"""
-        return all(e <= self.tolerance for e in (self.scores, self.residuals, self.logits))
+        return all(e <= self.tolerance for e in (self.scores, self.residuals, self.logits, self.own or 0.0))
 
 
 def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | None = None, seed: int = 0) -> Check:
-    """Rebuild everything Keyhole decomposes and compare with the model's own. Random tokens if no prompt is given."""
+    """Rebuild everything Keyhole decomposes and compare with the model's own. Random tokens if no prompt is given.
+
+    A plain forward pass, under the model's own attention implementation, guards the captured one.
+    """
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
-    return check_run(run, tolerance=tolerance)
+    with exact_matmul():
+        own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
+    return replace(check_run(run, tolerance=tolerance), own=_relative(run.logits, own[0]))
 
 
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
@@ -69,15 +78,16 @@ def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
     with exact_matmul():
         total = run.layers[0].resid.to(run.final_scale.dtype)
         for index, record in enumerate(run.layers):
-            scores, deficient = None, 0
+            scores, values, deficient = None, None, 0
             if record.attention is not None:
                 scores, deficient = _score_error(run, index)
+                values = _relative(read_values(run, index), record.attention.v)
                 total = total.to(record.resid.device) + attention_writes(run, index)
             if record.mixer is not None:
                 total = total + record.mixer
             total = total + record.mlp
             after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
-            layers.append(LayerCheck(index, scores, _relative(total, after), deficient))
+            layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient))
         out = run.model.head_out()
         logits = total.to(out.W_U.device) / run.final_scale[:, None] @ out.W_U + out.b_U
         if out.softcap is not None:
@@ -122,5 +132,10 @@ def _relative(ours: Tensor, own: Tensor) -> float:
 
     Row by row, because one token with a massive activation would hide errors at all others.
     """
-    ours, own = ours.flatten(1), own.to(ours.dtype).flatten(1)
+    ours, own = ours.flatten(1), own.to(ours.device, ours.dtype).flatten(1)
     return float(((ours - own).abs().amax(1) / own.abs().amax(1).clamp_min(1e-30)).max())
+
+
+def _worst(errors: list[float]) -> float:
+    """The largest; NaN if any is, for what cannot be compared is not exact."""
+    return float("nan") if any(math.isnan(e) for e in errors) else max(errors, default=0.0)

@@ -1,0 +1,102 @@
+"""How do time and memory of a trace grow with the prompt? SmolLM2, tau = 0.2, 16 to 1,000 tokens.
+
+    python benchmarks/long_prompts.py .cache/smollm2.gguf [--plot docs/long_prompts.png]
+
+Each length runs in a process of its own, so that its peak memory is its own. Bars: 1,000 tokens under 4 GB resident;
+from 125 tokens on, time per firing grows no faster than T^2, memory beyond weights and result no faster than T.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+
+LENGTHS = (16, 32, 64, 125, 250, 500, 1000)
+TEXT = (
+    "Mary and John went to the store to buy bread, and John gave a drink to Mary before they walked home. "
+    "The old house stood at the end of the road, where the children used to play in summer. "
+    "When the rain came, everybody ran inside and waited near the fire until the evening. "
+)
+
+CHILD = """
+import json, resource, sys, threading, time
+import psutil
+import keyhole
+from keyhole.qk.omega import omega
+from keyhole.tracing.trace import trace
+
+path, n, text = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+model = keyhole.load(path)
+for layer in model.attention_layers:
+    omega(model, layer)
+model.head_out(); model.fingerprint()
+ids = model.tokenizer(text * 30).input_ids[:n]
+run = model.run(ids)
+process, peak, stop = psutil.Process(), [0], threading.Event()
+before = process.memory_info().rss
+def watch():
+    while not stop.wait(0.01):
+        peak[0] = max(peak[0], process.memory_info().rss)
+watcher = threading.Thread(target=watch); watcher.start()
+start = time.perf_counter()
+circuit = trace(run, top_k=1, tau=0.2, sinks="collapse" if "--collapse" in sys.argv else "keep")
+seconds = time.perf_counter() - start
+stop.set(); watcher.join()
+print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "nodes": len(circuit.nodes),
+                  "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - before}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--plot")
+    arguments = parser.parse_args()
+    results = []
+    print("| tokens | firings | seconds | ms per firing | peak resident GB | beyond weights and run GB |")
+    print("|---|---|---|---|---|---|")
+    for n in LENGTHS:
+        command = [sys.executable, "-c", CHILD, arguments.model, str(n), TEXT]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        r = json.loads(done.stdout.strip().splitlines()[-1])
+        results.append(r)
+        each = 1000 * r["seconds"] / max(1, r["firings"])
+        print(
+            f"| {n} | {r['firings']} | {r['seconds']:.2f} | {each:.1f} | {r['resident'] / 1e9:.2f} | "
+            f"{r['beyond'] / 1e9:.2f} |",
+            flush=True,
+        )
+    if arguments.plot:
+        plot(results, arguments.plot)
+    raise SystemExit(0 if judge(results) else 1)
+
+
+def judge(results: list[dict]) -> bool:
+    first, last = (next(r for r in results if r["n"] == n) for n in (125, 1000))
+    growth = last["n"] / first["n"]
+    time = (last["seconds"] / max(1, last["firings"])) / (first["seconds"] / max(1, first["firings"]))
+    memory = last["beyond"] / max(first["beyond"], 1)
+    print(f"from 125 to 1000 tokens (x{growth:.0f}): time per firing x{time:.1f}, memory x{memory:.1f}")
+    return last["resident"] < 4e9 and time <= growth**2 and memory <= growth
+
+
+def plot(results: list[dict], path: str) -> None:
+    import matplotlib.pyplot as plt
+
+    n = [r["n"] for r in results]
+    figure, (a, b) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    each = [1000 * r["seconds"] / max(1, r["firings"]) for r in results]
+    memory = [r["beyond"] / 1e9 for r in results]
+    for axis, values, power, label in ((a, each, 2, "ms per firing"), (b, memory, 1, "GB beyond weights and run")):
+        axis.loglog(n, values, "o-", color="#3465a4")
+        reference = [values[-1] * (x / n[-1]) ** power for x in n]
+        axis.loglog(n, reference, "--", color="#9a9a96", label=f"T^{power}" if power > 1 else "T")
+        axis.set_xlabel("tokens T")
+        axis.set_ylabel(label)
+        axis.legend(frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
