@@ -20,7 +20,7 @@ from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tracing.trace import trace
 
-SHARPNESS = 7.0
+SHARPNESS = 2.6
 TOKENS = 17
 BAR = 10.0
 
@@ -28,7 +28,7 @@ BAR = 10.0
 def sharpened_gpt2(seed: int = 0) -> keyhole.Model:
     """A random GPT-2 small whose heads have clear favourites."""
     torch.manual_seed(seed)
-    hf = GPT2LMHeadModel(GPT2Config())
+    hf = GPT2LMHeadModel(GPT2Config()).eval()
     with torch.no_grad():
         for block in hf.transformer.h:
             block.attn.c_attn.weight[:, : hf.config.n_embd] *= SHARPNESS

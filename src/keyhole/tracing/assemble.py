@@ -151,6 +151,6 @@ def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
         if place in circuit.firings:
             found.append(circuit.firings[place].attention)
         else:
-            record = circuit.writes.run.layer(node.layer)
-            found.append(float(record.weights([node.head], [node.dest])[0, 0, node.src]))
+            index = circuit.writes.attention_layers.index(node.layer)
+            found.append(circuit.writes.patterns.weight(index, node.head, node.dest, node.src))
     return found

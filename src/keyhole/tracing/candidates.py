@@ -16,7 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.models.rotary import Rotary, turn
-from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
     from keyhole.tracing.upstream import Reads, Writes
@@ -91,8 +90,8 @@ class Places:
 def dest_candidates(places: Places, reads: "Reads") -> Candidates:
     """What was written at dest: coordinates a^(c) = R_d (W_Q^T o_c s_d / n_d) G_d, rows a_k^(c) B_tk."""
     writes, layer, head = places.writes, places.layer, reads.head
-    record, om = writes.run.layer(layer), omega(writes.run.model, layer)
-    w = writes.run.model.weights(layer)
+    record, om = writes.run.layer(layer), writes.omega(layer)
+    w = writes.weights(layer)
     n_layers = len(reads.q_moved)
     B = record.k[w.kv(head)].to(writes.dtype) @ om.G_s[head].T
     dests = places.dest.tolist()
@@ -126,8 +125,8 @@ def dest_candidates(places: Places, reads: "Reads") -> Candidates:
 def src_candidates(places: Places, reads: "Reads", keys: Keys = "all") -> Candidates:
     """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
     writes, layer, head = places.writes, places.layer, reads.head
-    record, om = writes.run.layer(layer), omega(writes.run.model, layer)
-    w, n = writes.run.model.weights(layer), len(writes.run)
+    record, om = writes.run.layer(layer), writes.omega(layer)
+    w, n = writes.weights(layer), len(writes.run)
     kv, n_layers = w.kv(head), len(reads.k_moved)
     touched = torch.ones_like(places.w) if keys == "all" else _only(places.src, places.w)
     pull = (places.w * touched).to(writes.dtype)

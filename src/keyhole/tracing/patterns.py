@@ -37,6 +37,12 @@ class Patterns:
             return self._all[:n_layers, :, dest]
         return torch.stack([r.weights(range(self.n_heads), [dest])[:, 0] for r in self.records[:n_layers]])
 
+    def weight(self, layer: int, head: int, dest: int, src: int) -> float:
+        """One attention weight."""
+        if self.small:
+            return float(self._all[layer, head, dest, src])
+        return float(self.records[layer].weights([head], [dest])[0, 0, src])
+
     def push(self, n_layers: int, u: Float[Tensor, "vector layers pos"]) -> Float[Tensor, "vector layers heads pos"]:
         """Sum over t of u_t A_tb: what a weighting of destinations means for the sources."""
         if self.small:

@@ -20,7 +20,7 @@ from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
 
 _INTERVALS = 64
-_PICKS = 16  # writers tried at once
+_FIRST_PICKS = 16  # writers tried at first
 
 
 @dataclass(frozen=True)
@@ -49,65 +49,77 @@ class Unembedding:
     softcap: float | None
 
     def logits(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """cap(z + b_U) in float64."""
-        logits = z.double() + self.b_U.double()
+        """cap(z + b_U)."""
+        logits = z + self.b_U.to(z.dtype)
         return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
 
     def slope(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"] | float:
         """Derivative of the cap at z + b_U."""
         if self.softcap is None:
             return 1.0
-        return 1 - torch.tanh((z.double() + self.b_U.double()) / self.softcap).square()
+        return 1 - torch.tanh((z + self.b_U.to(z.dtype)) / self.softcap).square()
 
 
 def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0.8) -> list[Seed]:
     """Writers whose removal costs the targets the share `seed_tau` of their log-likelihood."""
     out = _unembedding(writes)
     z = _state(writes, end) @ out.W_U
-    q = torch.zeros_like(z, dtype=torch.float64)
-    q[targets] = out.logits(z).softmax(-1)[targets]
-    q /= q.sum()
-
-    def objective(state: Tensor) -> Tensor:
-        return (q * out.logits(state).log_softmax(-1)).sum(-1)
-
-    whole, nothing = float(objective(z)), float(objective(torch.zeros_like(z)))
+    q = out.logits(z)[targets].softmax(-1)
+    loss = Loss(out, targets, q)
+    whole, nothing = float(loss.of(z)), float(loss.of(torch.zeros_like(z)))
     if whole - nothing <= 0:
         raise KeyholeError(
             "the model gives the target no more probability than its bias alone would: there is nothing to trace. "
             "Choose a target the model predicts."
         )
-
-    def pull(state: Tensor) -> Tensor:
-        return out.slope(state) * (q - out.logits(state).softmax(-1))
-
-    attribution = _attributions(writes, end, out.W_U @ _mean_along_path(pull, z).to(out.W_U.dtype))
-    return _prob_prefix(writes, end, attribution, _Loss(out, z, objective, seed_tau * (whole - nothing)))
+    pulled = _mean_along_path(loss.pull, z)
+    attribution = _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype))
+    return _prob_prefix(writes, end, attribution, loss, enough=seed_tau * (whole - nothing))
 
 
 @dataclass(frozen=True)
-class _Loss:
+class Loss:
+    """J(z) = sum over targets of q log softmax(cap(z + b_U)), and its gradient."""
+
     out: Unembedding
-    z: Tensor
-    objective: Any
-    enough: float
+    targets: list[int]
+    q: Float[Tensor, "target"]
+
+    def of(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
+        """J at each state."""
+        logits = self.out.logits(z)
+        return (logits[..., self.targets] * self.q.to(logits.dtype)).sum(-1) - logits.logsumexp(-1)
+
+    def pull(self, z: Float[Tensor, "vocab"]) -> Float[Tensor, "vocab"]:
+        """dJ/dz."""
+        gradient = -self.out.logits(z).softmax(-1)
+        gradient[self.targets] += self.q.to(gradient.dtype)
+        return gradient * self.out.slope(z)
 
 
-def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: _Loss) -> list[Seed]:
-    """The shortest prefix of writers whose removal loses enough, or all with a positive attribution."""
+def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: Loss, *, enough: float) -> list[Seed]:
+    """The shortest prefix of writers whose removal loses enough, or all with a positive attribution.
+
+    Shares are summed before the unembedding, so one product gives the states after every removal; their
+    differences are what each writer alone pushes.
+    """
     values, order = attribution.sort(descending=True)
     useful = int((values > 0).sum())
-    whole, state, seeds = float(loss.objective(loss.z)), loss.z.double(), list[Seed]()
-    for start in range(0, useful, _PICKS):
-        chosen = [_writer(writes, int(c), end) for c in order[start : min(start + _PICKS, useful)]]
-        pushed = (torch.stack([_share(writes, end, writer) for writer in chosen]) @ loss.out.W_U).double()
-        lost = whole - loss.objective(state - pushed.cumsum(0))
-        alone = (whole - loss.objective(loss.z - pushed)).tolist()
-        for at, writer in enumerate(chosen):
-            seeds.append(Seed(writer, float(values[start + at]), alone[at]))
-            if float(lost[at]) >= loss.enough:
+    x, W_U = _state(writes, end), loss.out.W_U
+    z = before = x @ W_U
+    whole, seeds, picks = loss.of(z), list[Seed](), _FIRST_PICKS
+    while len(seeds) < useful:
+        group = [_writer(writes, int(c), end) for c in order[len(seeds) : min(len(seeds) + picks, useful)]]
+        shares = torch.stack([_share(writes, end, writer) for writer in group])
+        left = x - shares.cumsum(0)
+        states = left @ W_U
+        lost = (whole - loss.of(states)).tolist()
+        alone = (whole - loss.of(z - (torch.cat([before[None], states[:-1]]) - states))).tolist()
+        for writer, drop, own in zip(group, lost, alone, strict=True):
+            seeds.append(Seed(writer, float(values[len(seeds)]), own))
+            if drop >= enough:
                 return seeds
-        state = state - pushed.sum(0)
+        x, before, picks = left[-1], states[-1], min(64, 2 * picks)
     return seeds
 
 
@@ -126,7 +138,7 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
     if out.softcap is None:
         return seeds
     pushed = torch.stack([_share(writes, end, seed.writer) for seed in seeds]) @ out.W_U
-    alone = (out.logits(z) - out.logits(z - pushed)) @ direction
+    alone = (out.logits(z) - out.logits(z - pushed)).double() @ direction
     return [replace(seed, alone=float(a)) for seed, a in zip(seeds, alone, strict=True)]
 
 
@@ -195,7 +207,7 @@ def _attributions(
     local = writes.local[:n_local, end] @ direction / scale
     if n_layers == 0:
         return local
-    weights = [run.model.weights(other).W_O @ direction for other in writes.attention_layers[:n_layers]]
+    weights = [writes.weights(other).W_O @ direction for other in writes.attention_layers[:n_layers]]
     moved = (writes.values[:n_layers] @ torch.stack(weights)[..., None])[..., 0]
     A = writes.patterns.rows(n_layers, end) / writes.out_scale[:n_layers, end][:, None, None]
     return torch.cat([(moved * A / scale).flatten(), local])
@@ -207,7 +219,7 @@ def _share(writes: Writes, end: int, writer: Writer) -> Float[Tensor, "d_model"]
         found = writes.local[writes.local_slots.index((writer.kind, writer.layer)), end]
     else:
         assert writer.head is not None
-        index, W_O = writes.attention_layers.index(writer.layer), writes.run.model.weights(writer.layer).W_O
+        index, W_O = writes.attention_layers.index(writer.layer), writes.weights(writer.layer).W_O
         A = writes.patterns.rows(index + 1, end)[index, writer.head, writer.src]
         found = A * (writes.values[index, writer.head, writer.src] @ W_O[writer.head]) / writes.out_scale[index, end]
     return found / writes.run.final_scale[end]

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.qk.omega import omega
+from keyhole.models.weights import LayerWeights
+from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
 from keyhole.tracing.writers import Kind, Writer, bias_writes
 
@@ -30,13 +31,27 @@ class Writes:
         self.run, self.patterns = run, Patterns(run)
         self.attention_layers = run.model.attention_layers
         self.dtype = run.final_scale.dtype
+        self._weights: dict[int, LayerWeights] = {}
+        self._omegas: dict[int, Omega] = {}
+
+    def weights(self, layer: int) -> LayerWeights:
+        """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
+        if layer not in self._weights:
+            self._weights[layer] = self.run.model.weights(layer)
+        return self._weights[layer]
+
+    def omega(self, layer: int) -> Omega:
+        """The channels of a layer's heads, looked up once."""
+        if layer not in self._omegas:
+            self._omegas[layer] = omega(self.run.model, layer)
+        return self._omegas[layer]
 
     @cached_property
     def values(self) -> Float[Tensor, "layers heads pos d_head"]:
         """v_b - b_V of every query head."""
         found = []
         for layer in self.attention_layers:
-            w = self.run.model.weights(layer)
+            w = self.weights(layer)
             v = self.run.layer(layer).v.to(self.dtype) - w.b_V[:, None]
             found.append(v.repeat_interleave(w.group, dim=0))
         return torch.stack(found)
@@ -49,7 +64,7 @@ class Writes:
     @cached_property
     def moved(self) -> Float[Tensor, "layers heads pos d_model"]:
         """v_b W_O: what each head moves from each source, before attention and scale."""
-        weights = [self.run.model.weights(layer).W_O for layer in self.attention_layers]
+        weights = [self.weights(layer).W_O for layer in self.attention_layers]
         return torch.stack([v @ W_O for v, W_O in zip(self.values, weights, strict=True)])
 
     @cached_property
@@ -120,7 +135,7 @@ class Reads:
 
 def reads_of(writes: Writes, layer: int, heads: list[int]) -> list[Reads]:
     """Project everything below a layer onto the queries and keys of some of its heads, in one product."""
-    w, om = writes.run.model.weights(layer), omega(writes.run.model, layer)
+    w, om = writes.weights(layer), writes.omega(layer)
     rotates = writes.run.layer(layer).rotary is not None
     n_layers, n_local = writes.below(layer)
     r = w.W_Q.shape[-1]
@@ -161,6 +176,6 @@ def _project_moved(writes: Writes, n_layers: int, W: Tensor) -> Float[Tensor, "l
         return (writes.moved[:n_layers].flatten(0, 2) @ W).view(n_layers, dims.heads, n, -1)
     projected = W.new_empty(n_layers, dims.heads, n, W.shape[-1])
     for index in range(n_layers):
-        W_O = writes.run.model.weights(writes.attention_layers[index]).W_O
+        W_O = writes.weights(writes.attention_layers[index]).W_O
         torch.matmul(writes.values[index], W_O @ W, out=projected[index])
     return projected
