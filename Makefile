@@ -6,10 +6,14 @@ PROMPT := When Mary and John went to the store, John gave a drink to
 
 .PHONY: demo test test-all lint bench clean
 
-demo: .venv/installed  ## which heads of the built-in organism fire, and why
+demo: .venv/installed  ## which heads of the built-in organism fire, why, and the circuit behind its answer
 	$(BIN)/keyhole check
 	$(BIN)/keyhole heads "$(PROMPT)" --dest -1
 	$(BIN)/keyhole channels "$(PROMPT)" --head 1.6 --src Mary
+	mkdir -p demo
+	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --out demo/mary.json --out demo/mary.html
+	$(BIN)/keyhole verify demo/mary.json
+	@echo "Open demo/mary.html in a browser."
 
 test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
@@ -27,6 +31,9 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/omega.py
 	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/trace.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/long_prompts.py .cache/smollm2.gguf
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

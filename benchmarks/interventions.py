@@ -4,7 +4,8 @@
 
 For every prompt that the model answers rightly, its circuit is traced (prob seeds; linear seeds, against the subject,
 for the organism, whose answer rests on one MLP) and verified by exact removal: all signals of one side of a firing at
-once, and every signal alone, each beside controls that remove as many other channels of the same writers.
+once, and (in the first third of the prompts) every signal alone, each beside controls that remove as many other
+channels of the same writers.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def rows_of(model: keyhole.Model, n: int, draws: int, *, linear: bool) -> tuple[
         circuit = trace(run, example.answer, **options)
         if not circuit.firings:
             continue
-        rows += verify(circuit, mode="exact", draws=draws, seed=done).rows
+        rows += verify(circuit, mode="exact", draws=draws, seed=done, edges=done < n // 3).rows
         done += 1
         if done == n:
             break

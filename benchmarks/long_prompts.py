@@ -1,5 +1,8 @@
 """How do time and memory of a trace grow with the prompt? SmolLM2, tau = 0.2, 16 to 1,000 tokens.
 
+The prompt is an indirect-object question behind more and more other sentences, seeded by what the attention of the last
+ten layers writes at its end, so that every length has firings to explain.
+
     python benchmarks/long_prompts.py .cache/smollm2.gguf [--plot docs/long_prompts.png]
 
 Each length runs in a process of its own, so that its peak memory is its own. Bars: 1,000 tokens under 4 GB resident;
@@ -12,38 +15,38 @@ import subprocess
 import sys
 
 LENGTHS = (16, 32, 64, 125, 250, 500, 1000)
-TEXT = (
-    "Mary and John went to the store to buy bread, and John gave a drink to Mary before they walked home. "
-    "The old house stood at the end of the road, where the children used to play in summer. "
-    "When the rain came, everybody ran inside and waited near the fire until the evening. "
-)
 
 CHILD = """
 import json, resource, sys, threading, time
 import psutil
 import keyhole
 from keyhole.qk.omega import omega
+from keyhole.tasks import filler
+from keyhole.tracing.seeds import Probe
 from keyhole.tracing.trace import trace
+from keyhole.tracing.writers import attention_writes
 
-path, n, text = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+path, n = sys.argv[1], int(sys.argv[2])
 model = keyhole.load(path)
 for layer in model.attention_layers:
     omega(model, layer)
 model.head_out(); model.fingerprint()
-ids = model.tokenizer(text * 30).input_ids[:n]
-run = model.run(ids)
+question = model.tokenizer(" When Mary and John went to the store, John gave a drink to").input_ids
+before = model.tokenizer(" ".join(filler(200, seed=1))).input_ids
+run = model.run(before[: n - len(question)] + question)
+direction = sum(attention_writes(run, layer)[-1] for layer in model.attention_layers[-10:])
 process, peak, stop = psutil.Process(), [0], threading.Event()
-before = process.memory_info().rss
+held = process.memory_info().rss
 def watch():
     while not stop.wait(0.01):
         peak[0] = max(peak[0], process.memory_info().rss)
 watcher = threading.Thread(target=watch); watcher.start()
 start = time.perf_counter()
-circuit = trace(run, top_k=1, tau=0.2, sinks="collapse" if "--collapse" in sys.argv else "keep")
+circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.2)
 seconds = time.perf_counter() - start
 stop.set(); watcher.join()
 print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "nodes": len(circuit.nodes),
-                  "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - before}))
+                  "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - held}))
 """
 
 
@@ -56,7 +59,7 @@ def main() -> None:
     print("| tokens | firings | seconds | ms per firing | peak resident GB | beyond weights and run GB |")
     print("|---|---|---|---|---|---|")
     for n in LENGTHS:
-        command = [sys.executable, "-c", CHILD, arguments.model, str(n), TEXT]
+        command = [sys.executable, "-c", CHILD, arguments.model, str(n)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         r = json.loads(done.stdout.strip().splitlines()[-1])
         results.append(r)

@@ -16,6 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
 from keyhole.exactness import random_ids
+from keyhole.models.prompts import token_id
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tracing.trace import trace
@@ -101,9 +102,11 @@ def main() -> None:
         del model
         smollm2 = keyhole.load(sys.argv[1])
         prepare(smollm2)
-        for example in ioi(5, seed=1):
+        for example in ioi(60, seed=1, names=("Mary", "John", "Simon", "Andrew", "Anna", "Daniel")):
             run = smollm2.run(example.text)
-            passes.append(report(f"SmolLM2: ...{example.text[-24:]}", run, int(run.logits[-1].argmax())))
+            answer = token_id(smollm2, example.answer)
+            if int(run.logits[-1].argmax()) == answer and len(passes) < 6:
+                passes.append(report(f"SmolLM2: ...{example.text[-24:]}", run, answer))
     print(f"most expensive {max(passes):.2f} passes (bar: {BAR:.0f})")
     raise SystemExit(0 if max(passes) <= BAR else 1)
 

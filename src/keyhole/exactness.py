@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 _RANDOM_TOKENS = 24
+_DEST_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -112,19 +113,26 @@ def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[i
 
 
 def _score_error(run: "Run", layer: int) -> tuple[float, int]:
-    """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones."""
+    """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones.
+
+    In blocks of destinations, so that memory stays linear in the prompt; relative to the largest score of each head.
+    """
     record, om = run.layer(layer), omega(run.model, layer)
-    q, k = (
-        read_queries(run, layer),
-        read_keys(run, layer).repeat_interleave(run.model.weights(layer).group, 0),
-    )
+    q, k = read_queries(run, layer), read_keys(run, layer).repeat_interleave(run.model.weights(layer).group, 0)
     a, B = q @ om.G_d, k @ om.G_s.transpose(-1, -2)
-    rebuilt = a @ B.transpose(-1, -2)
     deficient = om.rank < k.shape[-1]
-    if bool(deficient.any()):  # the part of q that no channel of a rank-deficient head reads
-        rebuilt += (q - a @ om.G_s) @ k.transpose(-1, -2) * deficient[:, None, None]
-    own = record.scores(range(len(q)), range(len(run)))
-    return _relative(rebuilt * record.rule.scaling, own), int(deficient.sum())
+    # The part of q that no channel of a rank-deficient head reads.
+    rest = (q - a @ om.G_s) * deficient[:, None, None] if bool(deficient.any()) else None
+    missed, largest = q.new_zeros(len(q)), q.new_zeros(len(q))
+    for start in range(0, len(run), _DEST_BLOCK):
+        rows = slice(start, start + _DEST_BLOCK)
+        rebuilt = a[:, rows] @ B.transpose(-1, -2)
+        if rest is not None:
+            rebuilt += rest[:, rows] @ k.transpose(-1, -2)
+        own = record.scores(range(len(q)), range(len(run))[rows])
+        missed = torch.maximum(missed, (rebuilt * record.rule.scaling - own).abs().amax((1, 2)))
+        largest = torch.maximum(largest, own.abs().amax((1, 2)))
+    return float((missed / largest.clamp_min(1e-30)).max()), int(deficient.sum())
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:
