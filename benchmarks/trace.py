@@ -1,14 +1,14 @@
 """What does a trace cost, in forward passes of the same model on the same threads?
 
-    python benchmarks/trace.py [.cache/smollm2.gguf]
+    python benchmarks/trace.py [.cache/smollm2.gguf] [--device cuda] [--tokens 17]
 
 GPT-2-small shape with sharpened random attention, 17 tokens; then, if a model file is given, SmolLM2's own
 indirect-object circuits. The captured pass and the SVDs are not counted; per-pair tables are never made. Beside the
 measured cost stand the operations that the projections alone need.
 """
 
+import argparse
 import statistics
-import sys
 import time
 
 import torch
@@ -26,7 +26,7 @@ TOKENS = 17
 BAR = 10.0
 
 
-def sharpened_gpt2(seed: int = 0) -> keyhole.Model:
+def sharpened_gpt2(device: str, seed: int = 0) -> keyhole.Model:
     """A random GPT-2 small whose heads have clear favourites."""
     torch.manual_seed(seed)
     hf = GPT2LMHeadModel(GPT2Config()).eval()
@@ -36,7 +36,14 @@ def sharpened_gpt2(seed: int = 0) -> keyhole.Model:
             block.attn.c_attn.weight[:, hf.config.n_embd : 2 * hf.config.n_embd] *= SHARPNESS
             block.attn.c_attn.weight[:, 2 * hf.config.n_embd :] *= 3
             block.attn.c_proj.weight *= 6
-    return keyhole.load((hf, None))
+    return keyhole.load((hf, None), device=device)
+
+
+def now() -> float:
+    """The time, once all work on an accelerator is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def prepare(model: keyhole.Model) -> None:
@@ -50,19 +57,19 @@ def prepare(model: keyhole.Model) -> None:
 def forward_seconds(model: keyhole.Model, ids: list[int], repeats: int = 9) -> float:
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = now()
         with torch.no_grad():
-            model.hf(input_ids=torch.tensor([ids]), use_cache=False)
-        times.append(time.perf_counter() - start)
+            model.hf(input_ids=torch.tensor([ids], device=model.hf.device), use_cache=False)
+        times.append(now() - start)
     return statistics.median(times)
 
 
 def trace_seconds(run: keyhole.Run, target: int, repeats: int = 5) -> tuple[float, keyhole.Circuit]:
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = now()
         circuit = trace(run, target)
-        times.append(time.perf_counter() - start)
+        times.append(now() - start)
     return statistics.median(times), circuit
 
 
@@ -93,14 +100,19 @@ def report(name: str, run: keyhole.Run, target: int) -> float:
 
 
 def main() -> None:
-    print(f"threads {torch.get_num_threads()}")
-    model = sharpened_gpt2()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tokens", type=int, default=TOKENS)
+    arguments = parser.parse_args()
+    print(f"threads {torch.get_num_threads()}, device {arguments.device}")
+    model = sharpened_gpt2(arguments.device)
     prepare(model)
-    run = model.run(random_ids(model, TOKENS))
+    run = model.run(random_ids(model, arguments.tokens))
     passes = [report("GPT-2 small shape, sharpened", run, int(run.logits[-1].argmax()))]
-    if len(sys.argv) > 1:
+    if arguments.model:
         del model
-        smollm2 = keyhole.load(sys.argv[1])
+        smollm2 = keyhole.load(arguments.model, device=arguments.device)
         prepare(smollm2)
         for example in ioi(60, seed=1, names=("Mary", "John", "Simon", "Andrew", "Anna", "Daniel")):
             run = smollm2.run(example.text)

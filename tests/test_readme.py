@@ -46,3 +46,17 @@ def test_the_two_commands_exist() -> None:
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def numbers(line: str) -> list[float]:
+    return [float(cell) for cell in re.findall(r"\| (\d\S*e-\d+) ", line)]
+
+
+def test_the_table_of_models_is_the_measured_one() -> None:
+    """README shows the worst row of docs/models.md, and the organism and SmolLM2 as they are there."""
+    measured = (ROOT / "docs" / "models.md").read_text().splitlines()
+    table = {line.split(" | ")[0].strip("| "): numbers(line) for line in measured if len(numbers(line)) == 3}
+    tiny = [row for name, row in table.items() if name not in ("the organism", "SmolLM2-135M-Instruct")]
+    shown = [line for line in README.splitlines() if len(numbers(line)) == 3]
+    assert numbers(shown[0]) == [max(row[i] for row in tiny) for i in range(3)]
+    assert numbers(shown[1]) == table["the organism"] and numbers(shown[2]) == table["SmolLM2-135M-Instruct"]

@@ -73,8 +73,8 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     return replace(check_run(run, tolerance=tolerance), own=_relative(run.logits, own[0]))
 
 
-def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
-    """`check` for a run that exists."""
+def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = slice(None)) -> Check:
+    """`check` for a run that exists, without the plain pass; logits at some positions only, if asked."""
     layers = []
     with exact_matmul():
         total = run.layers[0].resid.to(run.final_scale.dtype)
@@ -90,7 +90,7 @@ def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
             after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
             layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient))
         out = run.model.head_out()
-        logits = total.to(out.W_U.device) / run.final_scale[:, None] @ out.W_U + out.b_U
+        logits = (total.to(out.W_U.device) / run.final_scale[:, None])[logits_at] @ out.W_U + out.b_U
         if out.softcap is not None:
             logits = out.softcap * torch.tanh(logits / out.softcap)
     dtype = run.logits.dtype
@@ -100,7 +100,7 @@ def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
         dtype=str(dtype).removeprefix("torch."),
         tolerance=tolerance_of(dtype) if tolerance is None else tolerance,
         layers=tuple(layers),
-        logits=_relative(logits, run.logits),
+        logits=_relative(logits, run.logits[logits_at]),
     )
 
 

@@ -28,8 +28,6 @@ from keyhole.intervene.report import CELLS, row_cells, summary_lines
 from keyhole.intervene.verify import verify as verify_circuit
 from keyhole.tracing.firing import Tau
 from keyhole.tracing.firing import explain as explain_firing
-from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.trace import trace as trace_circuit
 
 TauOption = Annotated[str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.")]
 KeysOption = Annotated[str, typer.Option(help="What a src-side removal touches: all keys, or the source alone.")]
@@ -117,13 +115,10 @@ def trace(
     options: dict[str, Any] = {"top_p": top_p, "top_k": top_k, "seeds": seeds or ("linear" if others else "prob")}
     options |= {"against": others or None}
     with show.progress_bar("Tracing") as progress:
-        if method == "svt":
-            circuit = trace_svt(run, targets or None, **options)
-        elif method == "accpp":
+        if method == "accpp":
             options |= {"tau": read_tau(tau), "seed_tau": seed_tau, "keys": _keys(keys), "sinks": _sinks(sinks)}
-            circuit = trace_circuit(run, targets or None, progress=progress, **options)
-        else:
-            raise KeyholeError(f"there is no method {method!r}: choose accpp or svt.")
+            options["progress"] = progress
+        circuit = run.trace(targets or None, method=method, **options)  # type: ignore[arg-type]
     for path in out or []:
         save(circuit, path)
     _show_circuit(circuit, json=json, depth=depth, written=out or [])

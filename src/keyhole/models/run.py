@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import torch
 from jaxtyping import Float, Int
@@ -130,11 +130,14 @@ class Run:
 
         return explain(self, head, dest, src, **options)
 
-    def trace(self, target: "Target" = None, **options: Any) -> "Circuit":
-        """Which circuit is behind this answer? See `keyhole.tracing.trace`."""
+    def trace(self, target: "Target" = None, *, method: Literal["accpp", "svt"] = "accpp", **options: Any) -> "Circuit":
+        """Which circuit is behind this answer? See `keyhole.tracing.trace` and, for the 2024 method, `.svt`."""
+        from keyhole.tracing.svt import trace_svt
         from keyhole.tracing.trace import trace
 
-        return trace(self, target, **options)
+        if method not in ("accpp", "svt"):
+            raise KeyholeError(f"there is no method {method!r}: choose accpp or svt.")
+        return trace(self, target, **options) if method == "accpp" else trace_svt(self, target, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
         """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""

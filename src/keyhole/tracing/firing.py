@@ -137,7 +137,7 @@ def explain_head(
     visible = (positions >= record.first[dest][:, None]) & (positions <= dest[:, None])
     counts = visible.sum(1).tolist()
     taus = [threshold(tau, d, n) for (d, _), n in zip(places, counts, strict=True)]
-    rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64), record.rule, head)
+    rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64, device=dest.device), record.rule, head)
     weights = rows.weight_after(torch.zeros_like(scores)).tolist()
     fires = [i for i, (weight, t) in enumerate(zip(weights, taus, strict=True)) if weight >= t]
     sides: dict[int, tuple[Side, ...]] = {}
@@ -146,9 +146,10 @@ def explain_head(
         part = rows.subset(at)
         w = ig_vectors(part.scores, part.visible, part.src, record.rule, head=head)
         batch = Places(writes, layer, dest[at], src[at], w)
+        before = [weights[i] for i in chunk]
         found = [
-            _sides(batch, part, dest_candidates(batch, reads), "dest", head=head),
-            _sides(batch, part, src_candidates(batch, reads, keys), "src", head=head),
+            _sides(batch, part, dest_candidates(batch, reads), before, side="dest", head=head),
+            _sides(batch, part, src_candidates(batch, reads, keys), before, side="src", head=head),
         ]
         sides.update({i: (found[0][j], found[1][j]) for j, i in enumerate(chunk)})
     return [
@@ -171,10 +172,12 @@ def threshold(tau: Tau, dest: int, visible: int) -> float:
     return value
 
 
-def _sides(places: Places, rows: Rows, candidates: Candidates, name: SideName, *, head: int) -> list[Side]:
+def _sides(
+    places: Places, rows: Rows, candidates: Candidates, before: list[float], *, side: SideName, head: int
+) -> list[Side]:
+    """One side of each firing: what the search removed, gathered into signals."""
     prefixes = search(candidates, rows)
-    before = rows.weight_after(torch.zeros_like(rows.scores)).tolist()
-    tokens = (places.dest if name == "dest" else places.src).tolist()
+    tokens = (places.dest if side == "dest" else places.src).tolist()
     found = []
     for prefix, token, weight, alone in zip(prefixes, tokens, before, _left_alone(prefixes, rows), strict=True):
         made = {c: places.writes.writer(c, places.layer, head, token) for c in alone}
@@ -184,7 +187,7 @@ def _sides(places: Places, rows: Rows, candidates: Candidates, name: SideName, *
         )
         signals = _signals(removed, weight, {made[c]: weight - left for c, left in alone.items()})
         last = prefix.after[-1] if prefix.after else weight
-        found.append(Side(name, signals, removed, last, prefix.reached))
+        found.append(Side(side, signals, removed, last, prefix.reached))
     return found
 
 

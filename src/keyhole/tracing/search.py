@@ -15,7 +15,7 @@ from torch import Tensor
 from keyhole.models.attention import AttentionRule
 from keyhole.tracing.candidates import Candidates
 
-_FIRST_PICKS = 32
+_FIRST_PICKS = 16
 _NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
 
 

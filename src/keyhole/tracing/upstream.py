@@ -138,15 +138,16 @@ def reads_of(writes: Writes, layer: int, heads: list[int]) -> list[Reads]:
     w, om = writes.weights(layer), writes.omega(layer)
     rotates = writes.run.layer(layer).rotary is not None
     n_layers, n_local = writes.below(layer)
-    r = w.W_Q.shape[-1]
-    q_side = [w.W_Q[h] if rotates else w.W_Q[h] @ om.G_d[h] for h in heads]
     kv_heads = sorted({w.kv(h) for h in heads})
-    k_side = [w.W_K[kv] for kv in kv_heads] if rotates else [w.W_K[w.kv(h)] @ om.G_s[h].T for h in heads]
-    W = torch.cat(q_side + k_side, dim=-1)
+    if rotates:  # rotation comes between the projection and the channels
+        q_side, k_side = w.W_Q[heads], w.W_K[kv_heads]
+    else:
+        q_side = w.W_Q[heads] @ om.G_d[heads]
+        k_side = w.W_K[[w.kv(h) for h in heads]] @ om.G_s[heads].transpose(-1, -2)
+    size = q_side.shape[-1]
+    W = torch.cat([q_side, k_side]).transpose(0, 1).flatten(1)  # [d_model, all columns of all heads]
     local = (writes.local[:n_local].flatten(0, 1) @ W).view(n_local, len(writes.run), -1)
     moved = _project_moved(writes, n_layers, W)
-    size = q_side[0].shape[-1]
-    assert size == k_side[0].shape[-1] == r or not rotates
     found = []
     for index, head in enumerate(heads):
         k_index = len(heads) + (kv_heads.index(w.kv(head)) if rotates else index)
