@@ -6,12 +6,13 @@ import torch
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
-from keyhole.intervene.deltas import Cut, Part, head_delta, part_written, residual_delta
+from keyhole.intervene.deltas import Cut, head_delta, residual_delta
 from keyhole.intervene.remove import Metric, intervene, random_cut
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.intervene.verify import edge_cut, parallel, serial, side_cut, verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
+from keyhole.tracing.parts import Part, part_written
 from test_exact import SUPPORTED
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -5,7 +5,6 @@ G_d[:, S] G_s[S] part, with `part` the writer's share of the rotated query or ke
 of the search.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,21 +15,10 @@ from torch import Tensor
 from keyhole.qk.omega import omega
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import SideName
-from keyhole.tracing.writers import Kind, bias_writes
+from keyhole.tracing.parts import Part, part_read
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-
-
-@dataclass(frozen=True)
-class Part:
-    """One writer, with the channels to take away. `src` is the source token of a head, else unused."""
-
-    kind: Kind
-    layer: int
-    head: int | None
-    src: int
-    channels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -58,43 +46,12 @@ def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
     G_d, G_s = om.G_d[cut.head], om.G_s[cut.head]
     total = G_d.new_zeros(len(tokens), G_d.shape[0])
     for part in cut.parts:
-        share, ks = part_read(run, cut, part, tokens), list(part.channels)
+        share, ks = part_read(run, (cut.layer, cut.head), part, tokens, dest=cut.side == "dest"), list(part.channels)
         if cut.side == "dest":
             total += share @ G_d[:, ks] @ G_s[ks]
         else:
             total += share @ G_s[ks].T @ G_d[:, ks].T
     return total
-
-
-def part_read(run: "Run", cut: Cut, part: Part, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
-    """A writer's share of the head's rotated query or key at some tokens."""
-    record, w = run.layer(cut.layer), run.model.weights(cut.layer)
-    at, kv = list(tokens), w.kv(cut.head)
-    dest = cut.side == "dest"
-    scale = (record.q_scale[cut.head] if dest else record.k_scale[kv])[at][:, None]
-    if part.kind == "offset":
-        read = scale * (w.b_Q[cut.head] if dest else w.b_K[kv]) + (w.c_Q[cut.head] if dest else w.c_K[kv])
-    else:
-        W = w.W_Q[cut.head] if dest else w.W_K[kv]
-        read = scale * (part_written(run, part, at) @ W) / record.norm_scale[at][:, None]
-    return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
-
-
-def part_written(run: "Run", part: Part, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
-    """What a writer adds to the residual stream at some tokens."""
-    at, dtype = list(tokens), run.final_scale.dtype
-    if part.kind == "head":
-        assert part.head is not None
-        record, w = run.layer(part.layer), run.model.weights(part.layer)
-        A = record.weights([part.head], at)[0, :, part.src]
-        v = record.v[w.kv(part.head), part.src].to(dtype) - w.b_V[w.kv(part.head)]
-        return A[:, None] * (v @ w.W_O[part.head]) / record.out_scale[at][:, None]
-    if part.kind == "bias":
-        return bias_writes(run, part.layer, at)
-    layer = run.layers[part.layer]
-    found = {"embedding": run.layers[0].resid, "mlp": layer.mlp, "mixer": layer.mixer}.get(part.kind)
-    assert found is not None, part.kind
-    return found[at].to(dtype)
 
 
 def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_model"]:

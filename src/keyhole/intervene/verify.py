@@ -14,9 +14,10 @@ import torch
 
 from keyhole.circuits.circuit import Circuit, Edge, Removed, Traced
 from keyhole.errors import KeyholeError
-from keyhole.intervene.deltas import Cut, Part
+from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.tracing.firing import SideName
+from keyhole.tracing.parts import Part
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
