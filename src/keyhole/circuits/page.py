@@ -6,7 +6,7 @@ import json
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.text import channels_label, node_label
 
-_ROW, _LEFT, _TOP, _WIDTH = 66, 70, 30, 1400
+_LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 1400, 860
 _COLOURS = {
     "head": "#3465a4",
     "mlp": "#a0622d",
@@ -23,7 +23,7 @@ def to_html(circuit: Circuit) -> str:
     title = f"{circuit.model['name']}: why “{_answer(circuit)}”?"
     places = _places(circuit)
     depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
-    width, height = _LEFT + _column(circuit) * len(circuit.tokens) + 20, _TOP + _ROW * depth + 50
+    width, height = _LEFT + _column(circuit) * len(circuit.tokens) + 20, _TOP + _row(depth) * depth + 50
     marks = "".join(_edge_marks(circuit, places)) + "".join(_node_marks(circuit, places))
     return _PAGE.format(
         title=html.escape(title),
@@ -35,6 +35,11 @@ def to_html(circuit: Circuit) -> str:
         table="".join(_rows(circuit)),
         facts=html.escape(json.dumps({**circuit.parameters, **circuit.errors}, ensure_ascii=False)),
     )
+
+
+def _row(depth: int) -> int:
+    """Height of a layer's row: a deep model still fits a screen."""
+    return max(27, min(66, _HEIGHT // depth))
 
 
 def _column(circuit: Circuit) -> int:
@@ -66,24 +71,25 @@ def _places(circuit: Circuit) -> list[tuple[float, float]]:
         step = min(17.0, (column_width - 10) / len(members))
         for position, index in enumerate(members):
             x = _LEFT + (column + 0.5) * column_width + (position - (len(members) - 1) / 2) * step
-            places[index] = (x, _TOP + (depth - 1 - row) * _ROW + _ROW / 2)
+            places[index] = (x, _TOP + (depth - 0.5 - row) * _row(depth))
     return places
 
 
 def _axes(circuit: Circuit, depth: int) -> list[str]:
     marks = []
-    bottom = _TOP + depth * _ROW
+    bottom = _TOP + depth * _row(depth)
     for position, token in enumerate(circuit.tokens):
         x = _LEFT + (position + 0.5) * _column(circuit)
         text = html.escape(token.strip() or repr(token))
-        marks.append(
-            f'<text class="token" x="{x}" y="{bottom + 24}"><tspan class="place">{position}</tspan> {text}</text>'
-        )
+        for line in (_TOP - 14, bottom + 24):  # above and below: a deep model is tall
+            marks.append(
+                f'<text class="token" x="{x}" y="{line}"><tspan class="place">{position}</tspan> {text}</text>'
+            )
         marks.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{_TOP}" y2="{bottom}"/>')
     for layer in range(depth - 1):
-        y = _TOP + (depth - 1 - layer) * _ROW + _ROW / 2
+        y = _TOP + (depth - 0.5 - layer) * _row(depth)
         marks.append(f'<text class="layer" x="{_LEFT - 14}" y="{y + 4}">layer {layer}</text>')
-    marks.append(f'<text class="layer" x="{_LEFT - 14}" y="{_TOP + _ROW / 2 + 4}">answer</text>')
+    marks.append(f'<text class="layer" x="{_LEFT - 14}" y="{_TOP + _row(depth) / 2 + 4}">answer</text>')
     return marks
 
 
