@@ -90,9 +90,8 @@ def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = 
             after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
             layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient))
         out = run.model.head_out()
-        logits = (total.to(out.W_U.device) / run.final_scale[:, None])[logits_at] @ out.W_U + out.b_U
-        if out.softcap is not None:
-            logits = out.softcap * torch.tanh(logits / out.softcap)
+        logits = (total.to(out.W_U.device) / run.final_scale[:, None])[logits_at] @ out.W_U
+        logits = out.logits(logits)
     dtype = run.logits.dtype
     return Check(
         model=run.model.name,

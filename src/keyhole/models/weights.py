@@ -61,11 +61,22 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class HeadOut:
-    """From the last residual stream to logits: softcap(logit_scale (x W_U / n + b_U))."""
+    """From the last residual stream to logits: cap(z + b_U) with z = x W_U / n; the logit scale is folded in."""
 
     W_U: Float[Tensor, "d_model vocab"]
     b_U: Float[Tensor, "vocab"]
     softcap: float | None
+
+    def logits(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """cap(z + b_U)."""
+        logits = z + self.b_U.to(z.dtype)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
+
+    def slope(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"] | float:
+        """Derivative of the cap at z + b_U."""
+        if self.softcap is None:
+            return 1.0
+        return 1 - torch.tanh((z + self.b_U.to(z.dtype)) / self.softcap).square()
 
 
 def submodule(root: nn.Module, path: str) -> nn.Module:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.models.weights import HeadOut
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
 
@@ -40,29 +41,9 @@ class Probe:
     layer: int
 
 
-@dataclass(frozen=True)
-class Unembedding:
-    """From shares of the last residual stream, divided by the final norm's scale, to capped logits."""
-
-    W_U: Float[Tensor, "d_model vocab"]
-    b_U: Float[Tensor, "vocab"]
-    softcap: float | None
-
-    def logits(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """cap(z + b_U)."""
-        logits = z + self.b_U.to(z.dtype)
-        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
-
-    def slope(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"] | float:
-        """Derivative of the cap at z + b_U."""
-        if self.softcap is None:
-            return 1.0
-        return 1 - torch.tanh((z + self.b_U.to(z.dtype)) / self.softcap).square()
-
-
 def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0.8) -> list[Seed]:
     """Writers whose removal costs the targets the share `seed_tau` of their log-likelihood."""
-    out = _unembedding(writes)
+    out = writes.run.model.head_out()
     z = _state(writes, end) @ out.W_U
     q = out.logits(z)[targets].softmax(-1)
     loss = Loss(out, targets, q)
@@ -81,7 +62,7 @@ def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0
 class Loss:
     """J(z) = sum over targets of q log softmax(cap(z + b_U)), and its gradient."""
 
-    out: Unembedding
+    out: HeadOut
     targets: list[int]
     q: Float[Tensor, "target"]
 
@@ -125,7 +106,7 @@ def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: Loss, *, e
 
 def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int]) -> list[Seed]:
     """Writers that push the targets' logits up against others' (against the mean of all, if none are named)."""
-    out = _unembedding(writes)
+    out = writes.run.model.head_out()
     direction = torch.zeros_like(out.b_U, dtype=torch.float64)
     direction[targets] += 1 / len(targets)
     if against:
@@ -177,11 +158,6 @@ def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int |
     n = int((values >= cutoff).sum())
     writers = [_writer(writes, int(c), end, layer) for c in order[:n]]
     return [Seed(w, v, v) for w, v in zip(writers, values[:n].tolist(), strict=True)]
-
-
-def _unembedding(writes: Writes) -> Unembedding:
-    out = writes.run.model.head_out()
-    return Unembedding(out.W_U, out.b_U, out.softcap)
 
 
 def _state(writes: Writes, end: int) -> Float[Tensor, "d_model"]:
