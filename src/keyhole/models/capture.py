@@ -4,6 +4,7 @@ The attention function (see `attention.py`) hands over q, k and v; hooks keep re
 block outputs. Nothing is copied unless the model writes into it later. `records.py` turns these notes into runs.
 """
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -51,11 +52,14 @@ _one_at_a_time = threading.RLock()  # hooks and the attention implementation bel
 Prepare = Callable[[ExitStack, tuple[Notes, ...]], None]
 
 
-def capture(hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None) -> Captured:
+def capture(
+    hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None, *, all_logits: bool = True
+) -> Captured:
     """Run a batch of token ids, padded on the right, through the model's own code and note what it did.
 
     Right padding needs no padding mask: a causal query never sees what comes after it. `prepare` may add hooks of its
-    own (interventions do); they are removed with the others.
+    own (interventions do); they are removed with the others. Without `all_logits` the unembedding, a third of a small
+    model's work, is spared where the model's code allows it.
     """
     if hf.training:
         raise KeyholeError("the model is in training mode, where dropout makes every run another: call model.eval().")
@@ -73,8 +77,13 @@ def capture(hf: Any, family: Family, ids: Tensor, prepare: Prepare | None = None
         _forget_longer_prompts(hf)
         if prepare is not None:
             prepare(stack, layers)
-        logits = hf(input_ids=ids, use_cache=False, return_dict=True).logits
+        spared = {} if all_logits or not _can_spare_logits(hf) else {"logits_to_keep": 1}
+        logits = hf(input_ids=ids, use_cache=False, return_dict=True, **spared).logits
     return Captured(layers, final[0], logits)
+
+
+def _can_spare_logits(hf: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(hf.forward).parameters
 
 
 def plain_logits(hf: Any, family: Family, ids: Tensor) -> Tensor:

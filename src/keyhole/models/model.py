@@ -58,7 +58,7 @@ class Model:
             raise KeyholeError("run_many takes a list of prompts; for one prompt use run.")
         encoded = [encode(self, prompt, bos) for prompt in prompts]
         runs: dict[int, Run] = {}
-        for batch in self._batches([len(e.ids) for e in encoded], max_batch_tokens):
+        for batch in self.batches([len(e.ids) for e in encoded], max_batch_tokens):
             longest = max(len(encoded[i].ids) for i in batch)
             rows = [[*encoded[i].ids, *[0] * (longest - len(encoded[i].ids))] for i in batch]
             captured = capture(self.hf, self.family, torch.tensor(rows, device=self.hf.device))
@@ -85,7 +85,7 @@ class Model:
             stamp=made_with,
         )
 
-    def _batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Prompts of similar length together; of equal length where RoPE itself depends on the length."""
         order = sorted(range(len(lengths)), key=lambda i: lengths[i])
         batches: list[list[int]] = []

@@ -92,25 +92,35 @@ def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -
     """Freeze what the hooks noted of one layer's attention."""
     resid = notes.resid
     assert resid is not None
-    rotary = _rotary(attn, notes, family)
-    if not family.routed:
-        _read_projections(notes, attn, rotary, family=family, dims=dims)
-    assert notes.qkv is not None and notes.first is not None and notes.rule is not None
+    q, k, v, first, rule, rotary = read_attention(notes, attn, family, dims)
     q_scale = _qk_scale(notes, attn, family, dims.heads)
     if family.q_factor is not None:
         positions = torch.arange(resid.shape[1], device=resid.device)
         q_scale = q_scale * family.q_factor(attn, positions).to(q_scale.dtype)
     attn_out = resid if notes.attn_out is None else notes.attn_out
     return AttentionBatch(
-        *notes.qkv,
-        first=notes.first,
-        rule=notes.rule,
+        q=q,
+        k=k,
+        v=v,
+        first=first,
+        rule=rule,
         rotary=rotary,
         norm_scale=frozen_scale(optional(notes.block, family.attn_norm), resid, family),
         q_scale=q_scale,
         k_scale=_qk_scale(notes, attn, family, dims.kv_heads, side=1),
         out_scale=frozen_scale(optional(notes.block, family.post_attn_norm), attn_out, family),
     )
+
+
+def read_attention(
+    notes: Notes, attn: nn.Module, family: Family, dims: Dims
+) -> tuple[Tensor, Tensor, Tensor, Tensor, AttentionRule, Rotary | None]:
+    """q, k, v, first visible keys, rule and RoPE table of one layer, for a whole batch."""
+    rotary = _rotary(attn, notes, family)
+    if not family.routed:
+        _read_projections(notes, attn, rotary, family=family, dims=dims)
+    assert notes.qkv is not None and notes.first is not None and notes.rule is not None
+    return *notes.qkv, notes.first, notes.rule, rotary
 
 
 def _qk_scale(notes: Notes, attn: nn.Module, family: Family, heads: int, side: int = 0) -> Tensor:

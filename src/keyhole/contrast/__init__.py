@@ -1,0 +1,1 @@
+"""Which query-key feature tells these keys from those? Contrasts, their features, and proofs by intervention."""

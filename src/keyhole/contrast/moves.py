@@ -1,0 +1,103 @@
+"""How much attention moves when a feature's coordinates are swapped between two keys?
+
+With P = V V^T on orthonormal columns, k_o' = k_o + P (k_t - k_o) and k_t' = k_t + P (k_o - k_t) change only two scores
+of the query's row:
+
+    l_o' = l_o + d,   l_t' = l_t - d,   d = scaling q^T P (k_t - k_o)
+
+so the new weights follow from the row's logits without another forward pass, for every head at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Move:
+    """Attention on the original and the target key of every sample, before and after one edit."""
+
+    orig: Float[Tensor, "samples"]
+    target: Float[Tensor, "samples"]
+    orig_after: Float[Tensor, "samples"]
+    target_after: Float[Tensor, "samples"]
+
+    @property
+    def shift(self) -> Float[Tensor, "samples"]:
+        """Attention that left the original key and reached the target: the mean of loss and gain."""
+        return ((self.orig - self.orig_after) + (self.target_after - self.target)) / 2
+
+    @property
+    def flipped(self) -> float:
+        """Share of samples whose larger weight of the two went from the original to the target."""
+        return float(((self.orig > self.target) & (self.target_after > self.orig_after)).double().mean())
+
+    @property
+    def pair_share(self) -> Float[Tensor, "samples"]:
+        """Change of target / (orig + target)."""
+        return self.target_after / (self.orig_after + self.target_after) - self.target / (self.orig + self.target)
+
+
+def move_of(
+    logits: tuple[Float[Tensor, "samples"], Float[Tensor, "samples"]],
+    after: tuple[Float[Tensor, "samples"], Float[Tensor, "samples"]],
+    rest: Float[Tensor, "samples"],
+) -> Move:
+    """The move when two logits (original, target) of a row change and the others, whose logsumexp is `rest`, do not."""
+    weights = torch.stack([*logits, rest], dim=-1).softmax(-1)
+    changed = torch.stack([*after, rest], dim=-1).softmax(-1)
+    return Move(weights[..., 0], weights[..., 1], changed[..., 0], changed[..., 1])
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Mean shift of one condition beside its controls, with intervals over samples (95 %, bootstrap)."""
+
+    name: str
+    rank: int
+    orig: float  # mean attention after the edit
+    target: float
+    shift: float
+    random: float  # mean shift over random subspaces of the same rank; NaN without controls
+    full: float  # shift when the two keys change places entirely: the ceiling
+    normalised: float  # (shift - random) / (full - random)
+    interval: tuple[float, float]  # of `normalised`
+    shift_interval: tuple[float, float]
+
+
+def effect(
+    name: str, rank: int, move: Move, randoms: Sequence[Move], full: Move, *, draws: int = 1000, seed: int = 0
+) -> Effect:
+    """Normalise a move between what random subspaces do (0) and the full swap (1)."""
+    columns = [move.shift.double(), full.shift.double()]
+    columns.append(
+        torch.stack([r.shift.double() for r in randoms]).mean(0) if randoms else torch.zeros_like(columns[0])
+    )
+    table = torch.stack(columns, dim=1)  # [samples, (shift, full, random)]
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(len(table), (draws, len(table)), generator=generator)
+    boot = table[picks].mean(1)
+    mean = table.mean(0)
+    quantiles = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = _normalised(boot).nanquantile(quantiles).tolist()
+    low_shift, high_shift = boot[:, 0].quantile(quantiles).tolist()
+    return Effect(
+        name=name,
+        rank=rank,
+        orig=float(move.orig_after.mean()),
+        target=float(move.target_after.mean()),
+        shift=float(mean[0]),
+        random=float(mean[2]) if randoms else float("nan"),
+        full=float(mean[1]),
+        normalised=float(_normalised(mean)),
+        interval=(low, high),
+        shift_interval=(low_shift, high_shift),
+    )
+
+
+def _normalised(means: Float[Tensor, "*draws 3"]) -> Float[Tensor, "*draws"]:
+    shift, full, random = means.unbind(-1)
+    return (shift - random) / (full - random)
