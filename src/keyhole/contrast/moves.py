@@ -10,23 +10,26 @@ so the new weights follow from the row's logits without another forward pass, fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+_BOOTSTRAP_ENTRIES = 5_000_000  # of resampling weights held at once
+
 
 @dataclass(frozen=True)
 class Move:
-    """Attention on the original and the target key of every sample, before and after one edit."""
+    """Attention on the original and the target key of every sample, before and after one edit (or several draws)."""
 
-    orig: Float[Tensor, "samples"]
-    target: Float[Tensor, "samples"]
-    orig_after: Float[Tensor, "samples"]
-    target_after: Float[Tensor, "samples"]
+    orig: Float[Tensor, "*draws samples"]
+    target: Float[Tensor, "*draws samples"]
+    orig_after: Float[Tensor, "*draws samples"]
+    target_after: Float[Tensor, "*draws samples"]
 
     @property
-    def shift(self) -> Float[Tensor, "samples"]:
+    def shift(self) -> Float[Tensor, "*draws samples"]:
         """Attention that left the original key and reached the target: the mean of loss and gain."""
         return ((self.orig - self.orig_after) + (self.target_after - self.target)) / 2
 
@@ -36,15 +39,15 @@ class Move:
         return float(((self.orig > self.target) & (self.target_after > self.orig_after)).double().mean())
 
     @property
-    def pair_share(self) -> Float[Tensor, "samples"]:
+    def pair_share(self) -> Float[Tensor, "*draws samples"]:
         """Change of target / (orig + target)."""
         return self.target_after / (self.orig_after + self.target_after) - self.target / (self.orig + self.target)
 
 
 def move_of(
-    logits: tuple[Float[Tensor, "samples"], Float[Tensor, "samples"]],
-    after: tuple[Float[Tensor, "samples"], Float[Tensor, "samples"]],
-    rest: Float[Tensor, "samples"],
+    logits: tuple[Float[Tensor, "*draws samples"], Float[Tensor, "*draws samples"]],
+    after: tuple[Float[Tensor, "*draws samples"], Float[Tensor, "*draws samples"]],
+    rest: Float[Tensor, "*draws samples"],
 ) -> Move:
     """The move when two logits (original, target) of a row change and the others, whose logsumexp is `rest`, do not."""
     weights = torch.stack([*logits, rest], dim=-1).softmax(-1)
@@ -69,33 +72,46 @@ class Effect:
 
 
 def effect(
-    name: str, rank: int, move: Move, randoms: Sequence[Move], full: Move, *, draws: int = 1000, seed: int = 0
+    name: str, rank: int, move: Move, random: Move | Sequence[Move] | None, full: Move, *, seed: int = 0
 ) -> Effect:
-    """Normalise a move between what random subspaces do (0) and the full swap (1)."""
-    columns = [move.shift.double(), full.shift.double()]
-    columns.append(
-        torch.stack([r.shift.double() for r in randoms]).mean(0) if randoms else torch.zeros_like(columns[0])
-    )
-    table = torch.stack(columns, dim=1)  # [samples, (shift, full, random)]
-    generator = torch.Generator().manual_seed(seed)
-    picks = torch.randint(len(table), (draws, len(table)), generator=generator)
-    boot = table[picks].mean(1)
+    """Normalise a move between what random subspaces do (0) and the full swap (1).
+
+    `random` has its draws in front of the samples, or is a list of moves.
+    """
+    if isinstance(random, Sequence):
+        shifts = [one.shift for one in random]
+        random_shift = torch.stack(shifts).double().mean(0) if shifts else None
+    else:
+        random_shift = None if random is None else random.shift.double().mean(0)
+    shift, ceiling = move.shift.double(), full.shift.double()
+    floor = torch.zeros_like(shift) if random_shift is None else random_shift
+    table = torch.stack([shift, ceiling, floor], dim=1).cpu()
     mean = table.mean(0)
+    resampled = _bootstrap(len(table), seed) @ table
     quantiles = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    low, high = _normalised(boot).nanquantile(quantiles).tolist()
-    low_shift, high_shift = boot[:, 0].quantile(quantiles).tolist()
+    low, high = _normalised(resampled).nanquantile(quantiles).tolist()
+    low_shift, high_shift = resampled[:, 0].quantile(quantiles).tolist()
     return Effect(
         name=name,
         rank=rank,
         orig=float(move.orig_after.mean()),
         target=float(move.target_after.mean()),
         shift=float(mean[0]),
-        random=float(mean[2]) if randoms else float("nan"),
+        random=float("nan") if random_shift is None else float(mean[2]),
         full=float(mean[1]),
         normalised=float(_normalised(mean)),
         interval=(low, high),
         shift_interval=(low_shift, high_shift),
     )
+
+
+@lru_cache(maxsize=4)
+def _bootstrap(n: int, seed: int) -> Float[Tensor, "draws samples"]:
+    """Weights of resampled means; shared, because every head and condition has the same samples."""
+    draws = max(100, min(1000, _BOOTSTRAP_ENTRIES // n))
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(n, (draws, n), generator=generator)
+    return torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, picks, torch.ones(draws, n).double()) / n
 
 
 def _normalised(means: Float[Tensor, "*draws 3"]) -> Float[Tensor, "*draws"]:

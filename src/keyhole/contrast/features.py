@@ -1,0 +1,209 @@
+"""Which subspace does a contrast live in, and how many of its dimensions are real? For every head at once.
+
+dC = U S V^T: columns of U are directions in query space, those of V in key space. Three ranks are told:
+
+    energy  singular values that hold 99 % of |dC|^2 (the paper's; noise counts too)
+    null    singular values above the 95 % quantile of the largest one under permuted labels
+    halves  leading directions of one half whose value in the other, u^T dC' v, exceeds what permuted labels give there
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.contrast.collect import Collected, Progress
+from keyhole.contrast.frames import Frame
+from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs
+from keyhole.contrast.resolve import Slots
+from keyhole.contrast.samples import LayerSamples
+from keyhole.contrast.subspace import decompose, energy_rank
+from keyhole.contrast.sums import Balance, Centre, check_choices, contrast_matrix, mean_shift_share, tally
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+
+RankRule = Literal["energy", "null", "halves"]
+_FEWEST = 20  # samples below which no rank is told
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A query-key subspace of one head, with orthonormal columns."""
+
+    name: str
+    head: tuple[int, int]
+    U: Float[Tensor, "d_head rank"]
+    V: Float[Tensor, "d_head rank"]
+    S: Float[Tensor, "rank"]
+
+    @property
+    def rank(self) -> int:
+        """Dimensions."""
+        return self.U.shape[1]
+
+
+@dataclass(frozen=True)
+class Features:
+    """A contrast's decomposition in every head."""
+
+    name: str
+    frame: Frame
+    layers: tuple[int, ...]
+    samples: int
+    U: Float[Tensor, "layers heads d_head rank"] = field(repr=False)
+    S: Float[Tensor, "layers heads rank"] = field(repr=False)
+    V: Float[Tensor, "layers heads d_head rank"] = field(repr=False)
+    mean_shift: Float[Tensor, "layers heads"] = field(repr=False)  # share of dC that is a difference of mean keys
+    energy: Int[Tensor, "layers heads"] = field(repr=False)
+    null: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)  # None: no permutations were asked for
+    halves: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)
+    threshold: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the null rank
+    p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
+
+    def rank(self, head: tuple[int, int], rule: RankRule | int = "null") -> int:
+        """How many dimensions has the feature in this head?"""
+        at = self.at(head)
+        if isinstance(rule, int):
+            if not 0 <= rule <= self.S.shape[-1]:
+                raise KeyholeError(f"a rank is 0 to {self.S.shape[-1]} here, not {rule}.")
+            return rule
+        ranks = {"energy": self.energy, "null": self.null, "halves": self.halves}
+        if rule not in ranks:
+            raise KeyholeError(f"there is no rank rule {rule!r}: choose energy, null, halves, or a number.")
+        chosen = ranks[rule]
+        if chosen is None:
+            raise KeyholeError(f"the {rule} rank needs permutations: find the features with permutations > 0.")
+        return int(chosen[at])
+
+    def of(self, head: tuple[int, int], rule: RankRule | int = "null") -> Feature:
+        """The feature's subspace in one head."""
+        layer, index = self.at(head)
+        r = self.rank(head, rule)
+        U, S, V = self.U[layer, index, :, :r], self.S[layer, index, :r], self.V[layer, index, :, :r]
+        return Feature(self.name, head, U, V, S)
+
+    def at(self, head: tuple[int, int]) -> tuple[int, int]:
+        """Row and column of a head in the tensors."""
+        if head[0] not in self.layers or not 0 <= head[1] < self.S.shape[1]:
+            raise KeyholeError(f"there is no head {head[0]}.{head[1]} among these features.")
+        return self.layers.index(head[0]), head[1]
+
+
+def find_features(
+    collected: Collected,
+    *,
+    label: str | None = None,
+    half: int | None = None,
+    centre: Centre = "none",
+    balance: Balance = "pairs",
+    permutations: int = 200,
+    level: float = 0.95,
+    energy: float = 0.99,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Features:
+    """Decompose the contrast of every head; of one label's samples, or of one half, if asked.
+
+    Without `permutations` only the energy rank is told, and sums are enough (`keep=False`).
+    """
+    check_choices(centre, balance)
+    chosen = choose(collected, label=label, half=half)
+    slots = collected.slots.of(chosen)
+    samples = len(torch.unique(slots.sample))
+    _require_samples(collected, samples)
+    signs = permuted_signs(slots, permutations, seed) if permutations else None
+    found = []
+    for done, layer in enumerate(collected.sums):
+        with exact_matmul():
+            if label is None:
+                sums = collected.sums[layer] if half is None else collected.sums[layer].of_half(half)
+            else:
+                kept = collected.layer(layer).of(chosen)
+                sums = tally(kept.queries, kept.keys, slots.sign, slots.weight, slots.half)
+            dC = contrast_matrix(sums, centre=centre, balance=balance)
+            U, S, V = decompose(dC)
+            parts = {"U": U, "S": S, "V": V, "mean_shift": mean_shift_share(sums, balance=balance)}
+            parts["energy"] = energy_rank(S, energy)
+            if signs is not None:
+                kept = collected.layer(layer).of(chosen)
+                parts |= _ranks(kept, slots, signs, S=S, centre=centre, balance=balance, level=level)
+        found.append({name: value.cpu() for name, value in parts.items()})
+        if progress is not None:
+            progress(done + 1, len(collected.sums))
+    stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+    name = collected.name if label is None else label
+    return Features(name, collected.frame, tuple(collected.sums), samples, **stacked)
+
+
+def choose(collected: Collected, *, label: str | None = None, half: int | None = None) -> Int[Tensor, "slots"]:
+    """The slots of one label and one half (None: all)."""
+    slots = collected.slots
+    mask = torch.ones(len(slots), dtype=torch.bool)
+    if label is not None:
+        mask &= torch.tensor([own == label for own in collected.resolved.labels])
+        if not mask.any():
+            known = ", ".join(collected.resolved.contrast.labels) or "none"
+            raise KeyholeError(f"no sample has the label {label!r}: there is {known}.")
+    if half is not None:
+        mask &= slots.half == half
+    return mask.nonzero()[:, 0]
+
+
+def _ranks(
+    kept: LayerSamples,
+    slots: Slots,
+    signs: Int[Tensor, "draws slots keys"],
+    *,
+    S: Float[Tensor, "heads rank"],
+    centre: Centre,
+    balance: Balance,
+    level: float,
+) -> dict[str, Tensor]:
+    """Ranks by the permutation null and by split halves, for every head of a layer."""
+    q, k = kept.queries, kept.keys
+    device = q.device
+    largest = _largest(contrasts(q, k, coefficients(signs, slots.weight, balance), centre))
+    threshold = largest.quantile(level, dim=0)
+    p = (1 + (largest >= S[:, 0]).sum(0)) / (1 + len(largest))
+    values, nulls = [], []
+    for part in (0, 1):
+        mine, other = (slots.half == part).nonzero()[:, 0], (slots.half != part).nonzero()[:, 0]
+        if not len(mine) or not len(other):
+            continue
+        own = _half(q, k, slots, slots.sign[None], mine, centre=centre, balance=balance)[0]
+        U, _, V = decompose(own)
+        seen = torch.cat([slots.sign[None], signs])
+        elsewhere = _half(q, k, slots, seen, other, centre=centre, balance=balance)
+        cross = torch.einsum("hik,phij,hjk->phk", U.to(elsewhere), elsewhere, V.to(elsewhere))
+        values.append(cross[0].double())
+        nulls.append(cross[1:].double())
+    null = (threshold[:, None] < S).sum(-1)
+    halves = torch.zeros_like(null)
+    if len(values) == 2:
+        bar = ((nulls[0] + nulls[1]) / 2).amax(-1).quantile(level, dim=0)
+        halves = ((values[0] + values[1]) / 2 > bar[:, None]).long().cumprod(-1).sum(-1)
+    return {"null": null, "halves": halves.to(device), "threshold": threshold, "p": p}
+
+
+def _half(
+    q: Tensor, k: Tensor, slots: Slots, signs: Tensor, chosen: Tensor, *, centre: Centre, balance: Balance
+) -> Float[Tensor, "draws heads d_query d_key"]:
+    return contrasts(q[chosen], k[chosen], coefficients(signs[:, chosen], slots.weight[chosen], balance), centre)
+
+
+def _largest(dC: Float[Tensor, "draws heads d_query d_key"]) -> Float[Tensor, "draws heads"]:
+    """Largest singular values, by way of dC dC^T: several times faster than an SVD, and exact enough for a quantile."""
+    largest: Tensor = torch.linalg.eigvalsh(dC @ dC.transpose(-1, -2))[..., -1]
+    return largest.clamp_min(0).sqrt().double()
+
+
+def _require_samples(collected: Collected, samples: int) -> None:
+    d_head = next(iter(collected.sums.values())).qk.shape[-1]
+    needed = max(_FEWEST, d_head)
+    if samples < needed:
+        raise KeyholeError(
+            f"{samples} samples are too few for a rank claim in {d_head} dimensions: {collected.name!r} needs at least "
+            f"{needed}. Give more prompts."
+        )

@@ -1,0 +1,88 @@
+"""How large would a contrast be if its labels meant nothing? Signs permuted within every query, contrasts made again.
+
+Positives and negatives of a query are drawn anew from its own keys, so prompts, queries and keys stay as they are. A
+sample whose two sides have queries of their own is flipped as a whole. All draws of a layer are two matrix products:
+coefficients x keys, then queries x those.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.contrast.resolve import Slots
+from keyhole.contrast.sums import Balance, Centre, by_kv_head
+
+_BLOCK_BYTES = 256e6  # of summed keys held at once
+
+
+def permuted_signs(slots: Slots, draws: int, seed: int) -> Int[Tensor, "draws slots keys"]:
+    """Signs under the null: shuffled within each query, or flipped for both slots of a sample."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.rand(draws, *slots.sign.shape, generator=generator)
+    order = order.masked_fill(slots.sign == 0, 2.0)  # padding stays at the end
+    at_end = (slots.sign == 0).long().argsort(dim=1, stable=True)
+    packed = slots.sign.gather(1, at_end)
+    ranks = order.argsort(dim=-1).argsort(dim=-1)  # the rank of each key in a random order; padding comes last
+    shuffled = packed.expand(draws, -1, -1).gather(-1, ranks)
+    flips = torch.randint(0, 2, (draws, int(slots.sample.max()) + 1), generator=generator) * 2 - 1
+    flipped = slots.sign * flips[:, slots.sample, None]
+    return torch.where(slots.paired[:, None], flipped, shuffled)
+
+
+def coefficients(
+    sign: Int[Tensor, "*draws slots keys"], weight: Float[Tensor, "slots"], balance: Balance
+) -> tuple[Float[Tensor, "*draws slots keys"], Float[Tensor, "*draws slots keys"]]:
+    """What every pair counts for on the positive and on the negative side."""
+    plus, minus = (weight[:, None] * (sign == side) for side in (1, -1))
+    if balance == "pairs":
+        return plus / plus.sum((-1, -2), keepdim=True), minus / minus.sum((-1, -2), keepdim=True)
+    samples = (weight * (sign == 1).any(-1)).sum(-1)[..., None, None]
+    return plus / samples, minus / samples
+
+
+def contrasts(
+    q: Float[Tensor, "slots heads d_query"],
+    k: Float[Tensor, "slots keys kv_heads d_key"],
+    sides: tuple[Float[Tensor, "draws slots keys"], Float[Tensor, "draws slots keys"]],
+    centre: Centre = "none",
+) -> Float[Tensor, "draws heads d_query d_key"]:
+    """The contrast of every head for several sets of coefficients."""
+    n, m, kv, d = k.shape
+    block = max(1, int(_BLOCK_BYTES / (n * kv * d * k.element_size())))
+    keys = k.reshape(n, m, kv * d)
+    made = []
+    for start in range(0, len(sides[0]), block):
+        plus, minus = (side[start : start + block].to(k) for side in sides)
+        dC = _products(q, _summed(plus - minus, keys), kv)
+        if centre != "none":
+            dC = dC - _of_means(q, keys, plus, minus, kv=kv, pooled=centre == "pooled")
+        made.append(dC)
+    return torch.cat(made)
+
+
+def _summed(coefficients: Tensor, keys: Tensor) -> Float[Tensor, "slots draws kv_d"]:
+    return coefficients.transpose(0, 1) @ keys
+
+
+def _products(q: Tensor, summed: Tensor, kv: int) -> Float[Tensor, "draws heads d_query d_key"]:
+    n, draws, _ = summed.shape
+    left = by_kv_head(q, kv).permute(1, 2, 3, 0).flatten(1, 2)  # [kv, group * d_query, slots]
+    right = summed.view(n, draws, kv, -1).permute(2, 0, 1, 3).flatten(2, 3)  # [kv, slots, draws * d_key]
+    made = (left @ right).view(kv, -1, q.shape[2], draws, summed.shape[2] // kv)
+    return made.permute(3, 0, 1, 2, 4).flatten(1, 2)
+
+
+def _of_means(q: Tensor, keys: Tensor, plus: Tensor, minus: Tensor, *, kv: int, pooled: bool) -> Tensor:
+    """What centring takes away; see `sums.contrast_matrix`."""
+    group = q.shape[1] // kv
+    mu_q, mu_k = [], []
+    for side in (plus, minus):
+        rows = side.sum(-1)  # [draws, slots]
+        mu_q.append(torch.einsum("pn,nhd->phd", rows / rows.sum(-1, keepdim=True), q))
+        summed = torch.einsum("pnk,nkd->pd", side, keys)
+        mu_k.append(summed.view(len(summed), kv, -1).repeat_interleave(group, dim=1))
+    if not pooled:
+        return mu_q[0][..., None] * mu_k[0][..., None, :] - mu_q[1][..., None] * mu_k[1][..., None, :]
+    centre_q, centre_k = (mu_q[0] + mu_q[1]) / 2, (mu_k[0] + mu_k[1]) / 2
+    shift_q, shift_k = mu_q[0] - mu_q[1], mu_k[0] - mu_k[1]
+    return centre_q[..., None] * shift_k[..., None, :] + shift_q[..., None] * centre_k[..., None, :]

@@ -1,0 +1,201 @@
+"""At which tokens are a contrast's sites? Places become positions, samples become slots of indices.
+
+A slot is one query and the keys it meets, padded to the same number, with signs: +1 positive, -1 negative, 0 padding.
+A sample is one slot, or two when its negatives meet another query.
+"""
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from keyhole.contrast.sites import Contrast, Place, Sample, Site
+from keyhole.errors import KeyholeError
+from keyhole.models.prompts import Encoded, Prompt, encode
+from keyhole.models.spans import Span, token_spans, tokens_in
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Where = tuple[int, int]  # prompt, position
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Which query meets which keys, on which side."""
+
+    sample: Int[Tensor, "slots"]
+    query: Int[Tensor, "slots 2"]  # prompt, position
+    keys: Int[Tensor, "slots keys 2"]
+    sign: Int[Tensor, "slots keys"]
+    weight: Float[Tensor, "slots"]
+    half: Int[Tensor, "slots"]  # 0 or 1: groups are split at random into two halves
+    paired: Bool[Tensor, "slots"]  # one of two slots of its sample, so that signs flip for both or neither
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+    def of(self, chosen: Tensor) -> "Slots":
+        """Some of the slots."""
+        parts = (self.sample, self.query, self.keys, self.sign, self.weight, self.half, self.paired)
+        return Slots(*(part[chosen] for part in parts))
+
+    @property
+    def together(self) -> Bool[Tensor, "slots keys"]:
+        """Keys in the same prompt as their query: only those have attention."""
+        return (self.keys[..., 0] == self.query[:, None, 0]) & (self.sign != 0)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A contrast for one model: token ids and slots."""
+
+    contrast: Contrast
+    prompts: tuple[Encoded, ...]
+    slots: Slots
+
+    @property
+    def labels(self) -> list[str | None]:
+        """The label of every slot."""
+        return [self.contrast.samples[i].label for i in self.slots.sample.tolist()]
+
+
+def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None, seed: int = 0) -> Resolved:
+    """Find every site's token. `negatives` keeps at most so many random negative keys of each sample."""
+    if negatives is not None and negatives < 1:
+        raise KeyholeError(f"negatives must be at least 1, not {negatives}.")
+    prompts = tuple(encode(model, prompt, contrast.bos) for prompt in contrast.prompts)
+    finder = _Finder(model, contrast.prompts, prompts)
+    rng = random.Random(seed)
+    halves = _halves(contrast.samples, rng)
+    rows: list[tuple[int, Where, list[tuple[Where, int]], bool]] = []
+    for number, sample in enumerate(contrast.samples):
+        try:
+            rows += _slots_of(number, sample, finder, rng, negatives)
+        except KeyholeError as error:
+            raise KeyholeError(f"sample {number} of {contrast.name!r}: {error}") from error
+    most = max(len(keys) for _, _, keys, _ in rows)
+    padded = [[*keys, *[((0, 0), 0)] * (most - len(keys))] for _, _, keys, _ in rows]
+    owner = torch.tensor([row[0] for row in rows])
+    weight = torch.tensor([float(sample.weight) for sample in contrast.samples], dtype=torch.float64)
+    slots = Slots(
+        sample=owner,
+        query=torch.tensor([row[1] for row in rows]),
+        keys=torch.tensor([[where for where, _ in keys] for keys in padded]),
+        sign=torch.tensor([[sign for _, sign in keys] for keys in padded]),
+        weight=weight[owner],
+        half=halves[owner],
+        paired=torch.tensor([row[3] for row in rows]),
+    )
+    return Resolved(contrast, prompts, slots)
+
+
+def _slots_of(
+    number: int, sample: Sample, finder: "_Finder", rng: random.Random, negatives: int | None
+) -> list[tuple[int, Where, list[tuple[Where, int]], bool]]:
+    query = finder.one(sample.query)
+    positive, negative = finder.every(sample.positive), finder.every(sample.negative)
+    if both := set(positive) & set(negative):
+        raise KeyholeError(f"token {min(both)[1]} is a positive and a negative key at once.")
+    if negatives is not None and len(negative) > negatives:
+        negative = rng.sample(negative, negatives)
+    plus, minus = [(where, 1) for where in positive], [(where, -1) for where in negative]
+    if sample.negative_query is None:
+        rows = [(number, query, plus + minus, False)]
+    else:
+        rows = [(number, query, plus, True), (number, finder.one(sample.negative_query), minus, True)]
+    for _, (prompt, at), keys, _ in rows:
+        late = [where for where, _ in keys if where[0] == prompt and where[1] > at]
+        if late:
+            raise KeyholeError(f"the key at token {late[0][1]} comes after its query at token {at}.")
+    return rows
+
+
+def _halves(samples: Sequence[Sample], rng: random.Random) -> Int[Tensor, "samples"]:
+    """A random half for every group; a sample without a group is one of its own."""
+    groups = [sample.group if sample.group is not None else number for number, sample in enumerate(samples)]
+    distinct = list(dict.fromkeys(groups))
+    rng.shuffle(distinct)
+    half = {group: int(i >= (len(distinct) + 1) // 2) for i, group in enumerate(distinct)}
+    return torch.tensor([half[group] for group in groups])
+
+
+class _Finder:
+    """Positions of places, with each prompt's token spans read once."""
+
+    def __init__(self, model: "Model", texts: Sequence[Prompt], encoded: Sequence[Encoded]) -> None:
+        self.model, self.texts, self.encoded = model, texts, encoded
+        self.spans: dict[int, list[Span | None]] = {}
+
+    def one(self, site: Site) -> Where:
+        found = self.every((site,))
+        if len(found) != 1:
+            raise KeyholeError(f"{_told(site.place)} is {len(found)} tokens, where one is asked for.")
+        return found[0]
+
+    def every(self, sites: Sequence[Site]) -> list[Where]:
+        found = [(site.prompt, at) for site in sites for at in self._positions(site)]
+        return list(dict.fromkeys(found))
+
+    def _positions(self, site: Site) -> list[int]:
+        place, n = site.place, len(self.encoded[site.prompt].ids)
+        if place.token is not None:
+            if not -n <= place.token < n:
+                raise KeyholeError(f"token {place.token} is outside prompt {site.prompt}, which has {n} tokens.")
+            return [place.token % n]
+        return [self._token_at(site, span) for span in self._characters(site)]
+
+    def _characters(self, site: Site) -> list[Span]:
+        """The spans of characters that a place means."""
+        place, text = site.place, self.texts[site.prompt]
+        if not isinstance(text, str):
+            raise KeyholeError(
+                f"prompt {site.prompt} is token ids: name its tokens by position, not by {_told(place)}."
+            )
+        if place.span is not None:
+            start, end = place.span
+            if not 0 <= start < end <= len(text):
+                raise KeyholeError(f"{_told(place)} is outside prompt {site.prompt}, which has {len(text)} characters.")
+            return [place.span]
+        if not (place.text or place.pattern):
+            raise KeyholeError("an empty text is everywhere: give at least one character.")
+        matches = list(_matches(place, text))
+        if not matches:
+            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {text!r:.80}")
+        if place.nth is None:
+            return matches
+        if not -len(matches) <= place.nth < len(matches):
+            raise KeyholeError(f"{_told(place)} occurs {len(matches)} times in prompt {site.prompt}.")
+        return [matches[place.nth]]
+
+    def _token_at(self, site: Site, span: Span) -> int:
+        if site.prompt not in self.spans:
+            text, ids = str(self.texts[site.prompt]), self.encoded[site.prompt].ids
+            self.spans[site.prompt] = token_spans(self.model, text, ids)
+        found = tokens_in(self.spans[site.prompt], *span)
+        if not found:
+            raise KeyholeError(f"no token covers characters {span[0]} to {span[1]} of prompt {site.prompt}.")
+        return found[-1]
+
+
+def _matches(place: Place, text: str) -> list[Span]:
+    try:
+        pattern = re.compile(re.escape(place.text) if place.text is not None else place.pattern or "")
+    except re.error as error:
+        raise KeyholeError(f"{place.pattern!r} is not a regular expression: {error}.") from error
+    inside = 1 if pattern.groups else 0
+    return [match.span(inside) for match in pattern.finditer(text) if match.start(inside) < match.end(inside)]
+
+
+def _told(place: Place) -> str:
+    if place.token is not None:
+        return f"token {place.token}"
+    if place.span is not None:
+        return f"the span {list(place.span)}"
+    what = repr(place.text) if place.text is not None else f"the pattern {place.pattern!r}"
+    return what if place.nth in (0, None) else f"occurrence {place.nth} of {what}"

@@ -1,0 +1,131 @@
+"""How is a contrast summed up in one pass? By accumulators for every head, over two random halves of the samples.
+
+    C+ = sum_+ q k^T / N+,   C- = sum_- q k^T / N-,   dC = C+ - C-                    [d_head, d_head] per head
+
+The keys of a query are summed first, then one outer product per query. Sums of q and of k give the means: uncentred,
+any difference of mean keys adds the rank-one term mu_q (mu_k+ - mu_k-)^T, whose share of dC is always reported.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+
+Centre = Literal["none", "each", "pooled"]
+Balance = Literal["pairs", "prompts"]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """One layer's sums, by side (0 positive, 1 negative) and half."""
+
+    qk: Float[Tensor, "sides halves heads d_query d_key"]
+    q: Float[Tensor, "sides halves heads d_query"]
+    k: Float[Tensor, "sides halves kv_heads d_key"]
+    pairs: Float[Tensor, "sides halves"]  # weights of pairs
+    queries: Float[Tensor, "halves"]  # weights of samples
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(
+            self.qk + other.qk,
+            self.q + other.q,
+            self.k + other.k,
+            self.pairs + other.pairs,
+            self.queries + other.queries,
+        )
+
+    def of_half(self, half: int) -> "Sums":
+        """The sums over one half, as if it were all."""
+        keep = torch.arange(2, device=self.pairs.device) == half
+        return Sums(
+            self.qk * keep[:, None, None, None],
+            self.q * keep[:, None, None],
+            self.k * keep[:, None, None],
+            self.pairs * keep,
+            self.queries * keep,
+        )
+
+
+def tally(
+    q: Float[Tensor, "slots heads d_query"],
+    k: Float[Tensor, "slots keys kv_heads d_key"],
+    sign: Int[Tensor, "slots keys"],
+    weight: Float[Tensor, "slots"],
+    half: Int[Tensor, "slots"],
+) -> Sums:
+    """Sum up some slots."""
+    grouped = by_kv_head(q, k.shape[2])
+    qk, q_sum, k_sum, pairs = [], [], [], []
+    for side in (1, -1):
+        for part in (0, 1):
+            mine = (sign == side) * (weight * (half == part)).to(k.dtype)[:, None]
+            keys = torch.einsum("nk,nkad->nad", mine, k)
+            qk.append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1).double())
+            q_sum.append((mine.sum(1)[:, None, None] * q).sum(0).double())
+            k_sum.append(keys.sum(0).double())
+            pairs.append(mine.double().sum())
+    by_half = torch.stack([_queries(sign, weight * (half == part)) for part in (0, 1)])
+    qk_, q_, k_, pairs_ = (torch.stack(parts).view(2, 2, *parts[0].shape) for parts in (qk, q_sum, k_sum, pairs))
+    return Sums(qk_, q_, k_, pairs_, by_half)
+
+
+def by_kv_head(q: Float[Tensor, "slots heads d"], kv_heads: int) -> Float[Tensor, "slots kv_heads group d"]:
+    """Queries by the KV head that they read."""
+    return q.view(q.shape[0], kv_heads, q.shape[1] // kv_heads, q.shape[2])
+
+
+def _queries(sign: Int[Tensor, "slots keys"], weight: Float[Tensor, "slots"]) -> Tensor:
+    """Samples counted once: by the slot that has their positives."""
+    return (weight * (sign == 1).any(1)).double().sum()
+
+
+def contrast_matrix(
+    sums: Sums, *, centre: Centre = "none", balance: Balance = "pairs"
+) -> Float[Tensor, "heads d_query d_key"]:
+    """The contrast dC of every head of a layer.
+
+    `balance="pairs"` averages each side over its pairs; `prompts` divides both by the number of samples, as the
+    authors' filter-head code does, which weights a side by how many keys it has. `centre="each"` takes each side's
+    means away, `pooled` the mean of both sides'; they differ only where the sides have different queries.
+    """
+    check_choices(centre, balance)
+    _require_sides(sums)
+    qk, q, k, pairs = (part.sum(1) for part in (sums.qk, sums.q, sums.k, sums.pairs))  # both halves: [sides, ...]
+    per_key = pairs if balance == "pairs" else sums.queries.sum().expand(2)
+    C = qk / per_key[:, None, None, None]
+    mu_q = q / pairs[:, None, None]
+    mu_k = (k / per_key[:, None, None]).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    if centre == "each":
+        C = C - mu_q[..., None] * mu_k[..., None, :]
+    elif centre == "pooled":
+        centre_q, centre_k = mu_q.mean(0), mu_k.mean(0)
+        C = C - centre_q[:, :, None] * mu_k[..., None, :] - mu_q[..., None] * centre_k[:, None, :]
+    return C[0] - C[1]
+
+
+def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
+    """Which share of the uncentred dC is the rank-one term of means, mu_q+ mu_k+^T - mu_q- mu_k-^T?
+
+    1 - |dC - M|^2 / |dC|^2: one if the contrast is a mere mean shift, zero or less if means do not explain it.
+    """
+    whole = contrast_matrix(sums, balance=balance)
+    left = contrast_matrix(sums, centre="each", balance=balance)
+    return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
+
+
+def check_choices(centre: str, balance: str) -> None:
+    """Refuse a centring or a balance that does not exist."""
+    if centre not in ("none", "each", "pooled"):
+        raise KeyholeError(f"there is no centring {centre!r}: choose none, each or pooled.")
+    if balance not in ("pairs", "prompts"):
+        raise KeyholeError(f"there is no balance {balance!r}: choose pairs or prompts.")
+
+
+def _require_sides(sums: Sums) -> None:
+    for side, name in enumerate(("positive", "negative")):
+        if float(sums.pairs[side].sum()) == 0:
+            raise KeyholeError(f"there are no {name} pairs among the chosen samples: choose more of them.")

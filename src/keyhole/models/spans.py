@@ -1,0 +1,32 @@
+"""Which characters of a prompt is each token? For naming tokens by where they stand in the text."""
+
+from typing import TYPE_CHECKING
+
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Span = tuple[int, int]
+
+
+def token_spans(model: "Model", text: str, token_ids: tuple[int, ...]) -> list[Span | None]:
+    """(start, end) of every token of a prompt made from this text; None for what the tokenizer put in front."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise KeyholeError(f"{model.name} has no tokenizer: name tokens by position.")
+    if not getattr(tokenizer, "is_fast", False):
+        raise KeyholeError(f"the tokenizer of {model.name} does not say where its tokens stand: name them by position.")
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    before = len(token_ids) - len(encoded.input_ids)
+    if before < 0 or tuple(encoded.input_ids) != tuple(token_ids[before:]):
+        raise KeyholeError("these token ids are not those of this text.")
+    return [None] * before + [tuple(span) for span in encoded.offset_mapping]
+
+
+def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:
+    """The tokens that cover some of these characters.
+
+    Many tokenizers count a leading space to its word, so spans overlap rather than agree.
+    """
+    return [t for t, span in enumerate(spans) if span is not None and span[0] < end and span[1] > start]
