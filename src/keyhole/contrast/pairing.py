@@ -1,10 +1,11 @@
 """Between which two keys is attention moved? One head's original and target key, for every sample.
 
-The original is the positive key that the head attends most; the target is a random negative key, the same for every
-head and condition, so that conditions can be compared sample by sample.
+The original is the positive key that the head attends most (or the first one, for all heads alike); the target is a
+random negative key, the same for every head and condition, so that conditions can be compared sample by sample.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,6 +18,8 @@ from keyhole.contrast.samples import LayerSamples
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule
 
+Original = Literal["attended", "first"]
+
 
 @dataclass(frozen=True)
 class Pairing:
@@ -25,10 +28,18 @@ class Pairing:
     slots: Int[Tensor, "samples"]  # into the collected slots
     positive: Bool[Tensor, "samples keys"]
     target: Int[Tensor, "samples"]
+    orig: Int[Tensor, "samples"] | None = None  # None: the positive key that each head attends most
+
+    def first(self, n: int) -> "Pairing":
+        """The first samples only."""
+        orig = None if self.orig is None else self.orig[:n]
+        return Pairing(self.slots[:n], self.positive[:n], self.target[:n], orig)
 
 
-def pair_keys(collected: Collected, *, half: int | None = None, seed: int = 0) -> Pairing:
+def pair_keys(collected: Collected, *, half: int | None = None, orig: Original = "attended", seed: int = 0) -> Pairing:
     """A random negative key of the query's own prompt as every sample's target."""
+    if orig not in ("attended", "first"):
+        raise KeyholeError(f"the original key is 'attended' or 'first', not {orig!r}.")
     slots = collected.slots
     positive, negative = (slots.together & (slots.sign == side) for side in (1, -1))
     chosen = choose(collected, half=half)
@@ -42,7 +53,8 @@ def pair_keys(collected: Collected, *, half: int | None = None, seed: int = 0) -
         slots.sign.shape, generator=generator
     )  # for all slots, so that a half draws what the whole draws
     target = drawn.masked_fill(~negative, -1.0).argmax(1)
-    return Pairing(chosen, positive[chosen], target[chosen])
+    at = slots.keys[..., 1].masked_fill(~positive, 1 << 30).argmin(1) if orig == "first" else None
+    return Pairing(chosen, positive[chosen], target[chosen], None if at is None else at[chosen])
 
 
 @dataclass(frozen=True)
@@ -80,7 +92,10 @@ def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
     logits, scores = samples.logits(), samples.scores()  # [samples, keys, heads]
     device = logits.device
     n, _, heads = logits.shape
-    best = logits.masked_fill(~pairing.positive.to(device)[..., None], float("-inf")).argmax(1)
+    if pairing.orig is None:
+        best = logits.masked_fill(~pairing.positive.to(device)[..., None], float("-inf")).argmax(1)
+    else:
+        best = pairing.orig.to(device)[:, None].expand(-1, heads)
     where = best, pairing.target.to(device)[:, None].expand(-1, heads)
     row, head = torch.arange(n, device=device)[:, None], torch.arange(heads, device=device)[None]
     framed, kv = samples.keys, head // samples.group

@@ -40,11 +40,12 @@ def swap_effects(
             for head in (head for head in bases if head[0] == layer):
                 collected.check_head(head)
                 two = two_keys(collected.layer(layer).of(pairing.slots), pairing) if two is None else two
-                made[head] = _conditions(_swap(two, head[1]), bases[head], two.q.shape[-1], draws=draws, seed=seed)
+                made[head] = _conditions(swap(two, head[1]), bases[head], two.q.shape[-1], draws=draws, seed=seed)
     return {head: made[head] for head in bases}
 
 
-def _swap(two: TwoKeys, head: int) -> Edit:
+def swap(two: TwoKeys, head: int) -> Edit:
+    """The edit that swaps coordinates of one head's two keys."""
     difference = two.framed[1][:, head] - two.framed[0][:, head]
     q_o, q_t = two.seen[0][:, head], two.seen[1][:, head]
     score_o, score_t = two.scores[0][:, head], two.scores[1][:, head]

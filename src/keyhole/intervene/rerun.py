@@ -74,8 +74,11 @@ class Rerun:
         return record.weights([head], range(len(run)))[0]
 
 
-def rerun(run: "Run", copies: Sequence[Edits]) -> Rerun:
-    """Run edited copies of a prompt in one batch, from the first changed layer on."""
+def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Rerun:
+    """Run edited copies of a prompt in one batch, from the first changed layer on.
+
+    Without `all_logits` only those of the last token are sure to be there.
+    """
     start = min(min(edits.first_layer for edits in copies), len(run.layers) - 1)
     seen: dict[tuple[int, int, int], Tensor] = {}
 
@@ -89,7 +92,7 @@ def rerun(run: "Run", copies: Sequence[Edits]) -> Rerun:
             _edit_heads(stack, run, layers[layer], here, seen)
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
-    return Rerun(capture(run.model.hf, run.model.family, ids, prepare), seen)
+    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen)
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:
