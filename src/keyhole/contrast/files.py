@@ -29,7 +29,7 @@ def read_contrast(path: str | Path) -> Contrast:
         raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
     name, bos = path.stem, None
     prompts: dict[Any, int] = {}
-    samples = []
+    samples: list[Sample] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

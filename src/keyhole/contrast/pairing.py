@@ -69,6 +69,9 @@ class TwoKeys:
     framed: tuple[Float[Tensor, "samples heads d_head"], Float[Tensor, "samples heads d_head"]]  # k in the frame
     scores: tuple[Float[Tensor, "samples heads"], Float[Tensor, "samples heads"]]
     bias: tuple[Float[Tensor, "samples heads"], Float[Tensor, "samples heads"]] | None
+    visible: tuple[
+        Bool[Tensor, "samples heads"], Bool[Tensor, "samples heads"]
+    ]  # a window may hide a key in some layers
     rest: Float[Tensor, "samples heads"]  # logsumexp of all other logits of the row
     rule: AttentionRule
 
@@ -82,9 +85,10 @@ class TwoKeys:
 
     def _logits(self, head: int, scores: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         orig, target = (self.rule.cap(score) for score in scores)
-        if self.bias is None:
-            return orig, target
-        return orig + self.bias[0][:, head], target + self.bias[1][:, head]
+        if self.bias is not None:
+            orig, target = orig + self.bias[0][:, head], target + self.bias[1][:, head]
+        hidden = ~self.visible[0][:, head], ~self.visible[1][:, head]
+        return orig.masked_fill(hidden[0], float("-inf")), target.masked_fill(hidden[1], float("-inf"))
 
 
 def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
@@ -99,6 +103,7 @@ def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
     where = best, pairing.target.to(device)[:, None].expand(-1, heads)
     row, head = torch.arange(n, device=device)[:, None], torch.arange(heads, device=device)[None]
     framed, kv = samples.keys, head // samples.group
+    visible_positive = samples.visible & pairing.positive.to(device)  # if none is, argmax has picked just any key
     others = logits.clone()
     for key in where:
         others[row, key, head] = float("-inf")
@@ -118,6 +123,7 @@ def two_keys(samples: LayerSamples, pairing: Pairing) -> TwoKeys:
         framed=both(framed, kv),
         scores=both(scores, head),
         bias=None if samples.bias is None else both(samples.bias, head),
+        visible=(visible_positive[row, where[0]], samples.visible[row, where[1]]),
         rest=torch.cat([others, samples.rest[:, None]], dim=1).logsumexp(1),
         rule=samples.rule,
     )
