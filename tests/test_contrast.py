@@ -239,7 +239,7 @@ def test_unions_count_overlaps_once(boxes: Collected) -> None:
     feature = find_features(boxes, permutations=0).of((1, 6), 3)
     twin = dataclasses.replace(feature, name="twin")
     bases = key_bases([feature, twin])
-    assert list(bases) == ["boxes", "twin", "boxes + twin"] and bases["boxes + twin"].shape == (16, 3)
+    assert list(bases) == ["boxes", "twin", "both"] and bases["both"].shape == (16, 3)
     effects = swap_effects(boxes, {(1, 6): bases})[1, 6]
     assert effects[3].shift == pytest.approx(effects[1].shift)
     with pytest.raises(KeyholeError, match="same name"):

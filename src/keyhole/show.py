@@ -76,7 +76,12 @@ def error(message: str) -> None:
 
 def as_json(record: dict[str, Any]) -> None:
     """A record on standard output, as JSON (NaN and infinity as null)."""
-    print(json.dumps(_finite(record), ensure_ascii=False, indent=2))
+    print(json_text(record))
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """A record as JSON (NaN and infinity as null)."""
+    return json.dumps(_finite(record), ensure_ascii=False, indent=2)
 
 
 # -- check ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.circuits import explain, trace, verify
+from keyhole.cli.contrast import contrast
 from keyhole.cli.look import channels, check, heads
 from keyhole.errors import KeyholeError
 
@@ -17,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, check):
+for command in (heads, channels, explain, trace, verify, contrast, check):
     app.command()(command)
 
 

@@ -104,7 +104,7 @@ def _bases(named: Sequence[tuple[str, Tensor]]) -> dict[str, Tensor]:
     if len(bases) < len(named):
         raise KeyholeError(f"two features have the same name: {', '.join(name for name, _ in named)}.")
     if len(named) > 1:
-        bases[" + ".join(bases)] = union([basis for _, basis in named])
+        bases["both" if len(named) == 2 else "together"] = union([basis for _, basis in named])
     return bases
 
 

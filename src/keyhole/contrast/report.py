@@ -1,0 +1,156 @@
+"""How does a study read? As the rows of a few tables, and as plain data for JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from keyhole.contrast.answers import AnswerEffects
+from keyhole.contrast.moves import Effect
+from keyhole.contrast.study import Head, Study
+
+HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">explained", ">share", ">p")
+SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
+LEGEND = """ranks: 99 % energy / permutation null / split halves
+mean shift: share of the contrast that is a difference of mean keys
+right: attention on the right keys; gap: their held-out logits minus the others'
+explained: what of the gap passes through the feature; p: corrected over all heads"""
+SWAPS_LEGEND = """right, target: attention after the swap; moved: from right to target
+normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval)"""
+
+
+def label(head: Head) -> str:
+    """A head as it is written everywhere."""
+    return f"{head[0]}.{head[1]}"
+
+
+def head_rows(study: Study) -> list[tuple[str, ...]]:
+    """Every selected head and feature: ranks, mean shift, attention, explained gap."""
+    attention = {row.head: row for row in study.attention}
+    rows: list[tuple[str, ...]] = []
+    for head in study.selected:
+        for name, features in study.features.items():
+            score = next(score for score in study.ranking[name] if score.head == head)
+            at = features.at(head)
+            rows.append(
+                (
+                    label(head),
+                    name,
+                    "/".join(ranks_of(study, name, head)),
+                    f"{float(features.mean_shift[at]):.2f}",
+                    f"{attention[head].positive:.2f}",
+                    f"{score.gap:.2f}",
+                    f"{score.explained:.2f}",
+                    f"{score.share:.2f}",
+                    f"{score.p_corrected:.3f}",
+                )
+            )
+    return rows
+
+
+def ranks_of(study: Study, name: str, head: Head) -> tuple[str, str, str]:
+    """The three ranks as text; - where there was no permutation."""
+    features = study.features[name]
+    at = features.at(head)
+    null = "-" if features.null is None else str(int(features.null[at]))
+    halves = "-" if features.halves is None else str(int(features.halves[at]))
+    return str(int(features.energy[at])), null, halves
+
+
+def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
+    """Every condition of some heads."""
+    rows: list[tuple[str, ...]] = []
+    for head, conditions in effects.items():
+        for effect in conditions:
+            control = effect.random == effect.random
+            low, high = effect.interval
+            rows.append(
+                (
+                    head,
+                    effect.name,
+                    str(effect.rank) if effect.rank or effect.name == "none" else "",
+                    f"{effect.orig:.2f}",
+                    f"{effect.target:.2f}",
+                    f"{effect.shift:.3f}",
+                    f"{effect.random:.3f}" if control else "",
+                    f"{effect.normalised:.2f} [{low:.2f}, {high:.2f}]" if control else "",
+                )
+            )
+    return rows
+
+
+def answers_heading(answers: AnswerEffects) -> str:
+    """What the table of answers shows."""
+    return (
+        f"The answer, between the right key's token and the target's, in {answers.samples} prompts run again with "
+        f"edited keys ({100 * answers.right:.0f} % right before).\nAttention in these passes equals the analytic one "
+        f"within {answers.largest_miss:.0e}."
+    )
+
+
+def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
+    """The swaps of the selected heads."""
+    return {label(head): study.swaps[head] for head in study.selected}
+
+
+def summary(study: Study) -> str:
+    """What was run, in a line or two."""
+    fits = ", ".join(f"{name} {features.samples}" for name, features in study.features.items())
+    frame = study.test.frame.replace("_", "-")
+    text = (
+        f"{study.model}: samples {fits}; tested on {len(study.test.slots) if study.half is None else 'the other half'}"
+    )
+    text += f". Frame {frame}, ranks by {study.rank}."
+    if not study.passed:
+        text += "\nNo head passes the selection; these three attend most to the right keys."
+    return text
+
+
+def record(study: Study) -> dict[str, Any]:
+    """The whole study as plain data: every head, every number."""
+    heads = []
+    for row in study.attention:
+        scores = {name: next(s for s in ranking if s.head == row.head) for name, ranking in study.ranking.items()}
+        heads.append(
+            {
+                **asdict(row),
+                "head": label(row.head),
+                "ratio": row.ratio,
+                "selected": row.head in study.selected,
+                "features": {name: _feature(study, name, row.head, scores[name]) for name in study.features},
+                "swaps": [asdict(effect) for effect in study.swaps[row.head]],
+            }
+        )
+    answers = None if study.answers is None else asdict(study.answers)
+    return {
+        "model": study.model,
+        "frame": study.test.frame,
+        "rank_rule": study.rank,
+        "samples": {name: features.samples for name, features in study.features.items()},
+        "selected": [label(head) for head in study.selected],
+        "selection_passed": study.passed,
+        "heads": heads,
+        "answers": answers,
+    }
+
+
+def _feature(study: Study, name: str, head: Head, score: Any) -> dict[str, Any]:
+    features = study.features[name]
+    at = features.at(head)
+    optional = {
+        "null": None if features.null is None else int(features.null[at]),
+        "halves": None if features.halves is None else int(features.halves[at]),
+        "p_largest": None if features.p is None else float(features.p[at]),
+        "threshold": None if features.threshold is None else float(features.threshold[at]),
+    }
+    return {
+        "energy": int(features.energy[at]),
+        **optional,
+        "mean_shift": float(features.mean_shift[at]),
+        "singular_values": features.S[at].tolist(),
+        "rank": score.rank,
+        "gap": score.gap,
+        "explained": score.explained,
+        "share": score.share,
+        "z": score.z,
+        "p": score.p,
+        "p_corrected": score.p_corrected,
+    }

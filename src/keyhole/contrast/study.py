@@ -1,0 +1,135 @@
+"""Which heads use these features, and does attention follow them? A whole study, from contrasts to interventions.
+
+Features come from the `fits`, everything else from `test` samples that they have not seen: the heads that look at the
+right keys, the explained logit gap, swaps in every head, and the answer's reaction when some heads are edited.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from keyhole.contrast.answers import AnswerEffects, answer_effects
+from keyhole.contrast.collect import Collected, Progress, collect
+from keyhole.contrast.features import Feature, Features, RankRule, find_features
+from keyhole.contrast.frames import Frame
+from keyhole.contrast.moves import Effect
+from keyhole.contrast.pairing import pair_keys
+from keyhole.contrast.ranking import HeadScore, rank_heads
+from keyhole.contrast.selection import HeadAttention, Rule, head_attention, select_heads
+from keyhole.contrast.sites import Contrast
+from keyhole.contrast.sums import Balance, Centre
+from keyhole.contrast.swaps import key_bases, swap_effects
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Head = tuple[int, int]
+Stage = Callable[[str], AbstractContextManager[Progress]]
+
+
+@contextmanager
+def quiet(what: str) -> Iterator[Progress]:
+    """No progress is shown."""
+    yield lambda done, total: None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How heads are chosen; see `select_heads`."""
+
+    by: Rule = "accuracy"
+    at_least: float = 0.3
+    top: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything that was found."""
+
+    model: str
+    rank: RankRule | int
+    half: int | None  # of the test samples: 1 if features come from the other half of the same contrast
+    features: dict[str, Features] = field(repr=False)
+    fits: dict[str, Collected] = field(repr=False)
+    test: Collected = field(repr=False)
+    attention: tuple[HeadAttention, ...] = field(repr=False)  # every head
+    selected: tuple[Head, ...]
+    passed: bool  # did the selected heads pass the selection, or are they only the best of those that did not?
+    ranking: dict[str, tuple[HeadScore, ...]] = field(repr=False)
+    swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head
+    answers: AnswerEffects | None = field(repr=False)
+
+    def of(self, head: Head) -> list[Feature]:
+        """The features of one head, in the order given, at the study's rank."""
+        return [features.of(head, self.rank) for features in self.features.values()]
+
+
+def study(
+    model: "Model",
+    fits: Mapping[str, Contrast],
+    test: Contrast | None = None,
+    *,
+    heads: Sequence[Head] | None = None,
+    select: Selection | None = None,
+    rank: RankRule | int = "null",
+    frame: Frame = "post_rope",
+    centre: Centre = "none",
+    balance: Balance = "pairs",
+    negatives: int | None = None,
+    permutations: int = 200,
+    draws: int = 10,
+    answers: int = 32,
+    seed: int = 0,
+    stage: Stage = quiet,
+) -> Study:
+    """Find features and test them. Without `test`, one half of the samples makes the feature, the other tests it.
+
+    `heads` replaces the selection; `answers` is the number of prompts that are run again with edits (0: none).
+    """
+    if not fits or (test is None and len(fits) > 1):
+        raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
+    options = {"frame": frame, "negatives": negatives, "seed": seed}
+    collected: dict[str, Collected] = {}
+    for name, contrast in fits.items():
+        with stage(f"Running {name}") as progress:
+            collected[name] = collect(model, contrast, progress=progress, **options)  # type: ignore[arg-type]
+    tested, half = next(iter(collected.values())), 1
+    if test is not None:
+        with stage("Running the test") as progress:
+            tested, half = collect(model, test, progress=progress, **options), None  # type: ignore
+    for head in heads or ():
+        tested.check_head(head)
+    found = {}
+    for name, one in collected.items():
+        with stage(f"Decomposing {name}") as progress:
+            half_of_fit = 0 if half == 1 else None
+            how = {"centre": centre, "balance": balance, "permutations": permutations, "seed": seed}
+            features = find_features(one, half=half_of_fit, progress=progress, **how)  # type: ignore[arg-type]
+            found[name] = replace(features, name=name)
+    table = head_attention(tested, half=half)
+    chosen, passed = _choose(table, heads, select or Selection())
+    ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
+    bases = {row.head: key_bases([f.of(row.head, rank) for f in found.values()]) for row in table}
+    with stage("Swapping keys in every head"):
+        swaps = swap_effects(tested, bases, pairing=pair_keys(tested, half=half, seed=seed), draws=draws, seed=seed)
+    reaction = None
+    if answers:
+        with stage("Running edited prompts") as progress:
+            edited = {head: bases[head] for head in chosen}
+            reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)
+    return Study(model.name, rank, half, found, collected, tested, table, chosen, passed, ranking, swaps, reaction)
+
+
+def _choose(
+    table: Sequence[HeadAttention], heads: Sequence[Head] | None, select: Selection
+) -> tuple[tuple[Head, ...], bool]:
+    """The heads asked for, those that pass, or (none passing) the three that look best at the right keys."""
+    if heads:
+        return tuple(heads), True
+    passed = select_heads(tuple(table), by=select.by, at_least=select.at_least, top=select.top)
+    if passed:
+        return tuple(row.head for row in passed), True
+    best = sorted(table, key=lambda row: -row.positive)
+    return tuple(row.head for row in best[:3]), False

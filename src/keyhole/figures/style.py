@@ -1,0 +1,113 @@
+"""How do all figures look alike? Colours, blank figures, tidy axes, saving; matplotlib's global state is untouched."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from keyhole.errors import KeyholeError
+
+BLUE, RED, GREY, INK, FAINT = "#3465a4", "#cc4b37", "#9a9a96", "#333333", "#d9d9d6"
+# Chosen greedily for the largest distance in CIELAB to all colours before, as seen with normal, red-blind and
+# green-blind eyes: prefixes are good palettes too.
+PALETTE = (
+    *("#3465a4", "#e08a1e", "#3fb38f", "#9c1f4f", "#6cc5ee", "#872d00", "#d2c378"),
+    *("#8796ff", "#69005a", "#a5784b", "#008796", "#002d87", "#69d2d2"),
+)
+SUFFIXES = (".png", ".svg", ".pdf")
+_DPI = 160
+_LETTERS = 10.5  # of a title, per inch
+
+
+class HouseFigure(Figure):
+    """A Figure that a notebook shows by itself: pyplot, which would do so, keeps global state."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png", dpi=_DPI)
+        return buffer.getvalue()
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure, in inches, whose parts make room for each other."""
+    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.04, hspace=0.04)
+    return HouseFigure(figsize=(width, height), layout=layout, facecolor="white")
+
+
+def tidy(axis: Any, title: str = "", *, x: str = "", y: str = "") -> None:
+    """Light spines, left-hand title, labels: every two-dimensional panel goes through here."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set(color=INK, linewidth=0.8)
+    axis.tick_params(colors=INK, labelsize=9, width=0.8)
+    axis.set_title(title, loc="left", fontsize=10.5, color="black")
+    axis.set_xlabel(x, fontsize=10)
+    axis.set_ylabel(y, fontsize=10)
+    axis.set_axisbelow(True)
+
+
+def heading(figure: Figure, title: str) -> None:
+    """A title above several panels, aligned with their left edge."""
+    figure.suptitle(wrapped(figure, title), x=0.01, ha="left", fontsize=11.5)
+
+
+def wrapped(figure: Figure, title: str, room: float = 1.0) -> str:
+    """The title in lines that fit into this share of the figure's width: text that is too long would be cut off."""
+    return fill(title, max(12, int(_LETTERS * room * figure.get_figwidth())))
+
+
+def legend(figure: Figure, handles: Sequence[Any], *, columns: int = 1, beneath: bool = False) -> None:
+    """A legend outside the panels, to the right or beneath: it hides no data however many entries it has."""
+    look: dict[str, Any] = {"frameon": False, "fontsize": 9, "handletextpad": 0.4, "columnspacing": 1.2}
+    if beneath:
+        figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, **look)
+    else:
+        figure.legend(handles=list(handles), loc="outside right center", ncols=columns, **look)
+
+
+def colours(n: int, *, ordered: bool = False) -> list[str]:
+    """Which n colours tell n things apart? A palette, or for ordered things a ramp from dark to light.
+
+    >>> colours(2)
+    ['#3465a4', '#e08a1e']
+    """
+    if ordered:  # the ramp stops before its pale end, which vanishes on white paper
+        ramp = colormaps["viridis"]
+        return [to_hex(ramp(0.92 * i / max(n - 1, 1))) for i in range(n)]
+    if n > len(PALETTE):
+        raise KeyholeError(
+            f"{n} colours were asked for, but no more than {len(PALETTE)} can be told apart: merge some labels, draw "
+            "fewer, or, where labels have an order, pass ordered=True."
+        )
+    return list(PALETTE[:n])
+
+
+def plain(text: str) -> str:
+    r"""The text of a token as a label: visible line breaks, no mathematics between dollar signs.
+
+    >>> print(plain("$a$ \n"))
+    \$a\$ ↵
+    """
+    return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥").replace("$", r"\$")
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Where is the figure now? Written as png, svg or pdf, by the suffix of the path."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise KeyholeError(
+            f"cannot save a figure as {path.name!r}: the suffix decides the format; end the name in "
+            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}."
+        )
+    if not path.parent.is_dir():
+        raise KeyholeError(f"cannot save {path.name!r}: there is no folder {str(path.parent)!r}; make it first.")
+    # Dates in files would make equal figures differ.
+    dates: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    figure.savefig(path, dpi=_DPI, metadata=dates.get(suffix, {}))
+    return path
