@@ -1,5 +1,6 @@
 """The task generators: deterministic, inside the vocabulary, roles where they say, the held-out line kept."""
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks import TASKS, boxes, documents, filler, greater_than, ioi, lists, pronouns, vocabulary
-from keyhole.tasks.example import pieces
+from keyhole.tasks.boxes import counterfactual
+from keyhole.tasks.example import Example, pieces
 from keyhole.tasks.filler import WORDINGS as FILLER_WORDINGS
 from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
 from keyhole.tasks.ioi import ioi_combination
@@ -122,6 +124,72 @@ def test_lists_keep_their_order() -> None:
     assert all(e.answer == e.word(f"{e.word('CATEGORY')}_2") for e in given)
 
 
+def _digest(examples: list[Example]) -> str:
+    rows = [
+        (e.task, e.text, e.answer, e.wrong, e.answers, sorted(e.roles.items()), e.template, e.continuation)
+        for e in examples
+    ]
+    return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]
+
+
+def test_what_the_organism_was_trained_on_does_not_change() -> None:
+    four = boxes(50, 1, n_boxes=4, things=["jam", "knife", "spoon", "cup"], letters="ABCD")
+    assert _digest(boxes(200, 3) + boxes(50, 3, held_out=True) + four) == "242b0e1b1e60007b"
+    given = lists(50, 1, n_items=8, category="fruits", given=2)
+    assert _digest(lists(200, 3) + lists(50, 3, held_out=True) + given) == "56dce7c2b1989e98"
+    assert hashlib.sha256(repr(documents(100, 3)).encode()).hexdigest()[:16] == "6f0a93882616782c"
+
+
+@pytest.mark.parametrize("wording", ["plain", "instruct"])
+def test_a_fixed_query_is_asked_at_every_place(wording: str) -> None:
+    examples = boxes(200, 1, n_boxes=4, query="jam", wording=wording, held_out=None)
+    assert {e.word("QUERY") for e in examples} == {"jam"}
+    assert {e.template for e in examples} == {f"4-{i}" for i in range(4)}
+    for e in examples:
+        told = {e.word(f"item_{i}"): e.word(f"box_{i}") for i in range(4)}
+        assert len(told) == 4 and told["jam"] == e.answer == e.word("BOX")
+        assert e.word("END") == "Box" and e.roles["END"][1] == len(e.text)
+
+
+def test_the_instruct_wordings() -> None:
+    [e] = boxes(1, n_boxes=3, things=["jam", "knife", "cup"], letters="ABC", wording="instruct")
+    item, box = [e.word(f"item_{i}") for i in range(3)], [e.word(f"box_{i}") for i in range(3)]
+    assert e.text == (
+        f"The {item[0]} is in Box {box[0]}, the {item[1]} is in Box {box[1]}, and the {item[2]} is in Box {box[2]}. "
+        f"Respond in one word, only the answer and nothing else: Which box is the {e.word('QUERY')} in? Box"
+    )
+    [e] = lists(1, per_category=1, categories=("fruits", "colors"), wording="instruct")
+    assert e.text == (
+        f"Here is a list:\n- {e.word('item_0')}\n- {e.word('item_1')}\nRespond in single words, only the answers and "
+        f"nothing else: What are the {e.word('CATEGORY')} in the list? Answer:"
+    )
+
+
+@pytest.mark.parametrize("wording", ["plain", "instruct"])
+def test_a_counterfactual_changes_two_mentions_and_nothing_else(wording: str) -> None:
+    for e in boxes(80, 1, wording=wording, held_out=None):
+        changed = counterfactual(e, "marmalade")
+        assert changed.text == e.text.replace(f" {e.word('QUERY')} ", " marmalade ")
+        assert changed.text.count("marmalade") == 2
+        assert e.word("QUERY") not in pieces(changed.text + changed.continuation)
+        same = [name for name in e.roles if e.word(name) != e.word("QUERY")]
+        assert {name: changed.word(name) for name in same} == {name: e.word(name) for name in same}
+        assert {changed.word(name) for name in e.roles if name not in same} == {"marmalade"}
+        assert (changed.answer, changed.wrong, changed.template) == (e.answer, e.wrong, e.template)
+        assert counterfactual(changed, e.word("QUERY")) == e
+
+
+def test_lists_with_as_many_of_each_category() -> None:
+    five = ("animals", "fruits", "liquids", "vehicles", "countries")
+    examples = lists(100, per_category=5, categories=five, wording="instruct")
+    assert {e.word("CATEGORY") for e in examples} == set(five)
+    for e in examples:
+        assert len(e.answers) == 5 and e.word("item_24") and "item_25" not in e.roles
+        for name in five:
+            assert {e.word(f"{name}_{i}") for i in range(5)} <= set(CATEGORIES[name])
+    assert len({e.text for e in examples}) == 100
+
+
 def test_filler_and_documents_stay_inside_the_vocabulary_and_the_line() -> None:
     known = set(vocabulary())
     sentences = filler(4000, 1)
@@ -147,6 +215,15 @@ def test_filler_and_documents_stay_inside_the_vocabulary_and_the_line() -> None:
         lambda: boxes(1, n_boxes=10),
         lambda: lists(1, category="planets"),
         lambda: lists(1, given=9),
+        lambda: lists(1, wording="formal"),
+        lambda: lists(1, per_category=9),
+        lambda: lists(1, per_category=2, n_items=4),
+        lambda: lists(1, categories=["fruits"]),
+        lambda: lists(1, category="colors", categories=["fruits", "animals"]),
+        lambda: boxes(1, wording="formal"),
+        lambda: boxes(1, n_boxes=3, things=["jam", "cup"], query="jam"),
+        lambda: counterfactual(boxes(1, n_boxes=2, things=["jam", "cup"])[0], "jam"),
+        lambda: counterfactual(lists(1)[0], "jam"),
         lambda: pronouns(1, names=["River"]),
     ],
 )

@@ -22,6 +22,7 @@ from keyhole.contrast.files import read_contrast
 from keyhole.contrast.lists import lists_contrast, lists_test
 from keyhole.contrast.sites import Contrast
 from keyhole.contrast.study import Selection, Study, study
+from keyhole.contrast.sweep import RankRow, sweep_ranks
 from keyhole.errors import KeyholeError
 from keyhole.models.model import Model
 
@@ -34,7 +35,7 @@ def contrast(
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
     tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
-    boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 5,
+    boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 9,
     per_category: Annotated[int, typer.Option(min=1, help="Items of each category in a list.")] = 2,
     wording: Annotated[str, typer.Option(help="plain (the organism's) or instruct (the paper's).")] = "plain",
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Put prompts into the chat template.")] = False,
@@ -49,6 +50,9 @@ def contrast(
     draws: Annotated[int, typer.Option(min=1, help="Random subspaces beside each feature.")] = 10,
     answers: Annotated[int, typer.Option(min=0, help="Prompts run again with edited keys.")] = 32,
     seed: Annotated[int, typer.Option(help="Of prompts, halves, permutations and controls.")] = 0,
+    sweep: Annotated[
+        str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
     umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
     revision: RevisionOption = None,
@@ -67,6 +71,8 @@ def contrast(
 
         keyhole contrast boxes --feature lexical
 
+        keyhole contrast boxes --sweep 2,3,5,7,9 --out boxes
+
         keyhole contrast lists --out lists
 
         keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
@@ -74,6 +80,8 @@ def contrast(
         keyhole contrast samples.jsonl --head 1.6 --rank energy
     """
     _choice("--feature", feature, ("order", "lexical", "both"))
+    if sweep is not None and what != "boxes":
+        raise KeyholeError("--sweep is for boxes: lists and files have no number of entities to vary.")
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
     if what == "boxes":
@@ -102,11 +110,14 @@ def contrast(
         seed=seed,
         stage=show.progress_bar,
     )
-    written = _write(result, out, umap=umap)
+    rows: dict[str, tuple[RankRow, ...]] = {}
+    if sweep is not None:
+        rows = _sweep(loaded, result, _counts(sweep), {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross)
+    written = _write(result, rows, out, umap=umap)
     if json:
-        show.as_json(report.record(result))
+        show.as_json(report.record(result) | report.sweep_record(rows))
     else:
-        _tell(result, written)
+        _tell(result, rows, written)
 
 
 def _boxes(
@@ -139,18 +150,43 @@ def _choice(option: str, text: str, choices: Sequence[str]) -> None:
         raise KeyholeError(f"{option} takes {', '.join(choices)}, not {text!r}.")
 
 
-def _write(result: Study, out: Path | None, *, umap: bool) -> list[Path]:
+def _counts(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError as error:
+        raise KeyholeError(f"--sweep takes numbers of boxes such as 2,3,5,9, not {text!r}.") from error
+
+
+def _sweep(
+    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool
+) -> dict[str, tuple[RankRow, ...]]:
+    n = how.pop("n")
+    makers = {
+        "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
+        "lexical": lambda count: lexical_contrast(model, n, n_boxes=count, cross=cross, **how),
+    }
+    rows = {}
+    for name in result.features:
+        with show.progress_bar(f"Ranks of {name}") as progress:
+            rows[name] = sweep_ranks(
+                model, makers[name], counts, result.selected, progress=progress, frame=result.test.frame
+            )
+    return rows
+
+
+def _write(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path | None, *, umap: bool) -> list[Path]:
     if out is None:
         return []
-    from keyhole.figures.study import draw_study
+    from keyhole.figures.study import draw_study, draw_sweep
 
     with show.progress("Drawing"):
-        written = draw_study(result, out, umap=umap)
-    (out / "study.json").write_text(show.json_text(report.record(result)) + "\n", encoding="utf-8")
+        written = draw_study(result, out, umap=umap) + draw_sweep(rows, out)
+    record = report.record(result) | report.sweep_record(rows)
+    (out / "study.json").write_text(show.json_text(record) + "\n", encoding="utf-8")
     return [out / "study.json", *written]
 
 
-def _tell(result: Study, written: Sequence[Path]) -> None:
+def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], written: Sequence[Path]) -> None:
     show.plain(report.summary(result))
     show.table(report.HEADS, report.head_rows(result))
     show.plain(report.LEGEND)
@@ -159,5 +195,7 @@ def _tell(result: Study, written: Sequence[Path]) -> None:
     if result.answers is not None:
         show.plain(report.answers_heading(result.answers))
         show.table(report.SWAPS, report.swap_rows(result.answers.heads))
+    if rows:
+        show.table(report.SWEEP, report.sweep_cells(rows))
     for path in written:
         show.plain(f"wrote {path}")

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+_NO_ROOM = 1e-6  # between the random and the full swap: attention is not known better than that
 _BOOTSTRAP_ENTRIES = 5_000_000  # of resampling weights held at once
 
 
@@ -115,5 +116,7 @@ def _bootstrap(n: int, seed: int) -> Float[Tensor, "draws samples"]:
 
 
 def _normalised(means: Float[Tensor, "*draws 3"]) -> Float[Tensor, "*draws"]:
+    """(shift - random) / (full - random); NaN where a random subspace is already the whole one."""
     shift, full, random = means.unbind(-1)
-    return (shift - random) / (full - random)
+    room = full - random
+    return torch.where(room.abs() < _NO_ROOM, float("nan"), (shift - random) / room)

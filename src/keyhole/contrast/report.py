@@ -6,9 +6,11 @@ from typing import Any
 from keyhole.contrast.answers import AnswerEffects
 from keyhole.contrast.moves import Effect
 from keyhole.contrast.study import Head, Study
+from keyhole.contrast.sweep import RankRow
 
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">explained", ">share", ">p")
 SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
+SWEEP = ("head", "feature", ">entities", ">ranks")
 LEGEND = """ranks: 99 % energy / permutation null / split halves
 mean shift: share of the contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
@@ -84,6 +86,21 @@ def answers_heading(answers: AnswerEffects) -> str:
         f"edited keys ({100 * answers.right:.0f} % right before).\nAttention in these passes equals the analytic one "
         f"within {answers.largest_miss:.0e}."
     )
+
+
+def sweep_cells(rows: dict[str, tuple[RankRow, ...]]) -> list[tuple[str, ...]]:
+    """Ranks against the number of entities."""
+    return [
+        (label(row.head), name, str(row.entities), f"{row.energy}/{row.null}/{row.halves}")
+        for name, own in rows.items()
+        for row in own
+    ]
+
+
+def sweep_record(rows: dict[str, tuple[RankRow, ...]]) -> dict[str, Any]:
+    """The sweep as plain data; nothing if there was none."""
+    told = {name: [{**asdict(row), "head": label(row.head)} for row in own] for name, own in rows.items()}
+    return {"sweep": told} if rows else {}
 
 
 def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:

@@ -1,5 +1,6 @@
 """Which pictures show a study? Interventions, and spectra, embeddings and attributions of the selected heads."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,11 +10,12 @@ from keyhole.contrast.attribution import attribute
 from keyhole.contrast.features import choose
 from keyhole.contrast.report import label, selected_swaps
 from keyhole.contrast.study import Head, Study
+from keyhole.contrast.sweep import RankRow
 from keyhole.errors import KeyholeError
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.embedding import pca_figure, umap_figure
 from keyhole.figures.interventions import intervention_figure
-from keyhole.figures.ranks import spectrum_figure
+from keyhole.figures.ranks import RankCurve, rank_figure, spectrum_figure
 from keyhole.figures.style import save
 
 _MOST_HEADS = 6  # of which pictures are drawn; tables have them all
@@ -36,6 +38,20 @@ def draw_study(study: Study, folder: Path, *, umap: bool = False) -> list[Path]:
             written += _embeddings(study, name, head, folder / stem, umap=umap)
         if any(feature.rank for feature in study.of(head)):
             written.append(_attribution(study, head, folder / f"attribution-{label(head)}.png"))
+    return written
+
+
+def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path) -> list[Path]:
+    """Ranks against the number of entities, a picture per feature."""
+    written = []
+    for name, own in rows.items():
+        curves = []
+        for head in dict.fromkeys(row.head for row in own):
+            mine = [row for row in own if row.head == head]
+            columns = ([row.entities for row in mine], [row.energy for row in mine], [row.null for row in mine])
+            curves.append(RankCurve(label(head), *(tuple(column) for column in columns)))
+        figure = rank_figure(curves, title=f"Rank of {name} against the number of entities")
+        written.append(save(figure, folder / f"ranks-{name}.png"))
     return written
 
 

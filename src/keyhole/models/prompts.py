@@ -1,7 +1,7 @@
 """How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,27 @@ def token_id(model: "Model", text: str | int) -> int:
             return ids[0]
         tried.append(len(ids))
     raise KeyholeError(f"{text!r} is {min(tried)} tokens for {model.name}: give a word that is one token, or an id.")
+
+
+def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:
+    """Which of these words are one token inside a sentence, after a space?
+
+    >>> import keyhole
+    >>> one_token_words(keyhole.load(), ["jam", "marmalade"])
+    ['jam']
+    """
+    return [word for word in words if _is_one_token(model, word)]
+
+
+def _is_one_token(model: "Model", word: str) -> bool:
+    # The word stands after itself rather than alone behind a space: some tokenizers put a space before any text, and
+    # no other word is sure to be known.
+    try:
+        return len(text_ids(model, f"{word} {word}")) - len(text_ids(model, word)) == 1
+    except KeyholeError:
+        if model.tokenizer is None:
+            raise
+        return False  # a word it does not know
 
 
 def text_ids(model: "Model", text: str, *, special: bool = False) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
 """Boxes: things are put into lettered boxes; which box holds this one? (binding)"""
 
 import random
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from keyhole.errors import KeyholeError
-from keyhole.tasks.example import Example, collect, fill, is_held_out
+from keyhole.tasks.example import Example, Span, collect, fill, is_held_out
 from keyhole.tasks.words import LETTERS, THINGS
 
 FIRST = "The {item} is in box {box}"
@@ -13,35 +15,97 @@ QUESTION = " Which box is the {QUERY} in? Box"
 MOST_FURTHER_QUESTIONS = 4  # nine boxes and five questions still fit the organism's 128 positions
 
 
+@dataclass(frozen=True)
+class _Wording:
+    """How the first, the middle and the last statement and the question are said."""
+
+    first: str
+    next: str
+    last: str
+    question: str
+
+
+_WORDINGS = {
+    "plain": _Wording(FIRST, NEXT, NEXT, QUESTION),  # the organism's
+    "instruct": _Wording(
+        "The {item} is in Box {box}",
+        "the {item} is in Box {box}",
+        "and the {item} is in Box {box}",
+        " Respond in one word, only the answer and nothing else: Which box is the {QUERY} in? Box",
+    ),
+}
+
+
 def boxes(
     n: int,
     seed: int = 0,
     *,
-    held_out: bool = False,
+    held_out: bool | None = False,
     n_boxes: int | None = None,
     things: Sequence[str] = THINGS,
     letters: Sequence[str] = LETTERS,
+    query: str | None = None,
+    wording: str = "plain",
 ) -> list[Example]:
     """Which box is the thing in? Two to nine things in shuffled boxes, or always `n_boxes`.
 
+    With `query` that thing is always told, at a random place, and asked about. `wording` is "plain", the organism's,
+    or "instruct", for chat models.
     Roles: item_i and box_i in the order told, ITEM and BOX the queried pair, QUERY its second mention, END.
-    Held out: (thing, letter) pairs are never asked about in training, though they are told.
+    Held out: (thing, letter) pairs are never asked about in training, though they are told; None takes both sides.
 
     >>> boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB")[0].task
     'boxes'
     """
-    most = min(len(things), len(letters))
+    pool = [thing for thing in things if thing != query]
+    fixed = () if query is None else (query,)
+    most = min(len(pool) + len(fixed), len(letters))
     if most < 2 or (n_boxes is not None and not 2 <= n_boxes <= most):
         raise KeyholeError(f"n_boxes must be 2 to {most} (things and letters given), not {n_boxes}")
+    if wording not in _WORDINGS:
+        raise KeyholeError(f"wording is one of {', '.join(_WORDINGS)}, not {wording!r}")
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:
         count = rng.randint(2, most) if n_boxes is None else n_boxes
-        pairs = list(zip(rng.sample(list(things), count), rng.sample(list(letters), count), strict=True))
+        items, lettering = rng.sample(pool, count - len(fixed)), rng.sample(list(letters), count)
         asked, other = rng.sample(range(count), 2)
-        example = _example(pairs, asked, other=other, more=_further_questions(rng, pairs))
-        return ("boxes", *pairs[asked]), example
+        pairs = list(zip([*items[:asked], *fixed, *items[asked:]], lettering, strict=True))
+        more = _further_questions(rng, pairs) if wording == "plain" else ""
+        return ("boxes", *pairs[asked]), _example(pairs, asked, other=other, more=more, wording=_WORDINGS[wording])
 
     return collect(n, seed, held_out, draw)
+
+
+def counterfactual(example: Example, replacement: str) -> Example:
+    """What would the prompt be, were another thing in the queried box? Both mentions change, the answer does not.
+
+    >>> [example] = boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB", query="jam")
+    >>> other = counterfactual(example, "spoon")
+    >>> other.word("ITEM"), other.word("QUERY"), other.answer == example.answer
+    ('spoon', 'spoon', True)
+    """
+    if example.task != "boxes":
+        raise KeyholeError(f"a counterfactual is made of a boxes example, not of {example.task!r}.")
+    old = example.word("QUERY")
+    if re.search(rf"\b{re.escape(replacement)}\b", example.text):
+        raise KeyholeError(f"{replacement!r} already stands in this prompt: replace {old!r} by an unused thing.")
+    mentions = sorted((example.roles["ITEM"], example.roles["QUERY"]))
+    longer = len(replacement) - len(old)
+
+    def moved(span: Span) -> Span:
+        start, end = (at + longer * sum(mention[1] <= at for mention in mentions) for at in span)
+        return start, end
+
+    text = example.text
+    for start, end in reversed(mentions):
+        text = text[:start] + replacement + text[end:]
+    return replace(
+        example,
+        text=text,
+        roles={role: moved(span) for role, span in example.roles.items()},
+        # A lambda, so that no character of the replacement is read as a group reference.
+        continuation=re.sub(rf"\b{re.escape(old)}\b", lambda _: replacement, example.continuation),
+    )
 
 
 def _further_questions(rng: random.Random, pairs: list[tuple[str, str]]) -> str:
@@ -55,12 +119,13 @@ def _further_questions(rng: random.Random, pairs: list[tuple[str, str]]) -> str:
     return "".join(f"{QUESTION.format(QUERY=item)} {box}." for item, box in asked)
 
 
-def _example(pairs: list[tuple[str, str]], asked: int, *, other: int, more: str) -> Example:
+def _example(pairs: list[tuple[str, str]], asked: int, *, other: int, more: str, wording: _Wording) -> Example:
     statements, slots = [], {"QUERY": ("QUERY", pairs[asked][0])}
-    for i, (item, box) in enumerate(pairs):
-        statements.append((NEXT if i else FIRST).format(item=f"{{item_{i}}}", box=f"{{box_{i}}}"))
+    sayings = [wording.first, *[wording.next] * (len(pairs) - 2), wording.last]
+    for i, ((item, box), saying) in enumerate(zip(pairs, sayings, strict=True)):
+        statements.append(saying.format(item=f"{{item_{i}}}", box=f"{{box_{i}}}"))
         slots |= {f"item_{i}": (f"item_{i}", item), f"box_{i}": (f"box_{i}", box)}
-    text, roles = fill(", ".join(statements) + "." + QUESTION, slots)
+    text, roles = fill(", ".join(statements) + "." + wording.question, slots)
     roles["ITEM"], roles["BOX"] = roles[f"item_{asked}"], roles[f"box_{asked}"]
     right, wrong, template = pairs[asked][1], pairs[other][1], f"{len(pairs)}-{asked}"
     return Example("boxes", text, right, wrong, (right,), roles, template, f" {right}.{more}")

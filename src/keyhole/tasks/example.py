@@ -51,18 +51,18 @@ class Example:
 
     def position(self, run: "Run", role: str) -> int:
         """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
+        from keyhole.models.spans import token_spans, tokens_in
+
         if role not in self.roles:
             raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
-        encoded = run.model.tokenizer(self.text, add_special_tokens=False, return_offsets_mapping=True)
-        before = len(run) - len(encoded.input_ids)  # what the tokenizer put in front
-        if tuple(encoded.input_ids) != run.token_ids[max(0, before) :]:
-            raise KeyholeError("this run is of another prompt than this example.")
-        start, end = self.roles[role]
-        # Many tokenizers count a leading space to its word, so spans overlap rather than agree.
-        found = [i for i, (a, b) in enumerate(encoded.offset_mapping) if a < end and b > start]
+        try:
+            spans = token_spans(run.model, self.text, run.token_ids)
+        except KeyholeError as error:
+            raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
+        found = tokens_in(spans, *self.roles[role])
         if len(found) != 1:
             raise KeyholeError(f"{self.word(role)!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
-        return before + found[0]
+        return found[0]
 
 
 def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:
@@ -113,11 +113,12 @@ def is_held_out(*combination: str) -> bool:
 
 
 def collect(
-    n: int, seed: int, held_out: bool, draw: Callable[[random.Random], tuple[tuple[str, ...], Example]]
+    n: int, seed: int, held_out: bool | None, draw: Callable[[random.Random], tuple[tuple[str, ...], Example]]
 ) -> list[Example]:
     """Which n examples does this seed give from one side of the held-out line?
 
-    `draw` returns an example and the combination that decides its side; the wrong side is drawn again.
+    `draw` returns an example and the combination that decides its side; the wrong side is drawn again. With
+    `held_out=None` both sides are right.
     """
     if n < 0:
         raise KeyholeError(f"there cannot be {n} examples.")
@@ -127,7 +128,7 @@ def collect(
         if len(found) == n:
             return found
         combination, example = draw(rng)
-        if is_held_out(*combination) == held_out:
+        if held_out is None or is_held_out(*combination) == held_out:
             found.append(example)
     side = "held-out" if held_out else "training"
     raise KeyholeError(f"found {len(found)} of {n} {side} examples: give the generator more words")

@@ -1,6 +1,8 @@
 """Lists: things of several kinds; which of them are of the kind asked for? (filter heads)"""
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example, collect, fill
@@ -10,21 +12,44 @@ START = "Here is a list: "
 QUESTION = ". Find the {CATEGORY}:"
 
 
+@dataclass(frozen=True)
+class _Wording:
+    """What stands before the items, between them, and after them."""
+
+    start: str
+    between: str
+    question: str
+
+
+_WORDINGS = {
+    "plain": _Wording(START, ", ", QUESTION),  # the organism's
+    "instruct": _Wording(
+        "Here is a list:\n- ",
+        "\n- ",
+        "\nRespond in single words, only the answers and nothing else: What are the {CATEGORY} in the list? Answer:",
+    ),
+}
+
+
 def lists(
     n: int,
     seed: int = 0,
     *,
-    held_out: bool = False,
+    held_out: bool | None = False,
     n_items: int | None = None,
     category: str | None = None,
     given: int = 0,
+    per_category: int | None = None,
+    categories: Sequence[str] = tuple(CATEGORIES),
+    wording: str = "plain",
 ) -> list[Example]:
     """Which item of the list is of this kind? They are to be named in list order, so the first comes next.
 
-    Four to ten items, or always `n_items`; the asked category is a random one of those in the list, or
-    `category`. With `given` the prompt already names that many, and `answers` are the remaining ones.
+    Four to ten items, or always `n_items`, or `per_category` of each of the `categories`; the asked category is a
+    random one of those in the list, or `category`. With `given` the prompt already names that many, and `answers` are
+    the remaining ones. `wording` is "plain", the organism's, or "instruct", for chat models.
     Roles: item_i in list order, `fruits_0`, `fruits_1`... the same items by category, CATEGORY, END.
-    Held out: (category, set of its items in the list).
+    Held out: (category, set of its items in the list); None takes both sides.
 
     >>> lists(1, n_items=4, category="fruits")[0].text.endswith("Find the fruits:")
     True
@@ -33,22 +58,47 @@ def lists(
         raise KeyholeError(f"given must be 0 to 4, not {given}")
     if n_items is not None and not given + 2 <= n_items <= 12:
         raise KeyholeError(f"n_items must be {given + 2} to 12, not {n_items}")
-    if category is not None and category not in CATEGORIES:
-        raise KeyholeError(f"category is one of {', '.join(CATEGORIES)}, not {category!r}")
+    _check_kinds(categories, category, per_category, counted=n_items is not None, given=given)
+    if wording not in _WORDINGS:
+        raise KeyholeError(f"wording is one of {', '.join(_WORDINGS)}, not {wording!r}")
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:
-        asked = category or rng.choice(list(CATEGORIES))
-        count = rng.randint(max(4, given + 2), 10) if n_items is None else n_items
-        listed = _draw_items(rng, asked, count=count, at_least=given + 1)
+        asked = category or rng.choice(list(categories))
+        if per_category is None:
+            count = rng.randint(max(4, given + 2), 10) if n_items is None else n_items
+            listed = _draw_items(rng, asked, categories, count=count, at_least=given + 1)
+        else:
+            listed = [item for name in categories for item in rng.sample(CATEGORIES[name], per_category)]
+            rng.shuffle(listed)
         right = [item for item in listed if item in CATEGORIES[asked]]
-        return ("lists", asked, *sorted(right)), _example(listed, asked, right, given=given)
+        return ("lists", asked, *sorted(right)), _example(listed, asked, right, given=given, wording=_WORDINGS[wording])
 
     return collect(n, seed, held_out, draw)
 
 
-def _draw_items(rng: random.Random, asked: str, *, count: int, at_least: int) -> list[str]:
+def _check_kinds(
+    categories: Sequence[str], category: str | None, per_category: int | None, *, counted: bool, given: int
+) -> None:
+    unknown = [name for name in categories if name not in CATEGORIES]
+    if unknown or len(set(categories)) != len(categories) or len(categories) < 2:
+        raise KeyholeError(
+            f"categories are two or more different ones of {', '.join(CATEGORIES)}, not {', '.join(categories)!r}"
+        )
+    if category is not None and category not in categories:
+        raise KeyholeError(f"category is one of {', '.join(categories)}, not {category!r}")
+    if per_category is None:
+        return
+    if counted:
+        raise KeyholeError("n_items and per_category both say how long the list is: give one of them")
+    most = min(len(CATEGORIES[name]) for name in categories)
+    if not given < per_category <= most:
+        raise KeyholeError(f"per_category must be {given + 1} to {most}, not {per_category}")
+
+
+def _draw_items(rng: random.Random, asked: str, categories: Sequence[str], *, count: int, at_least: int) -> list[str]:
     """Some items of the asked category and one or more of one to three others, shuffled."""
-    others = rng.sample([name for name in CATEGORIES if name != asked], rng.randint(1, 3))
+    rest = [name for name in categories if name != asked]
+    others = rng.sample(rest, rng.randint(1, min(3, len(rest))))
     pool = [item for name in others for item in CATEGORIES[name]]
     most = max(at_least, count // 2)
     wanted = max(rng.randint(at_least, most), count - len(pool))
@@ -57,12 +107,12 @@ def _draw_items(rng: random.Random, asked: str, *, count: int, at_least: int) ->
     return listed
 
 
-def _example(listed: list[str], asked: str, right: list[str], *, given: int) -> Example:
+def _example(listed: list[str], asked: str, right: list[str], *, given: int, wording: _Wording) -> Example:
     slots = {f"item_{i}": (f"item_{i}", item) for i, item in enumerate(listed)}
-    wording = START + ", ".join(f"{{{slot}}}" for slot in slots) + QUESTION
-    wording += "".join(f" {{given_{i}}}," for i in range(given))
+    frame = wording.start + wording.between.join(f"{{{slot}}}" for slot in slots) + wording.question
+    frame += "".join(f" {{given_{i}}}," for i in range(given))
     slots |= {f"given_{i}": (f"given_{i}", right[i]) for i in range(given)}
-    text, roles = fill(wording, slots | {"CATEGORY": ("CATEGORY", asked)})
+    text, roles = fill(frame, slots | {"CATEGORY": ("CATEGORY", asked)})
 
     for name, items in CATEGORIES.items():
         members = [i for i, item in enumerate(listed) if item in items]

@@ -1,0 +1,185 @@
+"""By what does a head find the box of the thing asked about? By its place in the order told, or by the thing itself.
+
+    order     the same queried thing everywhere: its box against the other boxes of the prompt
+    lexical   the same prompt with another thing in the queried box: its box there against its box here
+
+Queries are the last token of a prompt, keys the letters. All things and letters are one token for the model. They are
+shared out in the order given, so that three contrasts made with the same `things` and `n_boxes` belong together: the
+first `n_boxes` are told, the first half of the others replace the queried one, the second half is asked about in tests.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyhole.contrast.sites import Contrast, Sample, Site, last, span
+from keyhole.errors import KeyholeError
+from keyhole.models.chat import in_chat
+from keyhole.models.prompts import one_token_words
+from keyhole.tasks.boxes import boxes, counterfactual
+from keyhole.tasks.example import Example, Span
+from keyhole.tasks.words import LETTERS, THINGS
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+def order_contrast(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 9,
+    seed: int = 0,
+    things: Sequence[str] = THINGS,
+    query: str | None = None,
+    wording: str = "plain",
+    chat: bool = False,
+) -> Contrast:
+    """Is the box found by its place in the order told? One thing, always `query`, at every place among the same others.
+
+    Positive: the box of the queried thing; negative: the other boxes of the prompt. Label: its place, "0" first.
+    """
+    words = _share_out(model, n_boxes, things)
+    asked = _told(words, query) or words.told[0]
+    examples = boxes(
+        n, seed, held_out=None, n_boxes=n_boxes, things=words.told, letters=words.letters, query=asked, wording=wording
+    )
+    return _right_against_others("boxes by order", model, examples, chat=chat)
+
+
+def lexical_contrast(
+    model: "Model",
+    n: int,
+    *,
+    cross: bool = False,
+    n_boxes: int = 9,
+    seed: int = 0,
+    things: Sequence[str] = THINGS,
+    query: str | None = None,
+    wording: str = "plain",
+    chat: bool = False,
+) -> Contrast:
+    """Is the box found by the thing in it? Each prompt beside its copy with another thing in the queried box.
+
+    Positive: the query and the right box of the prompt. Negative: the right box of the copy, which stands at the same
+    place and has the same letter, met by the copy's own query or, with `cross`, by the prompt's. The queried thing is
+    any of those told, or always `query`. Label: the queried thing. Prompts 2i and 2i + 1 are a pair.
+    """
+    words = _share_out(model, n_boxes, things)
+    asked = _told(words, query)
+    if not words.spare:
+        raise KeyholeError(_too_few(model, "things", len(words.told), n_boxes + 1))
+    examples = boxes(
+        n, seed, held_out=None, n_boxes=n_boxes, things=words.told, letters=words.letters, query=asked, wording=wording
+    )
+    rng = random.Random(seed)
+    prompts, samples = [], []
+    for number, example in enumerate(examples):
+        here, there = 2 * number, 2 * number + 1
+        text, roles = _prompt(model, example, chat)
+        copy_text, copy_roles = _prompt(model, counterfactual(example, rng.choice(words.spare)), chat)
+        prompts += [text, copy_text]
+        samples.append(
+            Sample(
+                Site(last(), here),
+                positive=(Site(span(*roles["BOX"]), here),),
+                negative=(Site(span(*copy_roles["BOX"]), there),),
+                negative_query=None if cross else Site(last(), there),
+                label=example.word("QUERY"),
+                group=str(number),
+            )
+        )
+    name = "boxes by thing, crossed" if cross else "boxes by thing"
+    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
+
+
+def boxes_test(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 9,
+    seed: int = 1,
+    things: Sequence[str] = THINGS,
+    wording: str = "plain",
+    chat: bool = False,
+) -> Contrast:
+    """Do order and lexical features hold for things they were not made from? Unseen things are asked about.
+
+    Positive: the right box; negative: the other boxes of the prompt. Label: the place of the right box.
+    """
+    words = _share_out(model, n_boxes, things)
+    if not words.unseen:
+        raise KeyholeError(_too_few(model, "things", len(words.told) + len(words.spare), n_boxes + 2))
+    rng = random.Random(seed)
+    examples = [
+        example
+        for query in rng.choices(words.unseen, k=n)
+        for example in boxes(
+            1,
+            rng.getrandbits(48),
+            held_out=None,
+            n_boxes=n_boxes,
+            things=words.told,
+            letters=words.letters,
+            query=query,
+            wording=wording,
+        )
+    ]
+    return _right_against_others("boxes of unseen things", model, examples, chat=chat)
+
+
+# -- words and sites ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Words:
+    told: tuple[str, ...]  # in the boxes of every prompt that features are made from
+    spare: tuple[str, ...]  # replace the queried one in lexical contrasts
+    unseen: tuple[str, ...]  # asked about in tests only
+    letters: tuple[str, ...]
+
+
+def _share_out(model: "Model", n_boxes: int, things: Sequence[str]) -> _Words:
+    usable = tuple(dict.fromkeys(one_token_words(model, things)))
+    letters = tuple(one_token_words(model, LETTERS))
+    for what, words in (("things", usable), ("letters", letters)):
+        if len(words) < n_boxes:
+            raise KeyholeError(_too_few(model, what, len(words), n_boxes))
+    middle = n_boxes + (len(usable) - n_boxes + 1) // 2
+    return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters)
+
+
+def _too_few(model: "Model", what: str, found: int, needed: int) -> str:
+    advice = "give more things, or ask for fewer boxes" if what == "things" else "ask for fewer boxes"
+    return f"only {found} of the {what} are one token for {model.name}, and this contrast needs {needed}: {advice}."
+
+
+def _told(words: _Words, query: str | None) -> str | None:
+    if query is not None and query not in words.told:
+        raise KeyholeError(f"the query is one of the things told ({', '.join(words.told)}), not {query!r}.")
+    return query
+
+
+def _prompt(model: "Model", example: Example, chat: bool) -> tuple[str, Mapping[str, Span]]:
+    return in_chat(model, example.text, example.roles) if chat else (example.text, example.roles)
+
+
+def _right_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
+    prompts, samples = [], []
+    for number, example in enumerate(examples):
+        text, roles = _prompt(model, example, chat)
+        letters = [spot for role, spot in roles.items() if role.startswith("box_")]  # in the order told
+        order = letters.index(roles["BOX"])
+        sites = [Site(span(*spot), number) for spot in letters]
+        prompts.append(text)
+        samples.append(
+            Sample(
+                Site(last(), number),
+                positive=(sites[order],),
+                negative=(*sites[:order], *sites[order + 1 :]),
+                label=str(order),
+                group=str(number),
+            )
+        )
+    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)

@@ -1,0 +1,171 @@
+"""What is the payload-retrieval task? Settings of a cell, the maps behind its data, and samples.
+
+    x_i = A1 z1_i + A2 z2_i + A_y e_{y_i} + noise        T payload tokens
+    x_q = B1 z1_{i*} + B2 z2_{i*} + noise                a selector that knows the latents of token i*
+
+The head has to answer y_{i*}. The latents are independent signs ("discrete") or standard Gaussians.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+
+Latents = Literal["discrete", "gaussian"]
+_PURPOSES = ("maps", "init", "data", "validation", "sample", "contrast", "targets", "bases")
+
+
+@dataclass(frozen=True)
+class PayloadSettings:
+    """One cell: a task and how its head is trained. The defaults are the `fast` preset."""
+
+    r1: int  # entries of the latents z1 and z2
+    r2: int
+    d_head: int
+    latents: Latents = "discrete"
+    seed: int = 0  # of everything; cells that share it start alike
+    d: int = 32  # of a token
+    context: int = 16  # payload tokens T
+    payloads: int = 10  # classes P
+    noise: float = 0.01  # standard deviation; the paper's text says 1
+    scaled_maps: bool = True  # A, B over sqrt(r) and A_y over sqrt(d); the paper's text has plain standard Gaussians
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    batch: int = 256
+    max_steps: int = 4000
+    check_every: int | None = None  # batches between validations; None trains to the end and keeps the last state
+    patience: int = 5  # validations without a gain before a cell stops; its best state is restored
+    min_gain: float = 1e-4  # a smaller fall of the validation loss is no gain
+
+    def __post_init__(self) -> None:
+        counts = ("r1", "r2", "d_head", "d", "context", "payloads", "batch", "max_steps", "patience")
+        for name in (*counts, "check_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise KeyholeError(f"{name} is {value}, but a cell needs at least 1: give a positive {name}.")
+        if self.latents not in ("discrete", "gaussian"):
+            raise KeyholeError(f"there are no {self.latents!r} latents: choose 'discrete' or 'gaussian'.")
+        if self.noise < 0 or self.weight_decay < 0 or self.lr <= 0:
+            raise KeyholeError(
+                "noise and weight_decay cannot be negative and lr must be positive: correct the settings."
+            )
+
+    @classmethod
+    def fast(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
+        """The cheapest training that reaches the ceiling: lr 1e-3, 4,000 steps."""
+        return cls(r1, r2, d_head, **changes)
+
+    @classmethod
+    def paper(cls, r1: int, r2: int, d_head: int, **changes: Any) -> "PayloadSettings":
+        """The published training: lr 1e-4 with early stopping. `noise=1, scaled_maps=False` is its text's data too."""
+        return cls(r1, r2, d_head, **{"lr": 1e-4, "max_steps": 50_000, "check_every": 200, **changes})
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The matrices that generated the data: the truth to be found."""
+
+    A1: Float[Tensor, "d r1"]
+    A2: Float[Tensor, "d r2"]
+    A_y: Float[Tensor, "d payload"]
+    B1: Float[Tensor, "d r1"]
+    B2: Float[Tensor, "d r2"]
+
+    @property
+    def A(self) -> Float[Tensor, "d r"]:
+        """[A1, A2]: both latents into payload tokens."""
+        return torch.cat([self.A1, self.A2], dim=1)
+
+    @property
+    def B(self) -> Float[Tensor, "d r"]:
+        """[B1, B2]: both latents into selectors."""
+        return torch.cat([self.B1, self.B2], dim=1)
+
+
+@dataclass(frozen=True)
+class PayloadBatch:
+    """Samples of a task with everything that made them."""
+
+    x: Float[Tensor, "sample token d"]
+    x_q: Float[Tensor, "sample d"]
+    z1: Float[Tensor, "sample token r1"]
+    z2: Float[Tensor, "sample token r2"]
+    star: Int[Tensor, "sample"]  # i*, the token to retrieve
+    y: Int[Tensor, "sample token"]
+
+    @property
+    def answer(self) -> Int[Tensor, "sample"]:
+        """y_{i*}."""
+        return self.y.gather(1, self.star[:, None])[:, 0]
+
+
+def ceiling(settings: PayloadSettings) -> float:
+    """How accurate is a perfect match, given that tokens may repeat the selected latents? NaN for Gaussian latents.
+
+    With c = 2^-(r1+r2), the right one of the matching tokens is found with e = (1 - (1-c)^T) / (T c), and a wrong
+    one carries the right payload once in P. A head that looks at all matches may answer their most frequent payload
+    instead of one at random: with ten payloads and 16 tokens worth .009 at r1 + r2 = 4, .002 at 5, nothing from 6 on.
+
+    >>> round(ceiling(PayloadSettings(3, 4, 8)), 3)
+    0.949
+    """
+    if settings.latents == "gaussian":
+        return math.nan
+    c, T = 2.0 ** -(settings.r1 + settings.r2), settings.context
+    e = (1 - (1 - c) ** T) / (T * c)
+    return e + (1 - e) / settings.payloads
+
+
+def purpose_seed(seed: int, purpose: str) -> int:
+    """A seed of its own for every purpose, so that drawing more for one does not change the others."""
+    return seed * len(_PURPOSES) + _PURPOSES.index(purpose)
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """The random stream of one purpose."""
+    return torch.Generator().manual_seed(purpose_seed(seed, purpose))
+
+
+def draw_latents(settings: PayloadSettings, shape: Sequence[int], stream: torch.Generator) -> Float[Tensor, "..."]:
+    """Signs or standard Gaussians."""
+    if settings.latents == "gaussian":
+        return torch.randn(*shape, generator=stream)
+    return torch.randint(0, 2, tuple(shape), generator=stream).float().mul_(2).sub_(1)
+
+
+def draw_maps(settings: PayloadSettings) -> Maps:
+    """The fixed random maps of a cell."""
+    stream, d = generator(settings.seed, "maps"), settings.d
+    r1, r2 = settings.r1, settings.r2
+    A1, A2, B1, B2 = (
+        torch.randn(d, r, generator=stream) / (math.sqrt(r) if settings.scaled_maps else 1) for r in (r1, r2, r1, r2)
+    )
+    A_y = torch.randn(d, settings.payloads, generator=stream) / (math.sqrt(d) if settings.scaled_maps else 1)
+    return Maps(A1, A2, A_y, B1, B2)
+
+
+def token(
+    maps: Maps, z: Float[Tensor, "*batch r"], y: Int[Tensor, "*batch"] | None, *, noise: float, stream: torch.Generator
+) -> Float[Tensor, "*batch d"]:
+    """The token of latents z = [z1, z2] with payload y, or their selector where y is None."""
+    x = z @ (maps.B if y is None else maps.A).T
+    if y is not None:
+        x += torch.nn.functional.embedding(y, maps.A_y.T.contiguous())  # many times faster than from a view
+    return x.add_(torch.randn(*x.shape, generator=stream), alpha=noise)
+
+
+def draw(settings: PayloadSettings, maps: Maps, n: int, stream: torch.Generator) -> PayloadBatch:
+    """The next n samples of a stream."""
+    T = settings.context
+    z = draw_latents(settings, (n, T, settings.r1 + settings.r2), stream)
+    y = torch.randint(0, settings.payloads, (n, T), generator=stream)
+    star = torch.randint(0, T, (n,), generator=stream)
+    x = token(maps, z, y, noise=settings.noise, stream=stream)
+    x_q = token(maps, z[torch.arange(n), star], None, noise=settings.noise, stream=stream)
+    return PayloadBatch(x, x_q, z[..., : settings.r1], z[..., settings.r1 :], star, y)
