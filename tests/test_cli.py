@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from keyhole.tasks import documents
 from tiny import Sizes, tiny
 
 # All of this file in one worker: the bad requests share one process.
@@ -35,6 +36,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(root / "circuit.json"))
     assert done.returncode == 0, done.stderr
     (root / "broken.gguf").write_bytes(b"GGUF but not really")
+    sample = {"prompt": "Mary gave John a drink", "query": "last", "positive": [1], "negative": [{"find": "John"}]}
+    (root / "bad.jsonl").write_text(json.dumps(sample) + "\n" + json.dumps(sample | {"positives": []}) + "\n")
+    (root / "outside.jsonl").write_text(json.dumps(sample | {"positive": [99]}) + "\n")
     return root
 
 
@@ -157,6 +161,29 @@ BAD = {
     "unknown keys": (("explain", PROMPT, "--head", "3.6", "--src", "gave", "--keys", "some"), "all or source"),
     "unknown sinks": (("trace", PROMPT, "--sinks", "hide"), "keep, mark or collapse"),
     "tau that is no number": (("trace", PROMPT, "--tau", "soon"), "dynamic or a number"),
+    "no such contrast": (("contrast", "cups"), "neither boxes, lists, nor a file"),
+    "unknown feature": (("contrast", "boxes", "--feature", "size"), "order, lexical, both"),
+    "unknown frame": (("contrast", "boxes", "--frame", "mine"), "no frame 'mine'"),
+    "unknown centring": (("contrast", "boxes", "--prompts", "16", "--tests", "9", "--centre", "x"), "no centring 'x'"),
+    "unknown balance": (("contrast", "boxes", "--prompts", "16", "--tests", "9", "--balance", "x"), "no balance 'x'"),
+    "unknown rank": (("contrast", "boxes", "--rank", "high"), "energy, halves"),
+    "unknown wording": (("contrast", "lists", "--wording", "rude"), "wording is one of"),
+    "no chat template": (("contrast", "lists", "--chat"), "no chat template"),
+    "too many boxes": (("contrast", "boxes", "--boxes", "10"), "ask for fewer boxes"),
+    "too few samples": (("contrast", "boxes", "--prompts", "12", "--tests", "9"), "too few for a rank claim"),
+    "no such head to study": (("contrast", "boxes", "--prompts", "20", "--tests", "9", "--head", "7.0"), "no head 7.0"),
+    "sweep of lists": (("contrast", "lists", "--sweep", "2,3"), "--sweep is for boxes"),
+    "sweep of words": (("contrast", "boxes", "--prompts", "20", "--tests", "9", "--sweep", "few"), "numbers of boxes"),
+    "bad line": (("contrast", "{root}/bad.jsonl"), "bad.jsonl, line 2: unknown keys: positives"),
+    "site outside its prompt": (("contrast", "{root}/outside.jsonl"), "token 99 is outside prompt 0"),
+    "no such text": (("discover", "{root}/none.txt"), "there is no file"),
+    "too little text": (("discover", "--prompts", "2"), "give more or longer prompts"),
+    "no such head to discover": (("discover", "--prompts", "20", "--head", "9.1"), "no layer 9"),
+    "unknown view": (("discover", "--frame", "mine"), "no frame 'mine'"),
+    "unknown nonlinearity": (
+        ("discover", "--prompts", "60", "--head", "3.0", "--nonlinearity", "x"),
+        "'cube' or 'tanh'",
+    ),
     "unknown ending": (("trace", PROMPT, "--out", "{root}/x.xlsx"), "should end in"),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
     "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
@@ -212,3 +239,48 @@ def test_bad_input_in_a_process_of_its_own() -> None:
     done = keyhole("heads", "When Mary met Zaphod")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: organism does not know 'Zaphod': use other words.\n"
+
+
+SMALL = ("--prompts", "60", "--tests", "40", "--permutations", "20", "--answers", "2")
+
+
+def test_contrast_of_boxes_writes_a_study_and_pictures(tmp_path: Path) -> None:
+    done = keyhole("contrast", "boxes", *SMALL, "--boxes", "4", "--sweep", "2,3", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "1.6" in done.stdout and "lexical" in done.stdout and "normalised" in done.stdout
+    record = json.loads((tmp_path / "out" / "study.json").read_text())
+    assert "1.6" in record["selected"] and record["selection_passed"] and len(record["heads"]) == 32
+    assert {row["entities"] for row in record["sweep"]["order"]} == {2, 3}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"interventions.png", "pca-lexical-1.6.png", "ranks-order.png", "attribution-1.6.png"} <= names
+
+
+def test_contrast_of_lists_as_json() -> None:
+    record = json.loads(keyhole("contrast", "lists", *SMALL, "--json").stdout)
+    best = next(row for row in record["heads"] if row["head"] == "3.3")
+    assert (
+        record["selected"][0] == "3.3" and best["features"]["category"]["share"] > 0.5
+    )  # 0.96 with the default 400 prompts
+    assert best["swaps"][1]["normalised"] > 0.5 and record["answers"]["largest_miss"] < 1e-5
+
+
+def test_contrast_of_a_file(tmp_path: Path) -> None:
+    from contrasts import box_contrast
+    from keyhole.contrast.files import write_contrast
+
+    write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
+    done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
+    assert done.returncode == 0 and "the other half" in done.stdout and " 1.7 " not in done.stdout, done.stderr
+
+
+def test_discover_surveys_heads_and_names_features(tmp_path: Path) -> None:
+    survey = json.loads(keyhole("discover", "--prompts", "60", "--json").stdout)
+    assert len(survey["heads"]) == 32 and survey["view"]["frame"] == "relative"
+    short = [text for text in documents(120, seed=3) if len(text) < 350]
+    (tmp_path / "text.txt").write_text("\n".join(short))
+    done = keyhole("discover", str(tmp_path / "text.txt"), "--head", "3.0", "--prompts", "60", "--top", "3")
+    assert done.returncode == 0 and "→" in done.stdout and "shares of the gap" in done.stdout, done.stderr
+    record = json.loads(keyhole("discover", "--head", "3.0", "--prompts", "60", "--json").stdout)
+    shares = [feature["share"] for feature in record["features"]]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) + record["cross"] + record["mean"] + record["outside"] == pytest.approx(1, abs=1e-6)

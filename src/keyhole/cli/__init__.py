@@ -7,6 +7,7 @@ import typer
 from keyhole import show
 from keyhole.cli.circuits import explain, trace, verify
 from keyhole.cli.contrast import contrast
+from keyhole.cli.discover import discover
 from keyhole.cli.look import channels, check, heads
 from keyhole.errors import KeyholeError
 
@@ -18,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, check):
+for command in (heads, channels, explain, trace, verify, contrast, discover, check):
     app.command()(command)
 
 

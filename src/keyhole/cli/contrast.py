@@ -192,6 +192,9 @@ def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], written: Sequence
     show.plain(report.LEGEND)
     show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
     show.plain(report.SWAPS_LEGEND)
+    if result.shares:
+        show.table(report.CHANNELS, report.channel_rows(result))
+        show.plain(report.CHANNELS_LEGEND)
     if result.answers is not None:
         show.plain(report.answers_heading(result.answers))
         show.table(report.SWAPS, report.swap_rows(result.answers.heads))

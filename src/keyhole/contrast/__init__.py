@@ -1,1 +1,62 @@
-"""Which query-key feature tells these keys from those? Contrasts, their features, and proofs by intervention."""
+"""Which query-key feature tells these keys from those? Contrasts, their features, and proofs by intervention.
+
+contrast = Contrast(name, prompts, samples)    a sample: a query site, positive and negative key sites
+seen = collect(model, contrast)                one pass, every head
+features = find_features(seen)                 subspaces, ranks with nulls
+rank_heads, swap_effects, answer_effects       what they explain, and what moves when they are swapped
+study(model, fits, test)                       all of it
+"""
+
+from keyhole.contrast.answers import answer_effects
+from keyhole.contrast.attribution import angles, attribute
+from keyhole.contrast.basis import channel_shares
+from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.collect import Collected, collect
+from keyhole.contrast.features import Feature, Features, find_features
+from keyhole.contrast.files import read_contrast, write_contrast
+from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.ranking import rank_heads
+from keyhole.contrast.selection import head_attention, select_heads
+from keyhole.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
+from keyhole.contrast.study import Study, study
+from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.sweep import sweep_ranks
+
+__all__ = [
+    "Collected",
+    "Contrast",
+    "Feature",
+    "Features",
+    "Place",
+    "Sample",
+    "Site",
+    "Study",
+    "angles",
+    "answer_effects",
+    "attribute",
+    "boxes_test",
+    "channel_shares",
+    "collect",
+    "find",
+    "find_features",
+    "head_attention",
+    "key_bases",
+    "last",
+    "lexical_contrast",
+    "lists_contrast",
+    "lists_test",
+    "order_contrast",
+    "query_bases",
+    "query_effects",
+    "rank_heads",
+    "read_contrast",
+    "regex",
+    "role",
+    "select_heads",
+    "span",
+    "study",
+    "swap_effects",
+    "sweep_ranks",
+    "token",
+    "write_contrast",
+]

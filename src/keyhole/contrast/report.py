@@ -10,6 +10,9 @@ from keyhole.contrast.sweep import RankRow
 
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">explained", ">share", ">p")
 SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
+CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
+CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
+angle: largest cosine of a principal angle with the other features, in key space"""
 SWEEP = ("head", "feature", ">entities", ">ranks")
 LEGEND = """ranks: 99 % energy / permutation null / split halves
 mean shift: share of the contrast that is a difference of mean keys
@@ -79,6 +82,19 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
     return rows
 
 
+def channel_rows(study: Study) -> list[tuple[str, ...]]:
+    """Does the singular basis know the features of the selected heads, and do they overlap?"""
+    rows: list[tuple[str, ...]] = []
+    for head, shares in study.shares.items():
+        for share in shares:
+            others = [max(pair.key) for pair in study.angles[head] if share.feature in pair.names]
+            cosine = f"{max(others):.2f}" if others else ""
+            dest = str(share.dest_channels), f"{share.dest_random:.1f}"
+            src = str(share.src_channels), f"{share.src_random:.1f}"
+            rows.append((label(head), share.feature, str(share.rank), *dest, *src, cosine))
+    return rows
+
+
 def answers_heading(answers: AnswerEffects) -> str:
     """What the table of answers shows."""
     return (
@@ -134,6 +150,8 @@ def record(study: Study) -> dict[str, Any]:
                 "selected": row.head in study.selected,
                 "features": {name: _feature(study, name, row.head, scores[name]) for name in study.features},
                 "swaps": [asdict(effect) for effect in study.swaps[row.head]],
+                "angles": [asdict(pair) for pair in study.angles.get(row.head, ())],
+                "channels": [asdict(share) for share in study.shares.get(row.head, ())],
             }
         )
     answers = None if study.answers is None else asdict(study.answers)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyhole.contrast.answers import AnswerEffects, answer_effects
+from keyhole.contrast.attribution import Angles, angles
+from keyhole.contrast.basis import ChannelShares, channel_shares
 from keyhole.contrast.collect import Collected, Progress, collect
 from keyhole.contrast.features import Feature, Features, RankRule, find_features
 from keyhole.contrast.frames import Frame
@@ -60,6 +62,8 @@ class Study:
     ranking: dict[str, tuple[HeadScore, ...]] = field(repr=False)
     swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head
     answers: AnswerEffects | None = field(repr=False)
+    angles: dict[Head, tuple[Angles, ...]] = field(repr=False)  # between the features of the selected heads
+    shares: dict[Head, tuple[ChannelShares, ...]] = field(repr=False)  # empty where RoPE hides the channels
 
     def of(self, head: Head) -> list[Feature]:
         """The features of one head, in the order given, at the study's rank."""
@@ -119,7 +123,24 @@ def study(
         with stage("Running edited prompts") as progress:
             edited = {head: bases[head] for head in chosen}
             reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)
-    return Study(model.name, rank, half, found, collected, tested, table, chosen, passed, ranking, swaps, reaction)
+    own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
+    readable = model.family.rotary is None or frame == "pre_rope"  # channels are directions before rotation
+    return Study(
+        model=model.name,
+        rank=rank,
+        half=half,
+        features=found,
+        fits=collected,
+        test=tested,
+        attention=table,
+        selected=chosen,
+        passed=passed,
+        ranking=ranking,
+        swaps=swaps,
+        answers=reaction,
+        angles={head: angles(features) for head, features in own.items()},
+        shares={h: tuple(channel_shares(model, f) for f in features) for h, features in own.items() if readable},
+    )
 
 
 def _choose(

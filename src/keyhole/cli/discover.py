@@ -1,0 +1,183 @@
+"""The command that finds query-key features without labels."""
+
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    load_model,
+    read_head,
+)
+from keyhole.discover.attended import View
+from keyhole.discover.survey import Survey
+from keyhole.discover.survey import survey as survey_heads
+from keyhole.discover.telling import HeadFeatures, head_features
+from keyhole.errors import KeyholeError
+from keyhole.models.model import Model
+from keyhole.models.prompts import text_ids
+from keyhole.tasks import documents
+
+SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
+FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
+
+
+def discover(
+    text: Annotated[Path | None, typer.Argument(help="A file with a prompt a line; otherwise generated text.")] = None,
+    head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
+    model: ModelOption = None,
+    prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
+    frame: Annotated[str, typer.Option(help="relative, post_rope, or pre_rope.")] = "relative",
+    centre: Annotated[
+        bool, typer.Option("--centre/--no-centre", help="Leave out what the average query prefers.")
+    ] = True,
+    first: Annotated[bool, typer.Option("--first/--no-first", help="Count attention to the first token too.")] = False,
+    rank: Annotated[int | None, typer.Option(min=1, help="Directions to keep. Default: 99 % of the energy.")] = None,
+    nonlinearity: Annotated[str, typer.Option(help="cube (sharp for bits) or tanh (forgives outliers).")] = "cube",
+    top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
+    seed: Annotated[int, typer.Option(help="Of halves, ICA and generated text.")] = 0,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which features does a head match on, when nobody says what to look for?
+
+    What a query attends to is contrasted with what it leaves; independent components of the queries and of the
+    attended keys are found and paired. Features are fitted on one half of the prompts and scored on the other: a
+    feature's share is the part of the score gap between attended and other keys that its own term makes. Gaussian
+    features come out only as a subspace, and more features than dimensions as mixtures; both are warned of.
+
+    Examples:
+
+        keyhole discover
+
+        keyhole discover --head 3.1
+
+        keyhole discover texts.txt --model SmolLM2.gguf --head 20.6 --nonlinearity tanh
+    """
+    loaded = load_model(model, revision, dtype, device)
+    texts = _generated(loaded, prompts, seed) if text is None else _lines(text, prompts)
+    view = View(frame, skip_first=not first)  # type: ignore[arg-type]
+    with show.progress_bar("Running prompts") as progress:
+        if head is None:
+            found = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)
+            _show_survey(found, top, json=json)
+            return
+        options: dict[str, Any] = {"centre": centre, "rank": rank, "nonlinearity": nonlinearity, "seed": seed}
+        features = head_features(
+            loaded, texts, read_head(head), view=view, bos=bos, show=top, progress=progress, **options
+        )
+    _show_features(features, json=json)
+
+
+def _generated(model: Model, n: int, seed: int) -> list[str]:
+    """Text of the organism's kind, as long as the model can read it."""
+    most = model.dims.positions or 1 << 30
+    fitting = (text for text in documents(2 * n, seed=seed) if len(text_ids(model, text, special=True)) <= most)
+    return list(islice(fitting, n))
+
+
+def _lines(path: Path, n: int) -> list[str]:
+    if not path.is_file():
+        raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
+    return [line.strip() for line in lines if line.strip()][:n]
+
+
+def _show_survey(found: Survey, top: int, *, json: bool) -> None:
+    if json:
+        heads = [
+            {**asdict(h), "U": None, "V": None, "S": h.S.tolist(), "held_out": h.held_out.tolist()} for h in found.heads
+        ]
+        show.as_json({"model": found.model, "view": asdict(found.view), "prompts": found.prompts, "heads": heads})
+        return
+    rows = [
+        (
+            f"{h.layer}.{h.head}",
+            str(h.queries),
+            f"{h.rank} of {len(h.S)}",
+            f"{h.agreement:.2f}",
+            f"{h.gap:.2f}",
+            f"{h.subspace_share:.2f}",
+            f"{h.mean_energy:.2f}",
+        )
+        for h in found.ranked[:top]
+    ]
+    show.plain(
+        f"{found.model}: {found.prompts} prompts, frame {found.view.frame}; heads by the gap their subspace holds"
+    )
+    show.table(SURVEY, rows)
+    show.plain(
+        "rank: 99 % of the contrast's energy; agreement: directions that come back in the other half\n"
+        "gap: score of attended minus other keys; in subspace: the held-out part of it;\n"
+        "mean: part of the contrast that all queries prefer."
+    )
+
+
+def _show_features(result: HeadFeatures, *, json: bool) -> None:
+    found = result.found
+    if json:
+        show.as_json(_features_record(result))
+        return
+    show.plain(
+        f"head {result.data.layer}.{result.data.head}: rank {found.rank} of {len(found.S)}, gap {found.gap:.2f} over "
+        f"{found.samples[1]} held-out queries"
+    )
+    rows = []
+    for number, (feature, pairs) in enumerate(zip(found.features, result.pairs, strict=True)):
+        telling = ", ".join(f"{p.query.strip() or '·'}→{p.key.strip() or '·'} {p.count}" for p in pairs[:3])
+        steady = min(feature.query.stability, feature.key.stability)
+        share = f"{feature.share:.2f} ±{feature.share_error:.2f}"
+        rows.append(
+            (
+                str(number),
+                share,
+                f"{feature.correlation:.2f}",
+                f"{steady:.2f}",
+                "yes" if feature.identified else "no",
+                telling,
+            )
+        )
+    show.table(FEATURES, rows)
+    show.plain(
+        f"shares of the gap: features {sum(f.share for f in found.features):.2f}, between features {found.cross:.2f}, "
+        f"through means {found.mean:.2f}, outside the subspace {found.outside:.2f}"
+    )
+    for warning in found.warnings:
+        show.plain(f"note: {warning}")
+
+
+def _features_record(result: HeadFeatures) -> dict[str, Any]:
+    found = result.found
+    features = []
+    for feature, pairs in zip(found.features, result.pairs, strict=True):
+        sides = {
+            name: {
+                "direction": side.direction.tolist(),
+                "stability": side.stability,
+                "kurtosis": side.kurtosis,
+                "kurtosis_error": side.kurtosis_error,
+            }
+            for name, side in (("query", feature.query), ("key", feature.key))
+        }
+        numbers = {name: getattr(feature, name) for name in ("share", "share_error", "correlation", "coupling")}
+        features.append(
+            {**numbers, "identified": feature.identified, **sides, "pairs": [asdict(pair) for pair in pairs]}
+        )
+    rests = {name: getattr(found, name) for name in ("gap", "cross", "mean", "outside", "mean_energy")}
+    where = {"head": f"{result.data.layer}.{result.data.head}", "view": asdict(result.data.view)}
+    return {**where, "rank": found.rank, **rests, "features": features, "warnings": list(found.warnings)}

@@ -1,0 +1,121 @@
+"""What does every query of a layer attend to, and what does it leave? Read off runs, in any frame.
+
+    k_att = sum_j a_j k_j,   k_rest = sum_j (1 - a_j) k_j / (visible - 1)        a sums to one over the keys that count
+
+The first token is left out unless asked for: many heads rest there when they find nothing, and what is attended while
+resting says nothing about features.
+
+With RoPE the relative frame is the one to read features in: in post_rope a head that matches positions shows up as
+pairs of sinusoids (kurtosis -1.5), in the relative frame as a preference of the average query.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from keyhole.contrast.collect import Progress
+from keyhole.contrast.frames import Frame, check_frame, turns_at
+from keyhole.errors import KeyholeError
+from keyhole.models.attention import visible_mask
+from keyhole.models.prompts import Prompt, encode
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import AttentionRun, Run
+
+_DEST_BLOCK = 256  # rows of attention held at once: keeps memory linear in the prompt length
+
+
+@dataclass(frozen=True)
+class View:
+    """How attention is looked at."""
+
+    frame: Frame = "relative"
+    skip_first: bool = True  # leave out attention to the first token
+    active: float = 0.1  # a query must give the keys that count at least this much attention, or its head rests
+
+    def __post_init__(self) -> None:
+        check_frame(self.frame)
+        if not 0 <= self.active <= 1:
+            raise KeyholeError(f"active is {self.active}, but it is a sum of attention weights: give 0 to 1.")
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Some heads of one layer on one prompt, in float64."""
+
+    q: Float[Tensor, "heads pos d_head"]
+    attended: Float[Tensor, "heads pos d_head"]
+    rest: Float[Tensor, "heads pos d_head"]
+    top: Int[Tensor, "heads pos"]  # the most attended key that counts
+    top_key: Float[Tensor, "heads pos d_head"]
+    used: Bool[Tensor, "heads pos"]  # False where the head rests or there are not two keys to tell apart
+
+
+def attended(record: "AttentionRun", heads: Sequence[int], view: View) -> Attended:
+    """What does each query of these heads attend to?"""
+    n, group = record.q.shape[1], record.q.shape[0] // record.k.shape[0]
+    q, k = record.q[list(heads)].double(), record.k[[h // group for h in heads]].double()
+    turned = record.rotary is not None and view.frame != "post_rope"
+    if turned:
+        q = _into(record, q)
+        k = _into(record, k) if view.frame == "pre_rope" else k
+    blocks = [_block(record, k, heads, range(i, min(i + _DEST_BLOCK, n)), view=view) for i in range(0, n, _DEST_BLOCK)]
+    att, rest, top_key, top, used = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
+    if turned and view.frame == "relative":  # a rotation is linear: turning the sums turns every key in them
+        att, rest, top_key = (_into(record, x) for x in (att, rest, top_key))
+    return Attended(q, att, rest, top, top_key, used)
+
+
+def _into(record: "AttentionRun", x: Tensor) -> Tensor:
+    """Every position turned back by its own rotation."""
+    assert record.rotary is not None
+    turns = turns_at(record.rotary, torch.arange(x.shape[1], device=x.device))
+    return turns.into(x.transpose(0, 1)).transpose(0, 1)
+
+
+def _block(
+    record: "AttentionRun", k: Tensor, heads: Sequence[int], dests: range, *, view: View
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    at = torch.arange(dests.start, dests.stop, device=k.device)
+    seen = visible_mask(record.first[at], at, k.shape[1])
+    if view.skip_first:
+        seen[:, 0] = False
+    a = record.weights(heads, dests).double() * seen
+    mass, count = a.sum(-1), seen.sum(-1)
+    used = (mass >= max(view.active, 1e-12)) & (count > 1)
+    a = a / mass.clamp_min(1e-12)[..., None]
+    att = a @ k
+    rest = (seen.double() @ k - att) / (count - 1).clamp_min(1)[:, None]  # sum_j (1 - a_j) = count - 1
+    top = a.argmax(-1)
+    return att, rest, k.gather(1, top[..., None].expand(-1, -1, k.shape[2])), top, used
+
+
+def groups_of(model: "Model", prompts: Sequence[Prompt], bos: bool | None = None) -> Int[Tensor, "prompt"]:
+    """A number per prompt: equal prompts share one, and none depends on the order in which prompts are given."""
+    if isinstance(prompts, str) or not len(prompts):
+        raise KeyholeError("give a list of prompts, at least two: one half is fitted and the other held out.")
+    ids = [encode(model, prompt, bos).ids for prompt in prompts]
+    order = sorted(set(ids), key=lambda row: (zlib.crc32(repr(row).encode()), row))
+    if len(order) < 2:
+        raise KeyholeError("all prompts are the same: one half must be held out, so give two different ones or more.")
+    number = {row: i for i, row in enumerate(order)}
+    return torch.tensor([number[row] for row in ids])
+
+
+def each_run(
+    model: "Model", prompts: Sequence[Prompt], *, bos: bool | None, batch: int, progress: Progress | None
+) -> Iterator[tuple[int, "Run"]]:
+    """Every prompt's number and run, a few prompts in memory at a time."""
+    if batch < 1:
+        raise KeyholeError(f"batch is {batch}, but at least one prompt must run at a time.")
+    for start in range(0, len(prompts), batch):
+        some = list(prompts[start : start + batch])
+        yield from enumerate(model.run_many(some, bos=bos), start)
+        if progress is not None:
+            progress(start + len(some), len(prompts))
