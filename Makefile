@@ -13,7 +13,8 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	mkdir -p demo
 	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --out demo/mary.json --out demo/mary.html
 	$(BIN)/keyhole verify demo/mary.json
-	@echo "Open demo/mary.html in a browser."
+	$(BIN)/keyhole contrast lists --out demo/lists
+	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
 
 test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
@@ -34,6 +35,8 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/trace.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/long_prompts.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/contrast.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/payload.py --paper
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -3,7 +3,7 @@
     python benchmarks/contrast.py [.cache/smollm2.gguf] [--prompts 1000] [--boxes 9]
 
 Plain: the model's own forward pass with its own attention, batched as Keyhole batches. Keyhole: one pass that reads q
-and k at the sites, then every head's contrast, 200 permuted contrasts for its rank, split halves, 1,000 permutations for
+and k at the sites, then every head's contrast, 200 permuted ones for its rank, split halves, 1,000 permutations for
 the ranking, and swaps of the feature, ten random subspaces and the whole keys in every head. The authors' protocol runs
 the model again for every head and condition; its cost is told in forward passes, not measured.
 """

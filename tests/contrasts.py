@@ -52,7 +52,8 @@ def collected_of(q: Tensor, k: Tensor, sign: Tensor, *, rest: float = 0.0, seed:
     half = torch.randperm(n, generator=torch.Generator().manual_seed(seed)) % 2
     at = torch.stack([torch.arange(n)[:, None].expand(n, m), torch.arange(m).expand(n, m)], dim=-1)
     query = torch.stack([torch.arange(n), torch.full((n,), m)], dim=-1)
-    slots = Slots(torch.arange(n), query, at, sign, torch.ones(n).double(), half, torch.zeros(n, dtype=torch.bool))
+    own, whole = torch.arange(n), torch.zeros(n, dtype=torch.bool)
+    slots = Slots(own, query, at, sign, torch.ones(n).double(), half, group=own, twin=own, paired=whole)
     sample = Sample(Site(token(0)), (Site(token(0)),), (Site(token(1)),))
     resolved = Resolved(Contrast("tensors", ((0, 1),), (sample,) * n), (), slots)
     other = torch.full((n, q.shape[1]), rest)

@@ -181,8 +181,16 @@ BAD = {
     "no such head to discover": (("discover", "--prompts", "20", "--head", "9.1"), "no layer 9"),
     "unknown view": (("discover", "--frame", "mine"), "no frame 'mine'"),
     "unknown nonlinearity": (
-        ("discover", "--prompts", "60", "--head", "3.0", "--nonlinearity", "x"),
-        "'cube' or 'tanh'",
+        ("discover", "--nonlinearity", "x"),
+        "cube or tanh",
+    ),
+    "one box": (("contrast", "boxes", "--sweep", "1,2"), "two or more"),
+    "out is a file": (("contrast", "boxes", "--out", "{root}/bad.jsonl"), "takes a folder"),
+    "umap without a folder": (("contrast", "boxes", "--umap"), "--umap needs --out"),
+    "test file of boxes": (("contrast", "boxes", "--test-file", "{root}/bad.jsonl"), "makes its own tests"),
+    "unequal sides by prompts": (
+        ("contrast", "lists", "--prompts", "40", "--tests", "20", "--balance", "prompts"),
+        "no null rank",
     ),
     "unknown ending": (("trace", PROMPT, "--out", "{root}/x.xlsx"), "should end in"),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
@@ -261,7 +269,7 @@ def test_contrast_of_lists_as_json() -> None:
     assert (
         record["selected"][0] == "3.3" and best["features"]["category"]["share"] > 0.5
     )  # 0.96 with the default 400 prompts
-    assert best["swaps"][1]["normalised"] > 0.5 and record["answers"]["largest_miss"] < 1e-5
+    assert best["swaps"][1]["normalised"] > 0.3 and record["answers"]["largest_miss"] < 1e-5
 
 
 def test_contrast_of_a_file(tmp_path: Path) -> None:

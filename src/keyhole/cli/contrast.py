@@ -1,5 +1,6 @@
 """The command that finds query-key features from contrasts."""
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,10 +47,11 @@ def contrast(
     centre: Annotated[str, typer.Option(help="none, each, or pooled.")] = "none",
     balance: Annotated[str, typer.Option(help="pairs, or prompts (the authors' filter heads).")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
-    permutations: Annotated[int, typer.Option(min=1, help="Draws of the null.")] = 200,
+    permutations: Annotated[int, typer.Option(min=19, help="Draws of the null.")] = 200,
     draws: Annotated[int, typer.Option(min=1, help="Random subspaces beside each feature.")] = 10,
     answers: Annotated[int, typer.Option(min=0, help="Prompts run again with edited keys.")] = 32,
     seed: Annotated[int, typer.Option(help="Of prompts, halves, permutations and controls.")] = 0,
+    test_file: Annotated[Path | None, typer.Option(help="With a file: other samples that test the feature.")] = None,
     sweep: Annotated[
         str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
     ] = None,
@@ -80,10 +82,10 @@ def contrast(
         keyhole contrast samples.jsonl --head 1.6 --rank energy
     """
     _choice("--feature", feature, ("order", "lexical", "both"))
-    if sweep is not None and what != "boxes":
-        raise KeyholeError("--sweep is for boxes: lists and files have no number of entities to vary.")
+    counts = _check_requests(what, sweep, out, test_file, umap=umap)
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
+    test: Contrast | None
     if what == "boxes":
         fits, test = _boxes(loaded, feature, (prompts, tests), seed=seed, cross=cross, n_boxes=boxes, **wordings)
     elif what == "lists":
@@ -91,7 +93,7 @@ def contrast(
         fits = {"category": lists_contrast(loaded, prompts, seed=2 * seed, **how)}
         test = lists_test(loaded, tests, seed=2 * seed + 1, **how)
     else:
-        fits, test = _file(what), None
+        fits, test = _file(what), None if test_file is None else read_contrast(test_file)
     select = Selection("ratio", 0.1, top=3) if what == "lists" else Selection("accuracy", 0.3)
     result = study(
         loaded,
@@ -111,13 +113,41 @@ def contrast(
         stage=show.progress_bar,
     )
     rows: dict[str, tuple[RankRow, ...]] = {}
-    if sweep is not None:
-        rows = _sweep(loaded, result, _counts(sweep), {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross)
-    written = _write(result, rows, out, umap=umap)
+    if counts:
+        options = {"frame": frame, "negatives": negatives, "centre": centre, "balance": balance}
+        options |= {"permutations": permutations, "seed": seed}
+        rows = _sweep(loaded, result, counts, {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross, **options)
+    record = report.record(result) | report.sweep_record(rows)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "study.json").write_text(show.json_text(record) + "\n", encoding="utf-8")
     if json:
-        show.as_json(report.record(result) | report.sweep_record(rows))
+        show.as_json(record)
     else:
-        _tell(result, rows, written)
+        _tell(result, rows, centre=centre)
+    if out is not None:
+        _draw(result, rows, out, umap=umap, quiet=json)
+
+
+def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
+    """Refuse at once what would fail after minutes of work; the numbers of boxes to sweep over."""
+    if out is not None and out.exists() and not out.is_dir():
+        raise KeyholeError(f"--out takes a folder, and {out} is a file.")
+    if umap and (out is None or importlib.util.find_spec("umap") is None):
+        raise KeyholeError("--umap needs --out and umap-learn: pip install 'keyhole[cluster]'.")
+    if test_file is not None and what in ("boxes", "lists"):
+        raise KeyholeError(f"--test-file is for a file of samples: {what} makes its own tests.")
+    if sweep is None:
+        return []
+    if what != "boxes":
+        raise KeyholeError("--sweep is for boxes: lists and files have no number of entities to vary.")
+    try:
+        counts = sorted({int(part) for part in sweep.replace(",", " ").split()})
+    except ValueError as error:
+        raise KeyholeError(f"--sweep takes numbers of boxes such as 2,3,5,9, not {sweep!r}.") from error
+    if not counts or counts[0] < 2:
+        raise KeyholeError("--sweep takes numbers of boxes, two or more.")
+    return counts
 
 
 def _boxes(
@@ -150,15 +180,8 @@ def _choice(option: str, text: str, choices: Sequence[str]) -> None:
         raise KeyholeError(f"{option} takes {', '.join(choices)}, not {text!r}.")
 
 
-def _counts(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError as error:
-        raise KeyholeError(f"--sweep takes numbers of boxes such as 2,3,5,9, not {text!r}.") from error
-
-
 def _sweep(
-    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool
+    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool, **options: Any
 ) -> dict[str, tuple[RankRow, ...]]:
     n = how.pop("n")
     makers = {
@@ -168,31 +191,31 @@ def _sweep(
     rows = {}
     for name in result.features:
         with show.progress_bar(f"Ranks of {name}") as progress:
-            rows[name] = sweep_ranks(
-                model, makers[name], counts, result.selected, progress=progress, frame=result.test.frame
-            )
+            rows[name] = sweep_ranks(model, makers[name], counts, result.selected, progress=progress, **options)
     return rows
 
 
-def _write(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path | None, *, umap: bool) -> list[Path]:
-    if out is None:
-        return []
+def _draw(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path, *, umap: bool, quiet: bool) -> None:
     from keyhole.figures.study import draw_study, draw_sweep
 
     with show.progress("Drawing"):
-        written = draw_study(result, out, umap=umap) + draw_sweep(rows, out)
-    record = report.record(result) | report.sweep_record(rows)
-    (out / "study.json").write_text(show.json_text(record) + "\n", encoding="utf-8")
-    return [out / "study.json", *written]
+        written, notes = draw_study(result, out, umap=umap)
+        written += draw_sweep(rows, out)
+    if not quiet:
+        for line in [f"wrote {path}" for path in (out / "study.json", *written)] + [f"no picture: {n}" for n in notes]:
+            show.plain(line)
 
 
-def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], written: Sequence[Path]) -> None:
+def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], *, centre: str) -> None:
     show.plain(report.summary(result))
     show.table(report.HEADS, report.head_rows(result))
     show.plain(report.LEGEND)
-    show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
-    show.plain(report.SWAPS_LEGEND)
-    if result.shares:
+    for hint in report.hints(result, centre):
+        show.plain(hint)
+    if result.swaps:
+        show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
+        show.plain(report.SWAPS_LEGEND)
+    if any(result.shares.values()):
         show.table(report.CHANNELS, report.channel_rows(result))
         show.plain(report.CHANNELS_LEGEND)
     if result.answers is not None:
@@ -200,5 +223,3 @@ def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], written: Sequence
         show.table(report.SWAPS, report.swap_rows(result.answers.heads))
     if rows:
         show.table(report.SWEEP, report.sweep_cells(rows))
-    for path in written:
-        show.plain(f"wrote {path}")

@@ -19,6 +19,7 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.discover.attended import View
+from keyhole.discover.ica import NONLINEARITIES
 from keyhole.discover.survey import Survey
 from keyhole.discover.survey import survey as survey_heads
 from keyhole.discover.telling import HeadFeatures, head_features
@@ -66,6 +67,8 @@ def discover(
 
         keyhole discover texts.txt --model SmolLM2.gguf --head 20.6 --nonlinearity tanh
     """
+    if nonlinearity not in NONLINEARITIES:
+        raise KeyholeError(f"--nonlinearity takes {' or '.join(NONLINEARITIES)}, not {nonlinearity!r}.")
     loaded = load_model(model, revision, dtype, device)
     texts = _generated(loaded, prompts, seed) if text is None else _lines(text, prompts)
     view = View(frame, skip_first=not first)  # type: ignore[arg-type]

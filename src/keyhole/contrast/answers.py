@@ -37,6 +37,7 @@ class AnswerEffects:
     heads: dict[str, tuple[Effect, ...]]  # by head ("1.6"), and "all"; told as P(orig token) + P(target token) = 1
     samples: int
     right: float  # share of samples whose answer, of the two, was the original's to begin with
+    mass: float  # mean probability of the two tokens together: small where the model would say it otherwise
     largest_miss: float  # between measured and analytic attention
 
 
@@ -57,7 +58,7 @@ def answer_effects(
     conditions = _conditions(bases, names, d_head, draws=draws, seed=seed)
     units = [(head,) for head in bases] + ([tuple(bases)] if len(bases) > 1 else [])
     expected = {head: _expected(collected, pairing, head, conditions) for head in bases}
-    before, after, miss = [], [], 0.0
+    before, after, miss, mass = [], [], 0.0, 0.0
     for i in range(len(pairing.slots)):
         run, two = _sample(collected, pairing, i)
         with exact_matmul():
@@ -66,6 +67,7 @@ def answer_effects(
             out = rerun(run, copies, all_logits=False)
         tokens = [run.token_ids[at] for at in two]
         before.append(run.logits[-1, tokens].double().softmax(-1).cpu())
+        mass += float(run.logits[-1].double().softmax(-1)[tokens].sum()) / len(pairing.slots)
         after.append(out.captured.logits[:, -1, tokens].double().softmax(-1).cpu())
         for number, head in enumerate(bases):
             for c in range(len(conditions)):
@@ -78,7 +80,8 @@ def answer_effects(
     for column, unit in enumerate(units):
         ranks = [bases[unit[0]][name].shape[1] if len(unit) == 1 else 0 for name in names]
         told[_label(unit)] = _effects(names, ranks, was, became[:, column], draws=draws)
-    return AnswerEffects(told, len(before), float((was[:, 0] > was[:, 1]).double().mean()), miss)
+    right = float((was[:, 0] > was[:, 1]).double().mean())
+    return AnswerEffects(told, len(before), right, mass, miss)
 
 
 def _names(collected: Collected, bases: Mapping[Head, Bases]) -> list[str]:

@@ -4,9 +4,11 @@ dC = U S V^T: columns of U are directions in query space, those of V in key spac
 
     energy  singular values that hold 99 % of |dC|^2 (the paper's; noise counts too)
     null    singular values above the 95 % quantile of the largest one under permuted labels
-    halves  leading directions of one half whose value in the other, u^T dC' v, exceeds what permuted labels give there
+    halves  leading directions of one half whose value in the other, u^T dC' v, exceeds what permuted labels give there,
+            in both directions
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,15 +19,16 @@ from torch import Tensor
 from keyhole.contrast.collect import Collected, Progress
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs
-from keyhole.contrast.resolve import Slots
+from keyhole.contrast.resolve import Slots, split_groups
 from keyhole.contrast.samples import LayerSamples
 from keyhole.contrast.subspace import decompose, energy_rank
-from keyhole.contrast.sums import Balance, Centre, check_choices, contrast_matrix, mean_shift_share, tally
+from keyhole.contrast.sums import Balance, Centre, check_choices, contrast_matrix, mean_shift_share, product_size, tally
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 
 RankRule = Literal["energy", "null", "halves"]
 _FEWEST = 20  # samples below which no rank is told
+_ROUNDING = 1e-5  # of the size of q k^T: a smaller contrast is the rounding of equal queries and keys
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Features:
     V: Float[Tensor, "layers heads d_head rank"] = field(repr=False)
     mean_shift: Float[Tensor, "layers heads"] = field(repr=False)  # share of dC that is a difference of mean keys
     energy: Int[Tensor, "layers heads"] = field(repr=False)
-    null: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)  # None: no permutations were asked for
+    null: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)  # None: no permutations
     halves: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)
     threshold: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the null rank
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
@@ -74,7 +77,9 @@ class Features:
             raise KeyholeError(f"there is no rank rule {rule!r}: choose energy, null, halves, or a number.")
         chosen = ranks[rule]
         if chosen is None:
-            raise KeyholeError(f"the {rule} rank needs permutations: find the features with permutations > 0.")
+            raise KeyholeError(
+                f"there is no {rule} rank: it needs permutations, and equal sides or balance='pairs'. Use energy."
+            )
         return int(chosen[at])
 
     def of(self, head: tuple[int, int], rule: RankRule | int = "null") -> Feature:
@@ -113,7 +118,10 @@ def find_features(
     slots = collected.slots.of(chosen)
     samples = len(torch.unique(slots.sample))
     _require_samples(collected, samples)
-    signs = permuted_signs(slots, permutations, seed) if permutations else None
+    _require_permutations(permutations, level)
+    # Divided by prompts, sides of different sizes do not cancel under permuted labels, so there is no null.
+    has_null = permutations > 0 and (balance == "pairs" or _equal_sides(slots))
+    signs = permuted_signs(slots, permutations, seed) if has_null else None
     found = []
     for done, layer in enumerate(collected.sums):
         with exact_matmul():
@@ -124,8 +132,10 @@ def find_features(
                 sums = tally(kept.queries, kept.keys, slots.sign, slots.weight, slots.half)
             dC = contrast_matrix(sums, centre=centre, balance=balance)
             U, S, V = decompose(dC)
-            parts = {"U": U, "S": S, "V": V, "mean_shift": mean_shift_share(sums, balance=balance)}
-            parts["energy"] = energy_rank(S, energy)
+            real = S[:, 0] > _ROUNDING * product_size(sums, balance=balance)
+            S = S * real[:, None]
+            shift = torch.where(real, mean_shift_share(sums, balance=balance), float("nan"))
+            parts = {"U": U, "S": S, "V": V, "mean_shift": shift, "energy": energy_rank(S, energy)}
             if signs is not None:
                 kept = collected.layer(layer).of(chosen)
                 parts |= _ranks(kept, slots, signs, S=S, centre=centre, balance=balance, level=level)
@@ -148,6 +158,11 @@ def choose(collected: Collected, *, label: str | None = None, half: int | None =
             raise KeyholeError(f"no sample has the label {label!r}: there is {known}.")
     if half is not None:
         mask &= slots.half == half
+        if not mask.any():
+            raise KeyholeError(
+                f"half {half} of {collected.name!r} is empty: all its samples share prompts or a group, which are not "
+                "parted. Give prompts that differ, or test samples of their own."
+            )
     return mask.nonzero()[:, 0]
 
 
@@ -163,28 +178,27 @@ def _ranks(
 ) -> dict[str, Tensor]:
     """Ranks by the permutation null and by split halves, for every head of a layer."""
     q, k = kept.queries, kept.keys
-    device = q.device
     largest = _largest(contrasts(q, k, coefficients(signs, slots.weight, balance), centre))
-    threshold = largest.quantile(level, dim=0)
-    p = (1 + (largest >= S[:, 0]).sum(0)) / (1 + len(largest))
-    values, nulls = [], []
+    threshold = largest.quantile(level, dim=0, interpolation="higher")
+    p = torch.where(S[:, 0] > 0, (1 + (largest >= S[:, 0]).sum(0)) / (1 + len(largest)), 1.0)
+    half = slots.half if len(torch.unique(slots.half)) == 2 else split_groups(slots.group, seed=0)
+    confirmed = []
     for part in (0, 1):
-        mine, other = (slots.half == part).nonzero()[:, 0], (slots.half != part).nonzero()[:, 0]
+        mine, other = (half == part).nonzero()[:, 0], (half != part).nonzero()[:, 0]
         if not len(mine) or not len(other):
+            confirmed.append(torch.zeros_like(S[:, 0], dtype=torch.long))
             continue
         own = _half(q, k, slots, slots.sign[None], mine, centre=centre, balance=balance)[0]
         U, _, V = decompose(own)
         seen = torch.cat([slots.sign[None], signs])
         elsewhere = _half(q, k, slots, seen, other, centre=centre, balance=balance)
-        cross = torch.einsum("hik,phij,hjk->phk", U.to(elsewhere), elsewhere, V.to(elsewhere))
-        values.append(cross[0].double())
-        nulls.append(cross[1:].double())
+        cross = torch.einsum("hik,phij,hjk->phk", U.to(elsewhere), elsewhere, V.to(elsewhere)).double()
+        bar = cross[1:].amax(-1).quantile(level, dim=0, interpolation="higher")
+        confirmed.append((cross[0] > bar[:, None]).long().cumprod(-1).sum(-1))
+    # The two directions are not independent, so they are not averaged: both must confirm a direction.
+    halves = torch.minimum(*confirmed) * (S[:, 0] > 0)
     null = (threshold[:, None] < S).sum(-1)
-    halves = torch.zeros_like(null)
-    if len(values) == 2:
-        bar = ((nulls[0] + nulls[1]) / 2).amax(-1).quantile(level, dim=0)
-        halves = ((values[0] + values[1]) / 2 > bar[:, None]).long().cumprod(-1).sum(-1)
-    return {"null": null, "halves": halves.to(device), "threshold": threshold, "p": p}
+    return {"null": null, "halves": halves, "threshold": threshold, "p": p}
 
 
 def _half(
@@ -197,6 +211,18 @@ def _largest(dC: Float[Tensor, "draws heads d_query d_key"]) -> Float[Tensor, "d
     """Largest singular values, by way of dC dC^T: several times faster than an SVD, and exact enough for a quantile."""
     largest: Tensor = torch.linalg.eigvalsh(dC @ dC.transpose(-1, -2))[..., -1]
     return largest.clamp_min(0).sqrt().double()
+
+
+def _equal_sides(slots: Slots) -> bool:
+    n = int(slots.sample.max()) + 1
+    sides = [torch.zeros(n, dtype=torch.long).index_add(0, slots.sample, (slots.sign == s).sum(1)) for s in (1, -1)]
+    return torch.equal(*sides)
+
+
+def _require_permutations(permutations: int, level: float) -> None:
+    fewest = math.ceil(1 / (1 - level)) - 1
+    if 0 < permutations < fewest:
+        raise KeyholeError(f"{permutations} permutations cannot show a level of {level}: ask for at least {fewest}.")
 
 
 def _require_samples(collected: Collected, samples: int) -> None:

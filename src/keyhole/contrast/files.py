@@ -27,7 +27,7 @@ def read_contrast(path: str | Path) -> Contrast:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
-    name, bos = path.stem, None
+    name, bos, headed = path.stem, None, False
     prompts: dict[Any, int] = {}
     samples: list[Sample] = []
     for number, line in enumerate(lines, start=1):
@@ -36,7 +36,8 @@ def read_contrast(path: str | Path) -> Contrast:
         try:
             record = _record(line)
             if "contrast" in record:
-                name, bos = _header(record, first=not samples)
+                name, bos = _header(record, first=not (samples or headed))
+                headed = True
             else:
                 samples.append(_sample(record, prompts))
         except KeyholeError as error:

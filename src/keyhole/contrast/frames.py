@@ -50,6 +50,6 @@ def check_frame(frame: str) -> None:
 
 def turns_at(rotary: Rotary, positions: Int[Tensor, "*sites"]) -> Turns:
     """The rotations of these positions alone: YaRN's tables also stretch by a factor, which a frame must not."""
-    length = torch.sqrt(rotary.cos**2 + rotary.sin**2)
-    cos, sin = rotary.cos / length, rotary.sin / length
-    return Turns(cos[positions], sin[positions], rotary.pairing)
+    cos, sin = rotary.cos[positions].double(), rotary.sin[positions].double()  # a bfloat16 table is no rotation
+    length = torch.sqrt(cos**2 + sin**2)
+    return Turns(cos / length, sin / length, rotary.pairing)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_NO_ROOM = 1e-6  # between the random and the full swap: attention is not known better than that
+_NO_ROOM = 1e-6  # attention is not known better than that
 _BOOTSTRAP_ENTRIES = 5_000_000  # of resampling weights held at once
 
 
@@ -67,7 +67,7 @@ class Effect:
     shift: float
     random: float  # mean shift over random subspaces of the same rank; NaN without controls
     full: float  # shift when the two keys change places entirely: the ceiling
-    normalised: float  # (shift - random) / (full - random)
+    normalised: float  # (shift - random) / (full - random); NaN unless the full swap clearly moves more than random
     interval: tuple[float, float]  # of `normalised`
     shift_interval: tuple[float, float]
 
@@ -90,7 +90,9 @@ def effect(
     mean = table.mean(0)
     resampled = _bootstrap(len(table), seed) @ table
     quantiles = torch.tensor([0.025, 0.975], dtype=torch.float64)
-    low, high = _normalised(resampled).nanquantile(quantiles).tolist()
+    room, moved = resampled[:, 1] - resampled[:, 2], resampled[:, 0] - resampled[:, 2]
+    told = float(room.quantile(0.025)) > _NO_ROOM  # otherwise the ratio is noise over noise
+    low, high = (moved / room).quantile(quantiles).tolist() if told else (float("nan"), float("nan"))
     low_shift, high_shift = resampled[:, 0].quantile(quantiles).tolist()
     return Effect(
         name=name,
@@ -100,7 +102,7 @@ def effect(
         shift=float(mean[0]),
         random=float("nan") if random_shift is None else float(mean[2]),
         full=float(mean[1]),
-        normalised=float(_normalised(mean)),
+        normalised=float((mean[0] - mean[2]) / (mean[1] - mean[2])) if told else float("nan"),
         interval=(low, high),
         shift_interval=(low_shift, high_shift),
     )
@@ -113,10 +115,3 @@ def _bootstrap(n: int, seed: int) -> Float[Tensor, "draws samples"]:
     generator = torch.Generator().manual_seed(seed)
     picks = torch.randint(n, (draws, n), generator=generator)
     return torch.zeros(draws, n, dtype=torch.float64).scatter_add_(1, picks, torch.ones(draws, n).double()) / n
-
-
-def _normalised(means: Float[Tensor, "*draws 3"]) -> Float[Tensor, "*draws"]:
-    """(shift - random) / (full - random); NaN where a random subspace is already the whole one."""
-    shift, full, random = means.unbind(-1)
-    room = full - random
-    return torch.where(room.abs() < _NO_ROOM, float("nan"), (shift - random) / room)

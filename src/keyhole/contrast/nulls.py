@@ -1,7 +1,8 @@
 """How large would a contrast be if its labels meant nothing? Signs permuted within every query, contrasts made again.
 
-Positives and negatives of a query are drawn anew from its own keys, so prompts, queries and keys stay as they are. A
-sample whose two sides have queries of their own is flipped as a whole. All draws of a layer are two matrix products:
+Positives and negatives of a query are drawn anew from its own keys, so prompts, queries and keys stay as they are;
+samples that repeat each other are permuted alike, for they are no further evidence. A sample whose two sides have
+queries of their own is flipped as a whole. All draws of a layer are two matrix products:
 coefficients x keys, then queries x those.
 """
 
@@ -18,14 +19,16 @@ _BLOCK_BYTES = 256e6  # of summed keys held at once
 def permuted_signs(slots: Slots, draws: int, seed: int) -> Int[Tensor, "draws slots keys"]:
     """Signs under the null: shuffled within each query, or flipped for both slots of a sample."""
     generator = torch.Generator().manual_seed(seed)
-    order = torch.rand(draws, *slots.sign.shape, generator=generator)
+    distinct, twin = torch.unique(slots.twin, return_inverse=True)
+    order = torch.rand(draws, len(distinct), slots.sign.shape[1], generator=generator)[:, twin]
     order = order.masked_fill(slots.sign == 0, 2.0)  # padding stays at the end
     at_end = (slots.sign == 0).long().argsort(dim=1, stable=True)
     packed = slots.sign.gather(1, at_end)
     ranks = order.argsort(dim=-1).argsort(dim=-1)  # the rank of each key in a random order; padding comes last
     shuffled = packed.expand(draws, -1, -1).gather(-1, ranks)
-    flips = torch.randint(0, 2, (draws, int(slots.sample.max()) + 1), generator=generator) * 2 - 1
-    flipped = slots.sign * flips[:, slots.sample, None]
+    first = torch.full((int(slots.sample.max()) + 1,), len(distinct)).scatter_reduce(0, slots.sample, twin, "amin")
+    flips = torch.randint(0, 2, (draws, len(distinct) + 1), generator=generator) * 2 - 1
+    flipped = slots.sign * flips[:, first[slots.sample], None]  # a sample's two slots share its first one's draw
     return torch.where(slots.paired[:, None], flipped, shuffled)
 
 

@@ -36,6 +36,13 @@ class Pairing:
         return Pairing(self.slots[:n], self.positive[:n], self.target[:n], orig)
 
 
+def can_swap(collected: Collected) -> bool:
+    """Is there a sample with a positive and a negative key in its query's own prompt?"""
+    slots = collected.slots
+    positive, negative = (slots.together & (slots.sign == side) for side in (1, -1))
+    return bool((positive.any(1) & negative.any(1)).any())
+
+
 def pair_keys(collected: Collected, *, half: int | None = None, orig: Original = "attended", seed: int = 0) -> Pairing:
     """A random negative key of the query's own prompt as every sample's target."""
     if orig not in ("attended", "first"):
@@ -74,6 +81,24 @@ class TwoKeys:
     ]  # a window may hide a key in some layers
     rest: Float[Tensor, "samples heads"]  # logsumexp of all other logits of the row
     rule: AttentionRule
+
+    def of(self, chosen: Tensor) -> "TwoKeys":
+        """Some of the samples."""
+
+        def both(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            return pair[0][chosen], pair[1][chosen]
+
+        return TwoKeys(
+            q=self.q[chosen],
+            k=both(self.k),
+            seen=both(self.seen),
+            framed=both(self.framed),
+            scores=both(self.scores),
+            bias=None if self.bias is None else both(self.bias),
+            visible=both(self.visible),
+            rest=self.rest[chosen],
+            rule=self.rule,
+        )
 
     def move(self, head: int, new: tuple[Tensor, Tensor], *, pair_only: bool = False) -> Move:
         """The move of one head when its two scores become these (draws may stand in front)."""

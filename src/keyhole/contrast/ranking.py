@@ -1,6 +1,6 @@
 """Which heads use this feature? Every head's held-out logit gap, and how much of it the feature explains.
 
-    gap        E+[scaling q.k] - E-[scaling q.k]
+    gap        E+[scaling q.k] - E-[scaling q.k], of scores before softcap, ALiBi and windows
     explained  the same with P_U q for q: the part of the gap that goes through the feature
 
 The feature comes from other samples, so under the null the held-out labels may be permuted within each query while the
@@ -11,15 +11,18 @@ permutation; heads are standardised first, because a loud head would otherwise h
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.contrast.collect import Collected
 from keyhole.contrast.features import Features, RankRule, choose
 from keyhole.contrast.nulls import coefficients, permuted_signs
+from keyhole.contrast.resolve import Slots
 from keyhole.contrast.samples import LayerSamples
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
+
+_BLOCK_BYTES = 256e6  # of permuted coefficients held at once
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,30 @@ def rank_heads(
         raise KeyholeError(f"the features are in the frame {features.frame}, the test samples in {test.frame}.")
     chosen = choose(test, half=half)
     slots = test.slots.of(chosen)
-    signs = torch.cat([slots.sign[None], permuted_signs(slots, permutations, seed)])
-    plus, minus = coefficients(signs, slots.weight, "pairs")
-    weights = (plus - minus).flatten(1)  # [draws, slots * keys]
-    heads, ranks, gaps, explained = [], [], [], []
+    heads, ranks, gaps, through = [], [], [], []
     for row, layer in enumerate(features.layers):
         with exact_matmul():
             kept = test.layer(layer).of(chosen)
             mine = [features.rank((layer, h), rank) for h in range(kept.q.shape[1])]
-            through = kept.scores(part_of_query(kept, features.U[row], torch.tensor(mine)))
-            gaps.append(weights[0].to(kept.q) @ kept.scores().flatten(0, 1))
-            explained.append(weights.to(kept.q) @ through.flatten(0, 1))
+            part = kept.scores(part_of_query(kept, features.U[row], torch.tensor(mine)))
+            gaps.append(kept.scores().flatten(0, 1).cpu())
+            through.append(part.flatten(0, 1).cpu())
         heads += [(layer, h) for h in range(kept.q.shape[1])]
         ranks += mine
-    return _scores(heads, ranks, torch.cat(gaps).double().cpu(), torch.cat(explained, dim=1).double().cpu())
+    observed = _weighted(slots, slots.sign[None], torch.cat(gaps, dim=1))[0]
+    signs = torch.cat([slots.sign[None], permuted_signs(slots, permutations, seed)])
+    return _scores(heads, ranks, observed, _weighted(slots, signs, torch.cat(through, dim=1)))
+
+
+def _weighted(
+    slots: Slots, signs: Int[Tensor, "draws slots keys"], scores: Float[Tensor, "pairs heads"]
+) -> Float[Tensor, "draws heads"]:
+    """Mean score of positive minus mean score of negative pairs, for every draw of signs; draws in blocks."""
+    made = []
+    for block in torch.split(signs, max(1, int(_BLOCK_BYTES / (8 * slots.sign.numel())))):
+        plus, minus = coefficients(block, slots.weight, "pairs")
+        made.append((plus - minus).flatten(1) @ scores.double())
+    return torch.cat(made)
 
 
 def part_of_query(

@@ -12,7 +12,7 @@ from keyhole.models.attention import AttentionRule
 from keyhole.models.precision import working_dtype
 from keyhole.models.visit import Seen
 
-_ROW_BLOCK = 64  # rows of attention logits held at once
+_BLOCK_BYTES = 256e6  # of keys gathered for rows of attention at once
 
 
 class Here:
@@ -57,7 +57,8 @@ class Reading:
         self.first[here.slot] = seen.first[here.q_at]
         if self.bias is not None and seen.rule.key_bias is not None:
             self.bias[here.key] = seen.rule.key_bias[:, here.k_at].T.to(self.bias.dtype)
-        for block in torch.split(torch.arange(len(here.slot)), _ROW_BLOCK):
+        rows = max(1, int(_BLOCK_BYTES / (seen.k[0].numel() * self.k.element_size())))
+        for block in torch.split(torch.arange(len(here.slot)), rows):
             self.rest[here.slot[block]], self.top[here.slot[block]] = _rest_of_rows(seen, here, block, self.q.dtype)
         if self.q_turns is not None and self.k_turns is not None and seen.rotary is not None:
             for turns, where, at in ((self.q_turns, here.slot, here.q_at), (self.k_turns, here.key, here.k_at)):

@@ -8,6 +8,7 @@ from keyhole.contrast.moves import Effect
 from keyhole.contrast.study import Head, Study
 from keyhole.contrast.sweep import RankRow
 
+_MOSTLY = 0.5  # share of a contrast from which a mean shift is most of it
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">explained", ">share", ">p")
 SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
 CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
@@ -19,7 +20,8 @@ mean shift: share of the contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
 explained: what of the gap passes through the feature; p: corrected over all heads"""
 SWAPS_LEGEND = """right, target: attention after the swap; moved: from right to target
-normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval)"""
+normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval);
+- where whole keys do not clearly move more than random subspaces"""
 
 
 def label(head: Head) -> str:
@@ -65,21 +67,41 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for head, conditions in effects.items():
         for effect in conditions:
-            control = effect.random == effect.random
-            low, high = effect.interval
+            control = effect.random == effect.random  # not NaN
             rows.append(
                 (
                     head,
                     effect.name,
-                    str(effect.rank) if effect.rank or effect.name == "none" else "",
+                    "" if effect.name in ("full", "none") or head == "all" else str(effect.rank),
                     f"{effect.orig:.2f}",
                     f"{effect.target:.2f}",
                     f"{effect.shift:.3f}",
                     f"{effect.random:.3f}" if control else "",
-                    f"{effect.normalised:.2f} [{low:.2f}, {high:.2f}]" if control else "",
+                    _normalised(effect) if control else "",
                 )
             )
     return rows
+
+
+def _normalised(effect: Effect) -> str:
+    if effect.normalised != effect.normalised or (effect.rank == 0 and effect.shift == 0):
+        return "-"
+    return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
+
+
+def hints(study: Study, centre: str) -> list[str]:
+    """What the numbers suggest to try next."""
+    if centre != "none":
+        return []
+    shifted = [
+        name
+        for name, features in study.features.items()
+        if any(float(features.mean_shift[features.at(head)]) > _MOSTLY for head in study.selected)
+    ]
+    return [
+        f"Most of {name} is a difference of mean keys, the same for all queries. If queries vary, try --centre each."
+        for name in shifted
+    ]
 
 
 def channel_rows(study: Study) -> list[tuple[str, ...]]:
@@ -99,8 +121,8 @@ def answers_heading(answers: AnswerEffects) -> str:
     """What the table of answers shows."""
     return (
         f"The answer, between the right key's token and the target's, in {answers.samples} prompts run again with "
-        f"edited keys ({100 * answers.right:.0f} % right before).\nAttention in these passes equals the analytic one "
-        f"within {answers.largest_miss:.0e}."
+        f"edited keys ({100 * answers.right:.0f} % right before; the two tokens hold {100 * answers.mass:.0f} % of the "
+        f"probability).\nAttention in these passes equals the analytic one within {answers.largest_miss:.0e}."
     )
 
 
@@ -121,7 +143,7 @@ def sweep_record(rows: dict[str, tuple[RankRow, ...]]) -> dict[str, Any]:
 
 def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
     """The swaps of the selected heads."""
-    return {label(head): study.swaps[head] for head in study.selected}
+    return {label(head): study.swaps[head] for head in study.selected if head in study.swaps}
 
 
 def summary(study: Study) -> str:
@@ -132,6 +154,8 @@ def summary(study: Study) -> str:
         f"{study.model}: samples {fits}; tested on {len(study.test.slots) if study.half is None else 'the other half'}"
     )
     text += f". Frame {frame}, ranks by {study.rank}."
+    if not study.swaps:
+        text += "\nPositive and negative keys stand in different prompts, so nothing can be swapped."
     if not study.passed:
         text += "\nNo head passes the selection; these three attend most to the right keys."
     return text
@@ -149,7 +173,7 @@ def record(study: Study) -> dict[str, Any]:
                 "ratio": row.ratio,
                 "selected": row.head in study.selected,
                 "features": {name: _feature(study, name, row.head, scores[name]) for name in study.features},
-                "swaps": [asdict(effect) for effect in study.swaps[row.head]],
+                "swaps": [asdict(effect) for effect in study.swaps.get(row.head, ())],
                 "angles": [asdict(pair) for pair in study.angles.get(row.head, ())],
                 "channels": [asdict(share) for share in study.shares.get(row.head, ())],
             }

@@ -7,7 +7,7 @@ A sample is one slot, or two when its negatives meet another query.
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 Where = tuple[int, int]  # prompt, position
+_Row = tuple[int, Where, list[tuple[Where, int]], bool]  # sample, query, signed keys, is it one of two slots?
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Slots:
     sign: Int[Tensor, "slots keys"]
     weight: Float[Tensor, "slots"]
     half: Int[Tensor, "slots"]  # 0 or 1: groups are split at random into two halves
+    group: Int[Tensor, "slots"]  # samples that share a prompt or a group's name are of one group
+    twin: Int[Tensor, "slots"]  # slots with the same tokens at the same places have one number: they are permuted alike
     paired: Bool[Tensor, "slots"]  # one of two slots of its sample, so that signs flip for both or neither
 
     def __len__(self) -> int:
@@ -42,8 +45,7 @@ class Slots:
 
     def of(self, chosen: Tensor) -> "Slots":
         """Some of the slots."""
-        parts = (self.sample, self.query, self.keys, self.sign, self.weight, self.half, self.paired)
-        return Slots(*(part[chosen] for part in parts))
+        return Slots(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     @property
     def together(self) -> Bool[Tensor, "slots keys"]:
@@ -72,8 +74,9 @@ def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None,
     prompts = tuple(encode(model, prompt, contrast.bos) for prompt in contrast.prompts)
     finder = _Finder(model, contrast.prompts, prompts)
     rng = random.Random(seed)
-    halves = _halves(contrast.samples, rng)
-    rows: list[tuple[int, Where, list[tuple[Where, int]], bool]] = []
+    groups = _groups(contrast.samples, prompts)
+    halves = split_groups(groups, rng.getrandbits(32))
+    rows: list[_Row] = []
     for number, sample in enumerate(contrast.samples):
         try:
             rows += _slots_of(number, sample, finder, rng, negatives)
@@ -90,14 +93,14 @@ def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None,
         sign=torch.tensor([[sign for _, sign in keys] for keys in padded]),
         weight=weight[owner],
         half=halves[owner],
+        group=groups[owner],
+        twin=_twins(rows, prompts),
         paired=torch.tensor([row[3] for row in rows]),
     )
     return Resolved(contrast, prompts, slots)
 
 
-def _slots_of(
-    number: int, sample: Sample, finder: "_Finder", rng: random.Random, negatives: int | None
-) -> list[tuple[int, Where, list[tuple[Where, int]], bool]]:
+def _slots_of(number: int, sample: Sample, finder: "_Finder", rng: random.Random, negatives: int | None) -> list[_Row]:
     query = finder.one(sample.query)
     positive, negative = finder.every(sample.positive), finder.every(sample.negative)
     if both := set(positive) & set(negative):
@@ -116,13 +119,39 @@ def _slots_of(
     return rows
 
 
-def _halves(samples: Sequence[Sample], rng: random.Random) -> Int[Tensor, "samples"]:
-    """A random half for every group; a sample without a group is one of its own."""
-    groups = [sample.group if sample.group is not None else number for number, sample in enumerate(samples)]
-    distinct = list(dict.fromkeys(groups))
-    rng.shuffle(distinct)
-    half = {group: int(i >= (len(distinct) + 1) // 2) for i, group in enumerate(distinct)}
-    return torch.tensor([half[group] for group in groups])
+def split_groups(groups: Int[Tensor, "items"], seed: int) -> Int[Tensor, "items"]:
+    """0 or 1 for every item: a random half of the groups each."""
+    distinct, index = torch.unique(groups, return_inverse=True)
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(seed))
+    return (order >= (len(distinct) + 1) // 2).long()[index]
+
+
+def _groups(samples: Sequence[Sample], prompts: Sequence[Encoded]) -> Int[Tensor, "samples"]:
+    """Samples that share a prompt's tokens, or the name of a group, must not stand on both sides of a split."""
+    parent = list(range(len(samples)))
+
+    def root(i: int) -> int:
+        while parent[i] != i:
+            parent[i] = parent[parent[i]]
+            i = parent[i]
+        return i
+
+    first: dict[object, int] = {}
+    for number, sample in enumerate(samples):
+        shared: list[object] = [prompts[site.prompt].ids for site in sample.sites]
+        shared += [] if sample.group is None else [sample.group]
+        for key in shared:
+            parent[root(number)] = root(first.setdefault(key, number))
+    return torch.tensor([root(i) for i in range(len(samples))])
+
+
+def _twins(rows: Sequence[_Row], prompts: Sequence[Encoded]) -> Int[Tensor, "slots"]:
+    numbers: dict[object, int] = {}
+    made = []
+    for _, (prompt, at), keys, paired in rows:
+        tokens = tuple((prompts[owner].ids, place) for (owner, place), _ in keys)
+        made.append(numbers.setdefault((prompts[prompt].ids, at, tokens, paired), len(numbers)))
+    return torch.tensor(made)
 
 
 class _Finder:

@@ -19,14 +19,14 @@ class HeadAttention:
 
     head: tuple[int, int]
     accuracy: float  # share of queries whose most attended token, of all they see, is a positive key
-    among: float  # the same among the sample's own keys
+    among: float  # the same among the sample's own keys; NaN where no negative stands in a query's prompt
     positive: float  # mean attention on all positive keys together
     negative: float
 
     @property
     def ratio(self) -> float:
-        """Attention on positive against attention on negative keys."""
-        return self.positive / max(self.negative, 1e-12)
+        """Attention on positive against attention on negative keys; NaN where none stands in the query's prompt."""
+        return self.positive / self.negative if self.negative > 0 else float("nan")
 
 
 def head_attention(collected: Collected, *, half: int | None = None) -> tuple[HeadAttention, ...]:
@@ -37,6 +37,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
     if not len(chosen):
         raise KeyholeError("no query has its positive keys in its own prompt, so there is no attention to measure.")
     sign = collected.slots.sign[chosen]
+    has_negatives = bool((collected.slots.together[chosen] & (sign == -1)).any())
     found = []
     for layer in collected.sums:
         with exact_matmul():
@@ -49,7 +50,7 @@ def head_attention(collected: Collected, *, half: int | None = None) -> tuple[He
             other = logits.masked_fill(~wrong, float("-inf")).amax(1)
             columns = (
                 (best > torch.maximum(other, kept.top)).double().mean(0),
-                (best > other).double().mean(0),
+                (best > other).double().mean(0) if has_negatives else torch.full_like(best[0].double(), float("nan")),
                 (weights * right).sum(1).double().mean(0),
                 (weights * wrong).sum(1).double().mean(0),
             )
@@ -71,7 +72,7 @@ def select_heads(
     elif by == "attention":
         passed = sorted((row for row in table if row.positive >= at_least), key=lambda row: -row.positive)
     elif by == "ratio":
-        awake = [row for row in table if row.positive + row.negative >= at_least]
+        awake = [row for row in table if row.positive + row.negative >= at_least and row.negative > 0]
         passed = sorted(awake, key=lambda row: -row.ratio)
     else:
         raise KeyholeError(f"heads are selected by accuracy, attention or ratio, not by {by!r}.")

@@ -16,7 +16,7 @@ from keyhole.contrast.collect import Collected, Progress, collect
 from keyhole.contrast.features import Feature, Features, RankRule, find_features
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.moves import Effect
-from keyhole.contrast.pairing import pair_keys
+from keyhole.contrast.pairing import can_swap, pair_keys
 from keyhole.contrast.ranking import HeadScore, rank_heads
 from keyhole.contrast.selection import HeadAttention, Rule, head_attention, select_heads
 from keyhole.contrast.sites import Contrast
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 Head = tuple[int, int]
+RESERVED = frozenset(("none", "both", "together", "full"))  # conditions of interventions
 Stage = Callable[[str], AbstractContextManager[Progress]]
 
 
@@ -60,7 +61,7 @@ class Study:
     selected: tuple[Head, ...]
     passed: bool  # did the selected heads pass the selection, or are they only the best of those that did not?
     ranking: dict[str, tuple[HeadScore, ...]] = field(repr=False)
-    swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head
+    swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head; none if a query's keys are in other prompts
     answers: AnswerEffects | None = field(repr=False)
     angles: dict[Head, tuple[Angles, ...]] = field(repr=False)  # between the features of the selected heads
     shares: dict[Head, tuple[ChannelShares, ...]] = field(repr=False)  # empty where RoPE hides the channels
@@ -94,6 +95,8 @@ def study(
     """
     if not fits or (test is None and len(fits) > 1):
         raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
+    if taken := set(fits) & RESERVED:
+        raise KeyholeError(f"a feature cannot be called {min(taken)!r}, as a condition of every intervention is.")
     options = {"frame": frame, "negatives": negatives, "seed": seed}
     collected: dict[str, Collected] = {}
     for name, contrast in fits.items():
@@ -116,10 +119,11 @@ def study(
     chosen, passed = _choose(table, heads, select or Selection())
     ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
     bases = {row.head: key_bases([f.of(row.head, rank) for f in found.values()]) for row in table}
-    with stage("Swapping keys in every head"):
-        swaps = swap_effects(tested, bases, pairing=pair_keys(tested, half=half, seed=seed), draws=draws, seed=seed)
-    reaction = None
-    if answers:
+    swaps, reaction, swappable = {}, None, can_swap(tested)
+    if swappable:
+        with stage("Swapping keys in every head"):
+            swaps = swap_effects(tested, bases, pairing=pair_keys(tested, half=half, seed=seed), draws=draws, seed=seed)
+    if answers and swappable:
         with stage("Running edited prompts") as progress:
             edited = {head: bases[head] for head in chosen}
             reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)

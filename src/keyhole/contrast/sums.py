@@ -58,6 +58,7 @@ def tally(
     half: Int[Tensor, "slots"],
 ) -> Sums:
     """Sum up some slots."""
+    sign, weight, half = sign.to(k.device), weight.to(k.device), half.to(k.device)
     grouped = by_kv_head(q, k.shape[2])
     qk, q_sum, k_sum, pairs = [], [], [], []
     for side in (1, -1):
@@ -115,6 +116,13 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
     whole = contrast_matrix(sums, balance=balance)
     left = contrast_matrix(sums, centre="each", balance=balance)
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
+
+
+def product_size(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
+    """|C+| + |C-|: against which a contrast is large, small, or rounding."""
+    qk, pairs = sums.qk.sum(1), sums.pairs.sum(1)
+    per_key = pairs if balance == "pairs" else sums.queries.sum().expand(2)
+    return (qk / per_key[:, None, None, None]).square().sum((-1, -2)).sqrt().sum(0)
 
 
 def check_choices(centre: str, balance: str) -> None:

@@ -78,7 +78,11 @@ def query_effects(
         layer, h = collected.layer(head[0]), head[1]
         samples = layer.of(pairing.slots)
         two = two_keys(samples, pairing)
-        change = layer.of(donors).queries[:, h] - samples.queries[:, h]
+        seen = (two.visible[0] & two.visible[1])[:, h].nonzero()[:, 0]  # a window may hide them
+        if not len(seen):
+            raise KeyholeError(f"head {head[0]}.{h} sees no sample's two keys: they lie outside its window.")
+        samples, two = samples.of(seen), two.of(seen)
+        change = layer.of(donors[seen.to(donors.device)]).queries[:, h] - samples.queries[:, h]
         # An edit d' of the query in its frame changes a score by scaling (O d') . k = scaling d' . (O^T k).
         keys = [k if samples.q_turns is None else samples.q_turns.into(k) for k in two.k]
 

@@ -36,10 +36,10 @@ def sweep_ranks(
     """Ranks of some heads for contrasts with each number of entities; `options` as in `collect` and `find_features`."""
     if not counts or not heads:
         raise KeyholeError("a sweep needs numbers of entities and heads.")
-    frame = options.pop("frame", "post_rope")
+    passed = {name: options.pop(name) for name in ("frame", "negatives", "seed") if name in options}
     rows = []
     for done, count in enumerate(counts):
-        features = find_features(collect(model, make(count), frame=frame), **options)
+        features = find_features(collect(model, make(count), **passed), **options)
         if features.null is None or features.halves is None:
             raise KeyholeError("a sweep tells ranks by permutations: ask for at least one.")
         for head in heads:

@@ -252,11 +252,11 @@ def _check(samples: Samples, rank: int | None) -> None:
     n, d = samples.q.shape
     if rank is not None and not 1 <= rank <= d:
         raise KeyholeError(f"rank {rank} is impossible: a head of {d} dimensions has ranks 1 to {d}.")
-    if bool((samples.group == samples.group[:1]).all()):
-        raise KeyholeError("all samples are of one group: half of the groups must be held out, so give two or more.")
     need = 2 * SAMPLES_PER_DIMENSION * d
     if n < need:
         raise KeyholeError(
             f"there are {n} queries, but a rank among {d} dimensions takes {need} ({SAMPLES_PER_DIMENSION} per "
             "dimension and half): give more or longer prompts."
         )
+    if bool((samples.group == samples.group[:1]).all()):
+        raise KeyholeError("all samples are of one group: half of the groups must be held out, so give two or more.")

@@ -1,44 +1,73 @@
 """Which pictures show a study? Interventions, and spectra, embeddings and attributions of the selected heads."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from keyhole.contrast.attribution import attribute
 from keyhole.contrast.features import choose
-from keyhole.contrast.report import label, selected_swaps
+from keyhole.contrast.moves import Effect
+from keyhole.contrast.report import label
 from keyhole.contrast.study import Head, Study
 from keyhole.contrast.sweep import RankRow
 from keyhole.errors import KeyholeError
 from keyhole.figures.attribution import attribution_figure
+from keyhole.figures.clouds import Label
 from keyhole.figures.embedding import pca_figure, umap_figure
 from keyhole.figures.interventions import intervention_figure
 from keyhole.figures.ranks import RankCurve, rank_figure, spectrum_figure
 from keyhole.figures.style import save
 
 _MOST_HEADS = 6  # of which pictures are drawn; tables have them all
+_MOST_LABELS = 12  # with a colour of their own
 
 
-def draw_study(study: Study, folder: Path, *, umap: bool = False) -> list[Path]:
-    """Draw everything that the study has; returns the files."""
+def draw_study(study: Study, folder: Path, *, umap: bool = False) -> tuple[list[Path], list[str]]:
+    """Draw everything that the study has: the files, and a note for each picture that could not be made."""
     folder.mkdir(parents=True, exist_ok=True)
     heads = study.selected[:_MOST_HEADS]
-    shown = {label(head): selected_swaps(study)[label(head)] for head in heads}
-    title = f"Attention when a feature's coordinates change places, {study.model}"
-    written = [save(intervention_figure(shown, title=title), folder / "interventions.png")]
+    shown = {label(head): study.swaps[head] for head in heads if head in study.swaps}
+    written: list[Path] = []
+    notes: list[str] = []
+
+    def add(draw: Callable[..., list[Path]], *arguments: Any, **options: Any) -> None:
+        try:
+            written.extend(draw(*arguments, **options))
+        except KeyholeError as error:  # a picture that cannot be made must not cost the study
+            notes.append(str(error))
+
+    if shown:
+        add(_interventions, study, shown, folder)
     for head in heads:
-        for name, features in study.features.items():
-            stem = f"{name.replace(' ', '-')}-{label(head)}"
-            at = features.at(head)
-            null = None if features.threshold is None else features.threshold[at].expand(features.S.shape[-1])
-            spectrum = spectrum_figure(features.S[at], null, title=f"Contrast of {name} in head {label(head)}")
-            written.append(save(spectrum, folder / f"spectrum-{stem}.png"))
-            written += _embeddings(study, name, head, folder / stem, umap=umap)
+        for name in study.features:
+            stem = folder / f"{_slug(name)}-{label(head)}"
+            add(_spectrum, study, name, head, stem)
+            add(_embeddings, study, name, head, stem, umap=umap)
         if any(feature.rank for feature in study.of(head)):
-            written.append(_attribution(study, head, folder / f"attribution-{label(head)}.png"))
-    return written
+            add(_attribution, study, head, folder / f"attribution-{label(head)}.png")
+    return written, list(dict.fromkeys(notes))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "feature"
+
+
+def _interventions(study: Study, shown: dict[str, tuple[Effect, ...]], folder: Path) -> list[Path]:
+    title = f"Attention when a feature's coordinates change places, {Path(study.model).stem}"
+    return [save(intervention_figure(shown, title=title), folder / "interventions.png")]
+
+
+def _spectrum(study: Study, name: str, head: Head, stem: Path) -> list[Path]:
+    features = study.features[name]
+    at = features.at(head)
+    null = None if features.threshold is None else features.threshold[at].expand(features.S.shape[-1])
+    figure = spectrum_figure(features.S[at], null, title=f"Contrast of {name} in head {label(head)}")
+    return [save(figure, stem.with_name(f"spectrum-{stem.name}.png"))]
 
 
 def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path) -> list[Path]:
@@ -46,16 +75,16 @@ def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path) -> list[Path
     written = []
     for name, own in rows.items():
         curves = []
-        for head in dict.fromkeys(row.head for row in own):
+        for head in list(dict.fromkeys(row.head for row in own))[:_MOST_HEADS]:
             mine = [row for row in own if row.head == head]
             columns = ([row.entities for row in mine], [row.energy for row in mine], [row.null for row in mine])
             curves.append(RankCurve(label(head), *(tuple(column) for column in columns)))
         figure = rank_figure(curves, title=f"Rank of {name} against the number of entities")
-        written.append(save(figure, folder / f"ranks-{name}.png"))
+        written.append(save(figure, folder / f"ranks-{_slug(name)}.png"))
     return written
 
 
-def coordinates(study: Study, name: str, head: Head, rank: int) -> tuple[Tensor, Tensor, list[str]]:
+def coordinates(study: Study, name: str, head: Head, rank: int) -> tuple[Tensor, Tensor, list[Label]]:
     """Queries and their positive keys in the feature's subspace, with the labels of the contrast that made it."""
     features, fit = study.features[name], study.fits[name]
     chosen = choose(fit, half=None if study.half is None else 1 - study.half)
@@ -66,13 +95,21 @@ def coordinates(study: Study, name: str, head: Head, rank: int) -> tuple[Tensor,
     U, V = features.U[layer, index, :, :rank], features.V[layer, index, :, :rank]
     q = samples.queries[:, index].double().cpu() @ U
     keys = samples.keys[torch.arange(len(chosen)), first, index // samples.group].double().cpu() @ V
-    return q, keys, [fit.resolved.labels[int(i)] or "all" for i in chosen]
+    return q, keys, _few([fit.resolved.labels[int(i)] or "all" for i in chosen])
+
+
+def _few(labels: list[str]) -> list[Label]:
+    """Numbers as numbers, so that they are in order; of many texts, the rarer ones together."""
+    if all(text.isdecimal() for text in labels):
+        return [int(text) for text in labels]
+    common = {text for text, _ in Counter(labels).most_common(_MOST_LABELS)}
+    return [text if text in common else "others" for text in labels]
 
 
 def _embeddings(study: Study, name: str, head: Head, stem: Path, *, umap: bool) -> list[Path]:
     # Three components are drawn even where the rank is lower, as in the paper: what lies beyond it should be shapeless.
     q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.rank)))
-    ordered = all(text.isdecimal() for text in labels)
+    ordered = all(isinstance(text, int) for text in labels)
     title = f"Queries and right keys in the {name} subspace of head {label(head)}"
     figure = pca_figure(q, keys, labels, labels, title=title, ordered=ordered)
     written = [save(figure, stem.with_name(f"pca-{stem.name}.png"))]
@@ -82,7 +119,7 @@ def _embeddings(study: Study, name: str, head: Head, stem: Path, *, umap: bool) 
     return written
 
 
-def _attribution(study: Study, head: Head, path: Path) -> Path:
+def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
     """The row of the first test sample, split over the study's features."""
     test = study.test
     slot = int(choose(test, half=study.half)[0])
@@ -97,4 +134,4 @@ def _attribution(study: Study, head: Head, path: Path) -> Path:
     if not tokens:
         raise KeyholeError("there is no key to attribute to.")
     figure = attribution_figure(tokens, split.parts, split.logits, list(split.names), marked=marked, title=title)
-    return save(figure, path)
+    return [save(figure, path)]
