@@ -1,0 +1,76 @@
+"""Which heads use order, lexical and category features, and does attention follow them? The table of docs/contrast.md.
+
+    python benchmarks/contrast_results.py [.cache/smollm2.gguf] [--prompts 400] [--tests 200] [--answers 24]
+
+The organism reads nine boxes and two items of each category; a model file five boxes in the instruct wording and five
+items. Boxes are studied uncentred, as in the paper, and centred.
+"""
+
+import argparse
+
+import keyhole
+from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.report import label, ranks_of
+from keyhole.contrast.study import Selection, Study, study
+
+COLUMNS = (
+    "| model, task | head | feature | ranks | mean shift | gap | share | p | moved | random | full | normalised | "
+    "answer |"
+)
+
+
+def rows(name: str, result: Study, most: int = 4) -> list[str]:
+    made = []
+    answers = result.answers.heads if result.answers is not None else {}
+    together = {effect.name: effect for effect in answers.get("all", next(iter(answers.values()), ()))}
+    for head in result.selected[:most]:
+        for effect in result.swaps[head][1:-1]:
+            told = ["", "", "", "", ""]
+            if effect.name in result.features:
+                features = result.features[effect.name]
+                score = next(s for s in result.ranking[effect.name] if s.head == head)
+                shift = float(features.mean_shift[features.at(head)])
+                ranks = "/".join(ranks_of(result, effect.name, head))
+                told = [ranks, f"{shift:.2f}", f"{score.gap:.2f}", f"{score.share:.2f}", f"{score.p_corrected:.3f}"]
+            cells = [name, label(head), effect.name, *told]
+            cells += [f"{effect.shift:.3f}", f"{effect.random:.3f}", f"{effect.full:.3f}", told_effect(effect)]
+            made.append("| " + " | ".join([*cells, told_effect(together.get(effect.name))]) + " |")
+    return made
+
+
+def told_effect(effect: object) -> str:
+    if not isinstance(effect, keyhole.contrast.moves.Effect) or effect.normalised != effect.normalised:
+        return "-"
+    return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--prompts", type=int, default=400)
+    parser.add_argument("--tests", type=int, default=200)
+    parser.add_argument("--answers", type=int, default=24)
+    arguments = parser.parse_args()
+    n, tests = arguments.prompts, arguments.tests
+    print(COLUMNS)
+    print("|---" * 13 + "|")
+    for source in (None, *([arguments.model] if arguments.model else [])):
+        model = keyhole.load(source)
+        name = "organism" if source is None else "SmolLM2" if "smollm2" in source else source
+        boxes = {"n_boxes": 9} if source is None else {"n_boxes": 5, "wording": "instruct"}
+        items = {"per_category": 2 if source is None else 5}
+        ratio = Selection("ratio", 0.1, top=3)
+        fits = {"category": lists_contrast(model, n, **items)}
+        result = study(model, fits, lists_test(model, tests, **items), select=ratio, answers=arguments.answers)
+        print("\n".join(rows(f"{name}, lists", result)), flush=True)
+        test = boxes_test(model, tests, **boxes)
+        fits = {"order": order_contrast(model, n, **boxes), "lexical": lexical_contrast(model, n, **boxes)}
+        for centre in ("none", "each"):
+            result = study(model, fits, test, centre=centre, answers=arguments.answers)
+            centred = ", centred" if centre == "each" else ""
+            print("\n".join(rows(f"{name}, boxes{centred}", result)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
