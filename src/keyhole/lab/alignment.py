@@ -1,0 +1,178 @@
+"""Did the singular vectors of a toy head become features? Three scores, and what makes them doubtful.
+
+    Omega = U S V^T,   cu[i, k] = w_i . u_k / |w_i|,   cv[j, k] = w_j . v_k / |w_j|
+
+A pair (i, j) is aligned with channel k when |cu[i, k]| = |cv[j, k]| = 1. (u_k, v_k) may both flip, so cosines are
+reported without sign, but their product must be positive: a negative one would be a pair that the head shuns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from keyhole.contrast.subspace import decompose, principal_cosines, union
+from keyhole.errors import KeyholeError
+from keyhole.lab.svf import SVF, Pair
+
+_DEAD = 1e-6  # length below which a feature has no direction
+_CLOSE = 0.05  # relative gap below which two singular vectors may be mixed or swapped
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which channel belongs to which pair, and how well they agree. A pair without one has -1, NaN and sign 0."""
+
+    channel: Int[Tensor, "pair"]
+    u: Float[Tensor, "pair"]  # |cos| of the query feature with u_k
+    v: Float[Tensor, "pair"]  # |cos| of the key feature with v_k
+    sign: Int[Tensor, "pair"]  # of the product of both cosines: +1 as it should be, -1 for anti-attention
+    gain: Float[Tensor, "pair"]  # S_k |w_i| |w_j|: what the pair adds to a logit if aligned; compare with T
+
+    @property
+    def worst(self) -> float:
+        """The smallest |cos| of any pair on either side; NaN if a pair has no channel."""
+        return float(torch.cat([self.u, self.v]).min())
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """Cosines of the principal angles between attended features and as many leading singular vectors.
+
+    They do not care how the singular vectors are mixed among themselves.
+    """
+
+    query: Float[Tensor, "query_angle"]
+    key: Float[Tensor, "key_angle"]
+
+    @property
+    def worst(self) -> float:
+        """The smallest cosine of either side."""
+        return float(torch.cat([self.query, self.key]).min())
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A head's singular vectors against the features of its model; pairs are sorted by target, largest first."""
+
+    pairs: tuple[Pair, ...]
+    T: Float[Tensor, "pair"]
+    U: Float[Tensor, "D H"]
+    S: Float[Tensor, "H"]
+    V: Float[Tensor, "D H"]
+    norms: Float[Tensor, "N"]  # |w_i|
+    cu: Float[Tensor, "N H"]  # NaN in the rows of dead features
+    cv: Float[Tensor, "N H"]
+    by_rank: Matching  # the k-th pair with the k-th singular vector, as the paper does
+    by_assignment: Matching  # each pair with another singular vector, such that sum |cu cv| is largest
+    subspace: Subspace
+    gaps: Float[Tensor, "gap"]  # (S_k - S_{k+1}) / S_k of the channels that pairs may take
+    warnings: tuple[str, ...]
+
+    @property
+    def dead(self) -> tuple[int, ...]:
+        """The features without a direction."""
+        return tuple(self.cu.isnan().any(1).nonzero()[:, 0].tolist())
+
+
+def alignment(model: SVF, *, dead: float = _DEAD) -> Alignment:
+    """Did this model's singular vectors become features? Those shorter than `dead` have no direction."""
+    if not model.settings.attention:
+        raise KeyholeError("this model was trained without a head, so nothing could align: train with attention=True.")
+    return align(model.W, model.W_Q, model.W_K, model.settings.pairs, dead=dead)
+
+
+def align(
+    W: Float[Tensor, "D N"],
+    W_Q: Float[Tensor, "H D"],
+    W_K: Float[Tensor, "H D"],
+    pairs: Sequence[Pair],
+    *,
+    dead: float = _DEAD,
+) -> Alignment:
+    """The same for any features (the columns of W) and head."""
+    if not pairs:
+        raise KeyholeError("there are no pairs whose alignment could be asked for: give at least one.")
+    ordered = tuple(sorted(pairs, key=lambda pair: -pair[2]))
+    U, S, V = (part[..., : len(W_Q)] for part in decompose(W_Q.double().T @ W_K.double()))  # the rest is no channel
+    norms = W.double().norm(dim=0)
+    unit = torch.where(norms < dead, float("nan"), W.double() / norms)
+    cu, cv = unit.T @ U, unit.T @ V
+    gaps = ((S[:-1] - S[1:]) / S[:-1]).nan_to_num(0.0)[: len(ordered)]  # 0/0: zero is not told from zero
+
+    def match(channels: Int[Tensor, "pair"]) -> Matching:
+        return _matching(channels, ordered, cu=cu, cv=cv, S=S, norms=norms)
+
+    return Alignment(
+        pairs=ordered,
+        T=torch.tensor([value for _, _, value in ordered], dtype=torch.float64),
+        U=U,
+        S=S,
+        V=V,
+        norms=norms,
+        cu=cu,
+        cv=cv,
+        by_rank=match(_ranks(len(ordered), len(S))),
+        by_assignment=match(_assigned(ordered, cu, cv)),
+        subspace=Subspace(
+            _angles(unit[:, sorted({i for i, _, _ in ordered})], U),
+            _angles(unit[:, sorted({j for _, j, _ in ordered})], V),
+        ),
+        gaps=gaps,
+        warnings=_warnings(ordered, S, gaps, cu),
+    )
+
+
+def _ranks(pairs: int, channels: int) -> Int[Tensor, "pair"]:
+    """0, 1, 2, ... and -1 where the head has no more channels."""
+    return torch.tensor([k if k < channels else -1 for k in range(pairs)])
+
+
+def _assigned(pairs: Sequence[Pair], cu: Tensor, cv: Tensor) -> Int[Tensor, "pair"]:
+    """The Hungarian matching on |cu cv|; a dead feature is matched with nothing."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and only needed here
+
+    products = torch.stack([cu[i] * cv[j] for i, j, _ in pairs]).abs()
+    rows, columns = linear_sum_assignment(products.nan_to_num(0.0).numpy(), maximize=True)
+    channels = torch.full((len(pairs),), -1)
+    channels[torch.as_tensor(rows)] = torch.as_tensor(columns)
+    return torch.where(products.isnan().any(1), -1, channels)
+
+
+def _matching(
+    channels: Int[Tensor, "pair"], pairs: Sequence[Pair], *, cu: Tensor, cv: Tensor, S: Tensor, norms: Tensor
+) -> Matching:
+    query, key = (torch.tensor([pair[side] for pair in pairs]) for side in (0, 1))
+    matched = (channels >= 0) & ~cu[query, 0].isnan() & ~cv[key, 0].isnan()
+    k = channels.clamp_min(0)
+    u, v, gain = (
+        torch.where(matched, values, float("nan"))
+        for values in (cu[query, k], cv[key, k], S[k] * norms[query] * norms[key])
+    )
+    return Matching(
+        channel=torch.where(matched, channels, -1),
+        u=u.abs(),
+        v=v.abs(),
+        sign=(u * v).sign().nan_to_num(0.0).long(),
+        gain=gain,
+    )
+
+
+def _angles(features: Float[Tensor, "D n"], singular: Float[Tensor, "D H"]) -> Float[Tensor, "angle"]:
+    """Living features' span against as many leading singular vectors, or all if there are fewer."""
+    span = union([features[:, features.isfinite().all(0)]])
+    return principal_cosines(span, singular[:, : span.shape[1]])
+
+
+def _warnings(pairs: Sequence[Pair], S: Tensor, gaps: Tensor, cu: Tensor) -> tuple[str, ...]:
+    close = [
+        f"singular values {k} and {k + 1} ({float(S[k]):.4g}, {float(S[k + 1]):.4g}) are within {_CLOSE:.0%}: their "
+        "vectors may be swapped or mixed, so trust by_assignment or subspace over by_rank."
+        for k, gap in enumerate(gaps.tolist())
+        if gap < _CLOSE
+    ]
+    attended = sorted({feature for i, j, _ in pairs for feature in (i, j)})
+    dead = [f"feature {n} is attended but dead: its pair has no alignment." for n in attended if cu[n].isnan().any()]
+    return (*close, *dead)

@@ -1,0 +1,173 @@
+"""Do the singular vectors of a head become features? A toy with known features: settings and trained models.
+
+    token  r = W f,   f_i = a_i b_i,  a_i ~ Bernoulli(p),  b_i ~ U(0, 1)
+    recon  f' = ReLU(W^T r + b)
+    head   l_j = r^T Omega s_j,  Omega = W_Q^T W_K            against the target  l^T_j = f_r^T T f_{s_j}
+    loss   L = |f' - f|^2 + lambda CE(softmax l^T, softmax l)
+
+T has one entry per pair (query feature, key feature) that the head should attend for. "Singular Vectors of Attention
+Heads Align with Features": u_k should turn to the query feature of the k-th pair, v_k to its key feature.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+
+Pair = tuple[int, int, float]  # query feature, key feature, what the pair adds to the target logit
+_CHOICES = {"recon_reduction": ("sum", "mean"), "query_mode": ("last", "indep"), "cosine": ("quarter", "half")}
+_PURPOSES = ("init", "data", "sample")
+
+
+def declining_pairs(n: int, top: float, step: float = 1.0, *, offset: int | None = None) -> tuple[Pair, ...]:
+    """Pairs (i, i + offset) for i < n whose targets fall linearly from `top`; the offset is n unless given.
+
+    >>> declining_pairs(2, 24.0, 3.0, offset=4)
+    ((0, 4, 24.0), (1, 5, 21.0))
+    """
+    shift = n if offset is None else offset
+    return tuple((i, i + shift, top - step * i) for i in range(n))
+
+
+@dataclass(frozen=True)
+class SVFSettings:
+    """One toy and how it is trained. The defaults are the `fast` preset."""
+
+    N: int = 20  # features
+    D: int = 10  # of a token
+    H: int = 10  # of the head
+    m: int = 4  # tokens in a context
+    pairs: tuple[Pair, ...] = declining_pairs(4, 24.0, 3.0)
+    p: float = 0.52  # with which a feature is present
+    lam: float = 20.0  # lambda, the weight of attention against reconstruction
+    recon_reduction: Literal["sum", "mean"] = (
+        "sum"  # of squared errors over features: a sum's lambda is N times a mean's
+    )
+    query_mode: Literal["last", "indep"] = "last"  # the query is the last token of its context, or one of its own
+    steps: int = 10_000
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    cosine: Literal["quarter", "half"] = "quarter"  # wave along which lr falls to zero
+    batch: int = 1024  # key tokens of a step: batch / m contexts
+    attention: bool = True  # without a head only the reconstruction is trained, and W_Q = W_K = 0
+    seed: int = 0  # of everything; settings that share it start alike and see the same uniform numbers
+
+    def __post_init__(self) -> None:
+        for name in ("N", "D", "H", "m", "steps", "batch"):
+            if getattr(self, name) < 1:
+                raise KeyholeError(
+                    f"{name} is {getattr(self, name)}, but at least 1 is needed: give a positive {name}."
+                )
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                listed = " or ".join(map(repr, known))
+                raise KeyholeError(f"there is no {name} {getattr(self, name)!r}: choose {listed}.")
+        if self.H > self.D:
+            raise KeyholeError(f"H {self.H} > D {self.D}: Omega has rank D at most, so give a head of H <= {self.D}.")
+        if not 0 < self.p <= 1:
+            raise KeyholeError(f"p is {self.p}, but it is a probability that must occur: give one in (0, 1].")
+        if self.batch % self.m:
+            raise KeyholeError(f"m {self.m} does not divide the batch of {self.batch} key tokens: change one of them.")
+        if self.lr <= 0 or self.weight_decay < 0 or self.lam < 0:
+            raise KeyholeError("lr must be positive, weight_decay and lam cannot be negative: correct the settings.")
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        places = [(i, j) for i, j, _ in self.pairs]
+        for i, j in places:
+            if not (0 <= i < self.N and 0 <= j < self.N):
+                raise KeyholeError(f"pair ({i}, {j}) is beyond the {self.N} features: use 0 to {self.N - 1}.")
+        if len(set(places)) < len(places):
+            raise KeyholeError("a pair is given twice, but T has one value for each: give every pair once.")
+
+    @classmethod
+    def fast(cls, **changes: Any) -> "SVFSettings":
+        """The cheapest training that aligns: summed errors, lambda 20, 10,000 steps. Not for p below .1."""
+        return cls(**changes)
+
+    @classmethod
+    def paper(cls, **changes: Any) -> "SVFSettings":
+        """The published training, as far as outcomes tell: mean errors, lambda 4, 30,000 steps."""
+        return cls(**{"recon_reduction": "mean", "lam": 4.0, "steps": 30_000, **changes})
+
+    @property
+    def T(self) -> Float[Tensor, "N N"]:
+        """The target: what query feature (row) and key feature (column) add to a logit, per unit of each."""
+        T = torch.zeros(self.N, self.N)
+        for i, j, value in self.pairs:
+            T[i, j] = value
+        return T
+
+
+@dataclass(frozen=True)
+class SVFWeights:
+    """What is trained: one model, or several stacked."""
+
+    W: Float[Tensor, "*model D N"]  # a column is a feature's direction
+    b: Float[Tensor, "*model N"]
+    W_Q: Float[Tensor, "*model H D"]
+    W_K: Float[Tensor, "*model H D"]
+
+
+@dataclass(frozen=True)
+class SVF:
+    """A trained toy."""
+
+    settings: SVFSettings
+    W: Float[Tensor, "D N"]
+    b: Float[Tensor, "N"]
+    W_Q: Float[Tensor, "H D"]
+    W_K: Float[Tensor, "H D"]
+    losses: Float[Tensor, "record 2"]  # (reconstruction, attention) before steps 0, 100, 200, ... and the last one
+    snapshots: tuple[tuple[int, SVFWeights], ...] = ()  # after so many steps
+
+    @property
+    def Omega(self) -> Float[Tensor, "D D"]:
+        """W_Q^T W_K in float64: what the head adds to a logit, from query token (row) and key token (column)."""
+        return self.W_Q.double().T @ self.W_K.double()
+
+    @property
+    def loss(self) -> float:
+        """L on the last batch."""
+        recon, attention = self.losses[-1].tolist()
+        return cast(float, recon + self.settings.lam * attention)
+
+    def tokens(self, f: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch D"]:
+        """What features look like to the head: r = W f."""
+        return f @ self.W.T.to(f)
+
+    def reconstruct(self, f: Float[Tensor, "*batch N"]) -> Float[Tensor, "*batch N"]:
+        """ReLU(W^T W f + b)."""
+        return torch.relu(self.tokens(f) @ self.W.to(f) + self.b.to(f))
+
+    def logits(self, query: Float[Tensor, "*batch N"], keys: Float[Tensor, "*batch m N"]) -> Float[Tensor, "*batch m"]:
+        """r^T Omega s_j of a query's and its keys' features; without the usual 1/sqrt(H)."""
+        asked = self.tokens(query) @ self.Omega.to(query)
+        return (self.tokens(keys) @ asked[..., None])[..., 0]
+
+    def at(self, step: int) -> "SVF":
+        """The model as it was after so many steps, one of the snapshots."""
+        for taken, w in self.snapshots:
+            if taken == step:
+                seen = self.losses if step == self.settings.steps else self.losses[: 1 + step // 100]
+                return dataclasses.replace(self, W=w.W, b=w.b, W_Q=w.W_Q, W_K=w.W_K, losses=seen)
+        listed = ", ".join(str(taken) for taken, _ in self.snapshots) or "none"
+        raise KeyholeError(f"there is no snapshot of step {step} (kept: {listed}): name it when training.")
+
+
+def sample(settings: SVFSettings, contexts: int, seed: int = 0) -> Float[Tensor, "context m N"]:
+    """Features of fresh contexts; other random numbers than those of training. With "last", the query is [:, -1]."""
+    if contexts < 1:
+        raise KeyholeError(f"{contexts} contexts were asked for: give a positive number.")
+    u = torch.rand(contexts, settings.m, settings.N, generator=generator(seed, "sample"))
+    return torch.relu(1 - u / settings.p)
+
+
+def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+    """The random stream of one purpose, so that drawing more for one does not change the others."""
+    return torch.Generator(device).manual_seed(seed * len(_PURPOSES) + _PURPOSES.index(purpose))

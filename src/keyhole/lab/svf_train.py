@@ -1,0 +1,242 @@
+"""How are many SVF toys trained at once? Equal shapes share one batched step; an interrupted sweep goes on later."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.lab.svf import SVF, SVFSettings, generator
+from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
+from keyhole.models.precision import exact_matmul
+
+_ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attention")
+_RECORD = 100  # steps between recorded losses, and between chances to report and save
+_SAVE_SECONDS = 10.0
+_CPU_NUMBERS, _GPU_NUMBERS = 2**18, 2**28  # drawn at once for a batch: beyond, it falls out of the cache or the memory
+_B1, _B2, _EPS = 0.9, 0.999, 1e-8
+_Progress = Callable[[int, int], None]
+
+
+def train(
+    configs: Sequence[SVFSettings],
+    *,
+    snapshots: Sequence[int] = (),
+    device: str | torch.device = "cpu",
+    shared_data: bool = False,
+    progress: _Progress | None = None,
+    checkpoint: Path | None = None,
+) -> list[SVF]:
+    """Trains every configuration, those of equal shape together, each as it would train alone.
+
+    Every seed has its own data, so configurations that share a seed share random numbers; `shared_data` gives all the
+    same ones, which is cheaper but no spread over seeds. `snapshots` are numbers of steps. `progress(done, total)`
+    counts steps of models. With a `checkpoint` folder the sweep is saved as it goes, and the same call continues it;
+    on the same machine the result is, to the bit, that of a sweep never interrupted.
+    """
+    kept = _require(configs, snapshots)
+    place = _device(device)
+    plan = _fingerprint([[dataclasses.asdict(c) for c in configs], sorted(kept), shared_data, place.type])
+    groups = list(_groups(configs, place))
+    files = [None if checkpoint is None else Path(checkpoint) / f"{n:04d}.svf" for n in range(len(groups))]
+    saved = [_load(file, plan) for file in files]  # all before any training: a foreign folder is refused at once
+    done, total = 0, sum(c.steps for c in configs)
+    trained: dict[int, SVF] = {}
+    with exact_matmul():
+        for group, file, state in zip(groups, files, saved, strict=True):
+            sweep = _Sweep([configs[i] for i in group], place, shared_data, state)
+            for step in sweep.run(kept):
+                if file is not None and sweep.due(step):
+                    _save(file, {"plan": plan, **sweep.state()})
+                if progress is not None:
+                    progress(done + step * len(group), total)
+            done += sweep.settings.steps * len(group)
+            trained.update(zip(group, sweep.models(kept), strict=True))
+    return [trained[i] for i in range(len(configs))]
+
+
+class _Sweep:
+    """One group in training: flat weights, Adam's moments and the random streams."""
+
+    def __init__(
+        self, configs: Sequence[SVFSettings], device: torch.device, shared: bool, state: dict[str, Any] | None
+    ) -> None:
+        self.configs, self.settings = configs, configs[0]
+        self.constants = constants(configs, device)
+        seeds = [0 if shared else c.seed for c in configs]
+        distinct = list(dict.fromkeys(seeds))  # in the order of the models, whose streams they are if all differ
+        self.streams = [generator(seed, "data", device) for seed in distinct]
+        self.stream_of = torch.tensor([distinct.index(seed) for seed in seeds], device=device)
+        s, queries = self.settings, int(self.settings.query_mode == "indep" and self.settings.attention)
+        shape = (len(distinct), _block(device), s.m + queries, s.batch // s.m, s.N)
+        self.uniform = torch.empty(shape, device=device)
+        self.flat = torch.stack([initial(c) for c in configs]).to(device)
+        self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        self.step, self.losses, self.snapshots = 0, list[Tensor](), dict[int, Tensor]()
+        self.saved = time.monotonic()
+        if state is not None:
+            self._restore(state, device)
+
+    def run(self, snapshots: frozenset[int]) -> Iterator[int]:
+        """Trains to the end and hands over the step now and then, where the state is whole."""
+        w, s, c = views(self.flat, self.settings), self.settings, self.constants
+        if self.step == 0 and 0 in snapshots:
+            self.snapshots[0] = self.flat.clone()
+        while self.step < s.steps:
+            f = self._features()
+            query = None if not s.attention else f[:, s.m - 1] if s.query_mode == "last" else f[:, s.m]
+            keys, last = f[:, : s.m], self.step == s.steps - 1
+            if last or self.step % _RECORD == 0:
+                self.losses.append(losses(w, keys, query, c))
+            self._adam(gradients(w, keys, query, c))
+            self.step += 1
+            if self.step in snapshots:
+                self.snapshots[self.step] = self.flat.clone()
+            if last or self.step % _RECORD == 0:
+                yield self.step
+
+    def _features(self) -> Tensor:
+        """ReLU(1 - u/p): one uniform number decides whether a feature is present, and how much of it."""
+        within = self.step % self.uniform.shape[1]
+        if within == 0:
+            for uniform, stream in zip(self.uniform, self.streams, strict=True):
+                uniform.uniform_(generator=stream)
+        u = self.uniform[:, within]
+        if len(self.streams) < len(self.configs):
+            u = u[self.stream_of]
+        return torch.addcmul(u.new_ones(()), u, self.constants.slope).relu_()
+
+    def _adam(self, gradient: Tensor) -> None:
+        """AdamW on every number of every model, lr along its cosine."""
+        s, n = self.settings, self.step + 1
+        turn = math.pi * self.step / max(s.steps - 1, 1)
+        lr = self.constants.lr * (math.cos(turn / 2) if s.cosine == "quarter" else (1 + math.cos(turn)) / 2)
+        self.flat.mul_(1 - lr * self.constants.weight_decay)
+        self.first.lerp_(gradient, 1 - _B1)
+        self.second.mul_(_B2).addcmul_(gradient, gradient, value=1 - _B2)
+        size = self.second.sqrt().div_(math.sqrt(1 - _B2**n)).add_(_EPS)
+        self.flat.sub_(self.first / size * (lr / (1 - _B1**n)))
+
+    def due(self, step: int) -> bool:
+        """Is it time to save? A fast sweep should not spend its time on the disk."""
+        if step < self.settings.steps and time.monotonic() - self.saved < _SAVE_SECONDS:
+            return False
+        self.saved = time.monotonic()
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of training depends on, and what it has found so far."""
+        return {
+            "step": self.step,
+            "numbers": torch.stack([self.flat, self.first, self.second]).cpu(),
+            "streams": torch.stack([stream.get_state() for stream in self.streams]),
+            "losses": torch.stack(self.losses).cpu(),
+            "snapshots": {step: flat.cpu() for step, flat in self.snapshots.items()},
+        }
+
+    def _restore(self, state: dict[str, Any], device: torch.device) -> None:
+        self.step, self.losses = state["step"], list(state["losses"].to(device))
+        for own, saved in zip((self.flat, self.first, self.second), state["numbers"], strict=True):
+            own.copy_(saved)
+        for stream, saved in zip(self.streams, state["streams"], strict=True):
+            stream.set_state(saved.clone())  # torch crashes on a row inside a larger tensor
+        self.snapshots = {step: flat.to(device) for step, flat in state["snapshots"].items()}
+
+    def models(self, snapshots: frozenset[int]) -> list[SVF]:
+        """The trained models, in the order of their settings."""
+        if not bool(self.flat.isfinite().all()):
+            raise KeyholeError("training diverged: some weights are not finite. Use a smaller lr or lam.")
+        seen, end = torch.stack(self.losses, 1).cpu(), self.flat.cpu()
+        kept = [(step, self.snapshots[step].cpu()) for step in sorted(snapshots)]
+        return [
+            SVF(
+                config,
+                **vars(views(end[n].clone(), config)),
+                losses=seen[n].clone(),
+                snapshots=tuple((step, views(flat[n].clone(), config)) for step, flat in kept),
+            )
+            for n, config in enumerate(self.configs)
+        ]
+
+
+def _groups(configs: Sequence[SVFSettings], device: torch.device) -> Iterator[list[int]]:
+    """Which configurations share a batch? Those of one shape, as many as the memory likes."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for i, config in enumerate(configs):
+        alike.setdefault(tuple(getattr(config, name) for name in _ALIKE), []).append(i)
+    for indices in alike.values():
+        numbers = configs[indices[0]].batch * configs[indices[0]].N * _block(device)  # drawn for one model
+        most = max(1, (_CPU_NUMBERS if device.type == "cpu" else _GPU_NUMBERS) // numbers)
+        for start in range(0, len(indices), most):
+            yield indices[start : start + most]
+
+
+def _block(device: torch.device) -> int:
+    """Steps whose random numbers are drawn at once: launching one draw per stream and step would starve a GPU.
+
+    It divides _RECORD, so that a sweep is saved with no numbers drawn ahead.
+    """
+    return 10 if device.type == "cuda" else 1
+
+
+def _device(device: str | torch.device) -> torch.device:
+    place = torch.device(device)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise KeyholeError("this machine has no CUDA device that torch can use: leave out `device` to use the CPU.")
+    return place
+
+
+def _require(configs: Sequence[SVFSettings], snapshots: Sequence[int]) -> frozenset[int]:
+    if not configs:
+        raise KeyholeError("there is nothing to train: give at least one SVFSettings.")
+    shortest = min(config.steps for config in configs)
+    for step in snapshots:
+        if not 0 <= step <= shortest:
+            raise KeyholeError(f"there can be no snapshot after {step} steps: give steps from 0 to {shortest}.")
+    return frozenset(snapshots)
+
+
+def _fingerprint(plan: list[Any]) -> str:
+    """Tells one sweep from another, in few letters however many configurations it has."""
+    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
+
+
+def _save(file: Path, state: dict[str, Any]) -> None:
+    """Write aside, flush to disk, rename: an interruption leaves the old state or the new one, never half of one."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            torch.save(state, out)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _load(file: Path | None, plan: str) -> dict[str, Any] | None:
+    """The state in a file, if there is one, and if it is of this sweep."""
+    if file is None or not file.exists():
+        return None
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        same = state["plan"] == plan
+    except Exception as error:  # torch names no exception for a damaged file
+        raise KeyholeError(f"{file} is no checkpoint of a sweep: delete it, or give another folder.") from error
+    if not same:
+        raise KeyholeError(
+            f"{file.parent} holds a sweep with other settings, snapshots or device, which cannot go on as this one: "
+            "give another folder, or delete it."
+        )
+    return dict(state)
