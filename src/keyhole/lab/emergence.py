@@ -1,0 +1,253 @@
+"""When does a head's attention become sparse? S(v) and N_recon of chosen heads over the checkpoints of a training.
+
+S(v) is compared with both rotation controls (see `keyhole.qk.controls`), N_recon with `refactor` alone, which keeps
+every score. Neither control needs a rotation of the whole space. With p, q two random orthonormal vectors of n numbers
+and g, h Gaussian ones, terms of the same distribution are
+
+    refactor   |l| p * |r| (cos p + sin q)      of l = a / sqrt(sigma), r = b sqrt(sigma) and the angle between them
+    ambient    sigma * g * h                    up to a factor, which S(v) does not see
+
+so that the ambient control knows the spectrum alone, and the refactor control the angle alone.
+"""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.load import load
+from keyhole.models.model import Model
+from keyhole.models.precision import exact_matmul
+from keyhole.models.run import Run
+from keyhole.qk.channels import check_place, n_recon, score_row, sparsity
+from keyhole.qk.omega import Basis, omega
+from keyhole.tasks.example import Example
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one head is looked at: dest and src are roles of an Example, or positions, or texts of tokens."""
+
+    role: str
+    head: tuple[int, int]
+    dest: str | int
+    src: str | int
+    task: str | None = None  # measured in examples of this task; None: in every prompt
+
+
+@dataclass(frozen=True)
+class EmergenceRow:
+    """One place in one prompt at one checkpoint. NaN: not defined there."""
+
+    role: str
+    head: tuple[int, int]
+    prompt: int  # which of the prompts
+    dest: int
+    src: int
+    channels: int  # n; S(v) lies between 1/n and 1
+    visible: int  # keys that dest sees
+    attention: float
+    relative_attention: float
+    sparsity: float  # S(v); NaN where all terms are zero, or where dest sees one key
+    ambient: float  # the same in rotated bases, mean over draws
+    refactor: float
+    n_recon: float  # channels that reach the relative attention; NaN where it is not positive
+    n_recon_refactor: float
+    n_recon_tolerant: float  # that reach `tolerance` of it
+    n_recon_tolerant_refactor: float
+    source: str = ""  # which training, where several are put together
+
+
+@dataclass(frozen=True)
+class Emergence:
+    """All rows of a training, checkpoint after checkpoint."""
+
+    steps: tuple[int, ...]
+    rows: tuple[tuple[EmergenceRow, ...], ...]  # one tuple per step
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Which roles were measured?"""
+        return tuple(dict.fromkeys(row.role for row in self.rows[0]))
+
+    @property
+    def channels(self) -> int:
+        """How many channels have the measured heads? The n of the first, where they differ."""
+        return self.rows[0][0].channels
+
+
+@dataclass(frozen=True)
+class _Chance:
+    draws: int
+    tolerance: float
+    stream: torch.Generator
+
+
+def measure(
+    model: Model,
+    places: Sequence[Place],
+    prompts: Example | str | Sequence[Example | str],
+    *,
+    draws: int = 20,
+    tolerance: float = 0.95,
+    seed: int = 0,
+    basis: Basis = "linear",
+    source: str = "",
+) -> list[EmergenceRow]:
+    """How sparse is the attention at these places of one model? One row for every place and prompt of its task.
+
+    The same seed gives every checkpoint the same random draws, so that a control moves only with the model.
+    """
+    prompts = [prompts] if isinstance(prompts, Example | str) else list(prompts)
+    _check_request(places, prompts, draws=draws, tolerance=tolerance)
+    runs = model.run_many([p.text if isinstance(p, Example) else p for p in prompts])
+    stream, rows = torch.Generator().manual_seed(seed), []
+    for place in places:
+        for index, (prompt, run) in enumerate(zip(prompts, runs, strict=True)):
+            if place.task is None or (isinstance(prompt, Example) and prompt.task == place.task):
+                dest, src = (_position(run, prompt, where) for where in (place.dest, place.src))
+                chance = _Chance(draws, tolerance, stream)
+                rows.append(_row(run, place, (index, dest, src), chance, basis=basis, source=source))
+    return rows
+
+
+def emergence(
+    checkpoints: Iterable[tuple[int, Model]],
+    places: Sequence[Place],
+    prompts: Example | str | Sequence[Example | str],
+    *,
+    draws: int = 20,
+    tolerance: float = 0.95,
+    seed: int = 0,
+    basis: Basis = "linear",
+    source: str = "",
+) -> Emergence:
+    """Does attention become sparse as the model is trained? `measure` at every checkpoint; one model at a time."""
+    measured: dict[int, tuple[EmergenceRow, ...]] = {}
+    for step, model in checkpoints:
+        if step in measured:
+            raise KeyholeError(f"there are two checkpoints of step {step}, and their order is unclear: give one.")
+        measured[step] = tuple(
+            measure(model, places, prompts, draws=draws, tolerance=tolerance, seed=seed, basis=basis, source=source)
+        )
+        del model  # a generator of checkpoints frees each before it loads the next, if nobody else holds it
+    if not measured:
+        raise KeyholeError("there are no checkpoints, so nothing can emerge: give pairs (step, model).")
+    return Emergence(tuple(sorted(measured)), tuple(measured[step] for step in sorted(measured)))
+
+
+def snapshot_checkpoints(folder: str | Path, like: Model) -> Iterator[tuple[int, Model]]:
+    """Models of the architecture of `like` with the weights of a folder's files step-<number>.safetensors, in order."""
+    files = {int(file.stem.removeprefix("step-")): file for file in Path(folder).glob("step-*.safetensors")}
+    if not files:
+        raise KeyholeError(f"there are no snapshots in {folder}: give a folder with files step-<number>.safetensors.")
+    for step in sorted(files):
+        hf, stored = copy.deepcopy(like.hf), load_file(files[step])
+        shapes = {name: value.shape for name, value in hf.state_dict().items()}
+        tied = set(getattr(hf, "all_tied_weights_keys", {}))  # not stored twice
+        wrong = sorted(name for name, value in stored.items() if shapes.get(name) != value.shape)
+        wrong += sorted(set(shapes) - set(stored) - tied)
+        if wrong:
+            raise KeyholeError(
+                f"{files[step].name} does not fit {like.name}, for one in {wrong[0]}: give its own files."
+            )
+        hf.load_state_dict(stored, strict=False)
+        yield step, replace(load((hf, like.tokenizer)), name=f"{like.name}, step {step}")
+
+
+def _check_request(places: Sequence[Place], prompts: Sequence[Example | str], *, draws: int, tolerance: float) -> None:
+    if not places or not prompts:
+        raise KeyholeError("nothing is to be measured: give at least one place and one prompt.")
+    if draws < 1 or not 0 < tolerance <= 1:
+        raise KeyholeError(
+            f"draws is {draws} and tolerance {tolerance}: give one draw or more, and 0 < tolerance <= 1."
+        )
+    tasks = {prompt.task for prompt in prompts if isinstance(prompt, Example)}
+    for place in places:
+        if place.task is not None and place.task not in tasks:
+            raise KeyholeError(f"the role {place.role!r} needs a prompt of the task {place.task!r}, but there is none.")
+
+
+def _position(run: Run, prompt: Example | str, where: str | int) -> int:
+    if isinstance(prompt, Example) and isinstance(where, str):
+        return prompt.position(run, where)
+    return run.position(where)
+
+
+def _row(
+    run: Run,
+    place: Place,
+    where: tuple[int, int, int],
+    chance: _Chance,
+    *,
+    basis: Basis,
+    source: str,
+) -> EmergenceRow:
+    prompt, d, s = where
+    layer, head, _, _ = check_place(run, place.head, d, s)
+    with exact_matmul():
+        row = score_row(run, layer, head, d, basis=basis)
+        sigma = omega(run.model, layer, basis).sigma[head, : len(row.a)].double().cpu()
+        terms, rest = row.relative(s - row.first)
+        root, b = sigma.sqrt(), row.relative_key(s - row.first).double().cpu()
+        refactored = refactor_draws(row.a.double().cpu() / root, b * root, chance.draws, chance.stream)
+        ambient = ambient_draws(sigma, chance.draws, chance.stream)
+    own, total = sparsity(terms), float(terms.sum()) + rest
+    counts = [(_count([terms], t, total), _count(refactored, t, total)) for t in (1.0, chance.tolerance)]
+    return EmergenceRow(
+        role=place.role,
+        head=(layer, head),
+        prompt=prompt,
+        dest=d,
+        src=s,
+        channels=len(terms),
+        visible=len(row.B),
+        attention=float(run.layer(layer).weights([head], [d])[0, 0, s]),
+        relative_attention=total,
+        sparsity=own,
+        ambient=math.nan if math.isnan(own) else _mean([sparsity(drawn) for drawn in ambient]),
+        refactor=_mean([sparsity(drawn) for drawn in refactored]),
+        n_recon=counts[0][0],
+        n_recon_refactor=counts[0][1],
+        n_recon_tolerant=counts[1][0],
+        n_recon_tolerant_refactor=counts[1][1],
+        source=source,
+    )
+
+
+def refactor_draws(
+    left: Float[Tensor, "channel"], right: Float[Tensor, "channel"], draws: int, stream: torch.Generator
+) -> Float[Tensor, "draw channel"]:
+    """(left R) * (right R) for Haar rotations R: left falls on one random direction, right on a plane through it."""
+    n, length = len(left), left.norm()
+    along = (left @ right) / length
+    across = (right - along * left / length).norm()
+    Q, R = torch.linalg.qr(torch.randn(draws, n, min(2, n), generator=stream, dtype=torch.float64))
+    frame = Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without it, QR would prefer some signs
+    p, q = frame[..., 0], frame[..., -1]
+    return cast(Tensor, length * p * (along * p + across * q if n > 1 else along * p))
+
+
+def ambient_draws(
+    sigma: Float[Tensor, "channel"], draws: int, stream: torch.Generator
+) -> Float[Tensor, "draw channel"]:
+    """The terms sigma * g * h: what rotations of residual space leave of a head's terms, up to a factor."""
+    g, h = torch.randn(2, draws, len(sigma), generator=stream, dtype=torch.float64)
+    return cast(Tensor, sigma * g * h)
+
+
+def _count(drawn: Iterable[Tensor], tolerance: float, total: float) -> float:
+    counts = [n_recon(terms, tolerance, total) for terms in drawn] if total > 0 else []
+    return _mean([float(count) for count in counts if count is not None])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
