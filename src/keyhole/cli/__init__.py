@@ -8,7 +8,9 @@ from keyhole import show
 from keyhole.cli.circuits import explain, trace, verify
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
+from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
+from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
 
 app = typer.Typer(
@@ -19,8 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, discover, check):
+for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check):
     app.command()(command)
+app.add_typer(lab, name="lab")
 
 
 def main() -> None:

@@ -1,0 +1,225 @@
+"""Commands of the laboratory: toy models with known answers, theorems, and sparsity of real heads."""
+
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.errors import KeyholeError
+
+lab = typer.Typer(help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
+
+
+@lab.command()
+def svf(
+    preset: Annotated[
+        str, typer.Option(help="fast (sum, lambda 20, 10,000 steps) or paper (mean, lambda 4).")
+    ] = "fast",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 5,
+    pairs: Annotated[int, typer.Option(min=1, help="Attended pairs; their targets T fall from the first.")] = 4,
+    top: Annotated[float, typer.Option(help="T of the first pair.")] = 24.0,
+    step: Annotated[float, typer.Option(help="By how much T falls from pair to pair.")] = 3.0,
+    features: Annotated[int, typer.Option("--features", "-N", help="N, features.")] = 20,
+    dims: Annotated[int, typer.Option("--dims", "-D", help="D, dimensions of a token.")] = 10,
+    head: Annotated[int, typer.Option("--head-dims", "-H", help="H, dimensions of the head.")] = 10,
+    context: Annotated[int, typer.Option("--context", "-m", help="m, tokens in a context.")] = 4,
+    p: Annotated[float, typer.Option(help="Probability that a feature is present.")] = 0.52,
+    lam: Annotated[float | None, typer.Option("--lambda", help="Weight of attention. Default: the preset's.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps. Default: the preset's.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for large sweeps.")] = "cpu",
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to resume an interrupted training from.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Do singular vectors of a head become features? Trains the superposition toy with an attention head.
+
+    Examples:
+
+        keyhole lab svf
+
+        keyhole lab svf --pairs 1 --top 1 --seeds 3
+
+        keyhole lab svf --preset paper --seeds 32 --device cuda --checkpoint sweep
+    """
+    from keyhole.lab.alignment import alignment
+    from keyhole.lab.svf import SVFSettings, declining_pairs
+    from keyhole.lab.svf_train import train
+
+    if preset not in ("fast", "paper"):
+        raise KeyholeError(f"--preset takes fast or paper, not {preset!r}.")
+    changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p}
+    changes |= {name: value for name, value in (("lam", lam), ("steps", steps)) if value is not None}
+    changes["pairs"] = declining_pairs(pairs, top, step)
+    configs = [getattr(SVFSettings, preset)(seed=seed, **changes) for seed in range(seeds)]
+    if checkpoint is not None:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+    with show.progress_bar("Training") as progress:
+        trained = train(configs, device=device, checkpoint=checkpoint, progress=progress)
+    found = [alignment(model, dead=0.01) for model in trained]
+    record = {
+        "T": found[0].T.tolist(),
+        "seeds": [
+            {
+                "by_rank": one.by_rank.worst,
+                "by_assignment": one.by_assignment.worst,
+                "subspace": one.subspace.worst,
+                "singular_values": one.S.tolist(),
+                "gain": one.by_assignment.gain.tolist(),
+                "warnings": list(one.warnings),
+            }
+            for one in found
+        ],
+    }
+    if json:
+        show.as_json(record)
+        return
+    rows = [
+        (
+            str(seed),
+            f"{one.by_rank.worst:.4f}",
+            f"{one.by_assignment.worst:.4f}",
+            f"{one.subspace.worst:.4f}",
+            " ".join(f"{value:.2f}" for value in one.S[:pairs].tolist()),
+        )
+        for seed, one in enumerate(found)
+    ]
+    show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
+    show.plain("smallest |cos| of a pair with its singular vectors; T: " + " ".join(f"{t:g}" for t in record["T"]))  # type: ignore[attr-defined]
+    for warning in dict.fromkeys(warning for one in found for warning in one.warnings):
+        show.plain(f"note: {warning}")
+
+
+@lab.command()
+def payload(
+    r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
+    r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 4,
+    d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 8,
+    latents: Annotated[str, typer.Option(help="discrete or gaussian.")] = "discrete",
+    preset: Annotated[str, typer.Option(help="fast (4,000 steps) or paper (early stopping).")] = "fast",
+    seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
+    json: JsonOption = False,
+) -> None:
+    """Does a contrast find latents that are known? Trains payload-retrieval heads and looks for their features.
+
+    Examples:
+
+        keyhole lab payload
+
+        keyhole lab payload 3 5 --d-head 16 --preset paper --seeds 1
+    """
+    from keyhole.lab.payload import PayloadSettings, train
+    from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+
+    if preset not in ("fast", "paper"):
+        raise KeyholeError(f"--preset takes fast or paper, not {preset!r}.")
+    make = getattr(PayloadSettings, preset)
+    with show.progress_bar("Training") as progress:
+        cells = train([make(r1, r2, d_head, latents=latents, seed=s) for s in range(seeds)], progress=progress)
+    rows, record = [], []
+    for seed, cell in enumerate(cells):
+        z1, z2 = latent_feature(cell, "z1"), latent_feature(cell, "z2")
+        moved = swaps(cell, z1, z2, samples=10_240)
+        share = diagonal_share(interaction(cell))
+        numbers = (cell.accuracy, cell.ceiling, moved.both.shift, moved.full.shift, moved.both.random, share)
+        rows.append((str(seed), f"{z1.rank}, {z2.rank}", *(f"{number:.3f}" for number in numbers)))
+        names = ("accuracy", "ceiling", "both", "full", "random", "diagonal")
+        record.append({"seed": seed, "ranks": [z1.rank, z2.rank], **dict(zip(names, numbers, strict=True))})
+    if json:
+        show.as_json({"r1": r1, "r2": r2, "d_head": d_head, "latents": latents, "seeds": record})
+        return
+    show.table(("seed", "ranks", ">accuracy", ">ceiling", ">both", ">full", ">random", ">G diagonal"), rows)
+    show.plain("both, full, random: attention moved by swapping both features, whole keys, random subspaces")
+
+
+@lab.command()
+def theorems(json: JsonOption = False) -> None:
+    """Do the theorems on singular vectors and features hold? Theorems 1 to 4 and Lemma 3, with margins."""
+    from dataclasses import asdict
+
+    from keyhole.lab.theorems import lemma_3, theorem_1, theorem_2, theorem_3
+    from keyhole.lab.theorems_orthogonal import theorem_4
+
+    with show.progress("Checking"):
+        checks = [check() for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
+    if json:
+        show.as_json({"checks": [{**asdict(check), "holds": check.holds, "margin": check.margin} for check in checks]})
+    else:
+        rows = [
+            (check.name, measure.name, f"{measure.worst:.1e}", f"{measure.limit:.0e}", "yes" if measure.holds else "NO")
+            for check in checks
+            for measure in check.measures
+        ]
+        show.table(("theorem", "measured", ">worst", ">limit", "holds"), rows)
+        show.plain("\n".join(f"{c.name}: {c.applicable} of {c.drawn} cases meet its assumptions" for c in checks))
+    raise typer.Exit(0 if all(check.holds for check in checks) else 1)
+
+
+@lab.command()
+def sparse(
+    model: ModelOption = None,
+    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
+    top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
+    seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+
+    Examples:
+
+        keyhole lab sparse
+
+        keyhole lab sparse --model SmolLM2.gguf --prompts 30
+    """
+    from keyhole.lab.sparse import matched_text, sparse_study
+    from keyhole.lab.sparse_summary import pooled, summaries
+    from keyhole.models.prompts import one_token_words
+    from keyhole.tasks import filler, ioi
+    from keyhole.tasks.words import NAMES
+
+    loaded = load_model(model, revision, dtype, device)
+    texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]
+    studies = {}
+    for name, given in (("task", texts), ("unrelated", matched_text(loaded, filler(40, seed), texts))):
+        with show.progress_bar(f"Running {name}") as progress:
+            studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
+    lines = [
+        (name, "firing" if firing else "quiet", pooled(s, firing=firing))
+        for name, s in studies.items()
+        for firing in (True, False)
+    ]
+    heads = sorted(summaries(studies["task"]), key=lambda one: one.n_recon.mean)
+    if json:
+        show.as_json(
+            {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
+        )
+        return
+    columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
+    show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
+    show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
+    needed = mean(one.n_recon.mean for one in heads)
+    show.plain(
+        f"mean over {len(heads)} firing heads: {needed:.1f} channels; rotated: the same scores in other rank-one pieces"
+    )
+
+
+def _numbers(summary: Any) -> dict[str, float]:
+    names = ("n_recon", "n_tolerant", "n_rotated", "sparsity", "rotated", "slices", "slices_rotated")
+    return {"pairs": summary.pairs, **{name: getattr(summary, name).mean for name in names}}
+
+
+def _cells(summary: Any) -> tuple[str, ...]:
+    numbers = _numbers(summary)
+    return (
+        str(summary.pairs),
+        f"{numbers['n_recon']:.1f}",
+        f"{numbers['n_rotated']:.1f}",
+        f"{numbers['sparsity']:.2f}",
+        f"{numbers['rotated']:.2f}",
+        f"{numbers['slices']:.1f}",
+        f"{numbers['slices_rotated']:.1f}",
+    )

@@ -1,0 +1,66 @@
+"""Has this head been trained before? Trained payload heads on disk: figures share them, and a restart keeps them."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keyhole.lab.outcome import Progress
+from keyhole.lab.payload import Payload, PayloadSettings, train
+from keyhole.lab.payload_task import draw_maps
+
+_TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more
+_NUMBERS = ("step", "trained", "loss", "accuracy")
+_WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
+
+
+def trained_heads(cells: Sequence[PayloadSettings], folder: Path, progress: Progress) -> list[Payload]:
+    """The head of every cell, read from the folder or else trained and kept there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [cell for cell in dict.fromkeys(cells) if not _path(folder, cell).is_file()]
+    chunks = _chunks(missing)
+    for number, chunk in enumerate(chunks):
+
+        def told(step: int, steps: int, number: int = number) -> None:
+            progress(number * steps + step, len(chunks) * steps)
+
+        for head in train(chunk, progress=told):
+            _write(head, _path(folder, head.settings))
+    return [_read(_path(folder, cell), cell) for cell in cells]
+
+
+def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:
+    """Cells that may share a batch, a few at a time."""
+    own = {"r1", "r2", "latents", "seed", "noise", "scaled_maps"}
+    shared = [field.name for field in fields(PayloadSettings) if field.name not in own]
+
+    def key(cell: PayloadSettings) -> str:
+        return str([getattr(cell, name) for name in shared])
+
+    chunks = []
+    for _, group in groupby(sorted(cells, key=key), key):
+        alike = list(group)
+        chunks += [alike[i : i + _TOGETHER] for i in range(0, len(alike), _TOGETHER)]
+    return chunks
+
+
+def _path(folder: Path, cell: PayloadSettings) -> Path:
+    told = hashlib.sha256(str(sorted(asdict(cell).items())).encode()).hexdigest()[:12]
+    return folder / f"{cell.latents}-{cell.d_head}-{cell.r1}-{cell.r2}-{cell.seed}-{told}.pt"
+
+
+def _write(head: Payload, path: Path) -> None:
+    parts: dict[str, Any] = {name: getattr(head, name) for name in (*_NUMBERS, *_WEIGHTS)}
+    draft = path.with_suffix(".part")
+    torch.save(parts, draft)
+    os.replace(draft, path)  # a stop in between leaves no half-written head
+
+
+def _read(path: Path, cell: PayloadSettings) -> Payload:
+    # the maps follow from the cell's seed, so they need not be kept
+    return Payload(settings=cell, maps=draw_maps(cell), **torch.load(path, weights_only=True))
