@@ -4,7 +4,7 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench reproduce clean
 
 demo: .venv/installed  ## which heads of the built-in organism fire, why, and the circuit behind its answer
 	$(BIN)/keyhole check
@@ -37,6 +37,10 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/long_prompts.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/contrast.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/payload.py --paper
+	$(BIN)/python benchmarks/svf.py
+
+reproduce: .venv/installed  ## every published figure that can be run offline; hours on two cores, and it can be interrupted
+	$(BIN)/keyhole reproduce all --markdown docs/reproduction.md
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
