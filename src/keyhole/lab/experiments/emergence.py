@@ -1,0 +1,175 @@
+"""Does attention become sparse while a model learns? Task heads of Pythia-160M, or of small models trained here."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from keyhole.figures import save
+from keyhole.figures.emergence import emergence_figure
+from keyhole.figures.sparse import contributions_figure
+from keyhole.lab.emergence_curves import Interval, change, curve
+from keyhole.lab.emergence_roles import PYTHIA_160M
+from keyhole.lab.emergence_trainings import Split, watched
+from keyhole.lab.job import Experiment, Job, Numbers
+from keyhole.lab.outcome import Outcome, Verdict
+from keyhole.qk.channels import Channels
+
+_A_FIGURE = 4  # heads drawn side by side
+
+
+def falling(job: Job) -> Outcome:
+    """Does S(v) of task heads fall, and beyond both controls?"""
+    seen = watched(job)
+    asked: dict[str, tuple[str, str | None]]
+    asked = {"S(v)": ("sparsity", None), "ambient control": ("ambient", None), "refactor control": ("refactor", None)}
+    asked |= {"S(v) beyond ambient": ("sparsity", "ambient"), "S(v) beyond refactor": ("sparsity", "refactor")}
+    found = {name: change(seen.heads, one, against=other, over=seen.over) for name, (one, other) in asked.items()}
+    holds = [_below(found[name]) for name in ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor")]
+    holds += [not _below(found[name]) for name in ("ambient control", "refactor control")]
+    numbers = _numbers(found)
+    lines = [f"{name} changes by {_text(one)}." for name, one in found.items()]
+    if seen.others is not None:
+        other = change(seen.others, over=seen.over)
+        numbers["S(v) of heads without a role"] = [other.mean, other.low, other.high]
+        lines.append(f"S(v) of heads without a role, at the same places, changes by {_text(other)}.")
+    title = "Task heads over training"
+    figures = (
+        save(emergence_figure(seen.heads, over=seen.over, title=title), job.folder / "emergence.png"),
+        save(
+            emergence_figure(seen.heads, over=seen.over, by_role=True, title=f"{title}, by role"),
+            job.folder / "roles.png",
+        ),
+    )
+    fallen = " and ".join(name for name in ("ambient control", "refactor control") if _below(found[name]))
+    note = f"The published control does not fall; here it falls too ({fallen}). " if fallen else ""
+    first, last = seen.heads.steps[0], seen.heads.steps[-1]
+    return Outcome(
+        _verdict(job, holds), "\n".join([f"Steps {first:,} to {last:,}:", *lines]), numbers, figures, note + seen.about
+    )
+
+
+def counted(job: Job) -> Outcome:
+    """Does N_recon fall, and does it end at 1 to 4?"""
+    seen = watched(job)
+    moved, points = change(seen.heads, "n_recon", over=seen.over), curve(seen.heads, "n_recon", over=seen.over)
+    beyond = change(seen.heads, "n_recon", against="n_recon_refactor", over=seen.over)
+    control = curve(seen.heads, "n_recon_refactor", over=seen.over)[-1]
+    found = {
+        "change": moved,
+        "change beyond refactor": beyond,
+        "first": points[0],
+        "last": points[-1],
+        "last, refactor": control,
+    }
+    holds = [_below(moved), 1 <= points[-1].mean <= 4]
+    measured = (
+        f"N_recon goes from {_text(points[0], 1)} to {_text(points[-1], 1)} of {seen.heads.channels} channels "
+        f"(in rotated "
+        f"channels {_text(control, 1)}); it changes by {_text(moved, 2)}, beyond the rotated one by {_text(beyond, 2)}."
+    )
+    path = save(
+        emergence_figure(seen.heads, over=seen.over, title="Task heads over training"), job.folder / "emergence.png"
+    )
+    note = f"N_recon needs positive relative attention, which is often missing early in training. {seen.about}"
+    return Outcome(_verdict(job, holds), measured, _numbers(found), (path,), note)
+
+
+def decomposed(job: Job, most: int | None) -> Outcome:
+    """Is relative attention spread at the start and sparse at the end, head by head, and not in rotated bases?"""
+    seen = watched(job)
+    chosen = _one_each(seen.splits)[:most] if most else seen.splits
+    first, last = [split[1] for split in chosen], [split[2] for split in chosen]
+    starts, ends = ([one.sparsity for one in splits] for splits in (first, last))
+    rows = [row for row in seen.heads.rows[-1] if not math.isnan(row.sparsity)]
+    below = sum(row.sparsity < min(row.ambient, row.refactor) for row in rows) / max(len(rows), 1)
+    sparser = sum(end < start for start, end in zip(starts, ends, strict=True)) / len(chosen)
+    small = sum(int(one.relative_terms.argmax()) >= len(one.relative_terms) / 4 for one in last) / len(chosen)
+    holds = [sparser > 0.5, below > 0.5] + ([small >= 0.25] if most else [])
+    numbers: Numbers = {"S(v) at the start": starts, "S(v) at the end": ends, "sparser": sparser}
+    numbers |= {"below both controls": below, "largest term in small singular values": small}
+    each = "; ".join(f"{a.layer}.{a.head} ({name}) {a.sparsity:.2f} to {b.sparsity:.2f}" for name, a, b in chosen)
+    measured = (
+        f"S(v) from the first checkpoint to the last: {each}. Sparser at the end in {sparser:.0%} of these "
+        f"heads. At the "
+        f"end, over all heads and prompts, S(v) lies below both rotated controls in {below:.0%}. The largest "
+        f"term is not in "
+        f"the first quarter of singular values in {small:.0%}."
+    )
+    figures = [*_drawn(job, "start", seen.heads.steps[0], first), *_drawn(job, "end", seen.heads.steps[-1], last)]
+    return Outcome(
+        _verdict(job, holds), measured, numbers, tuple(figures), f"One prompt per head is drawn. {seen.about}"
+    )
+
+
+def _one_each(splits: Sequence[Split]) -> tuple[Split, ...]:
+    """One head a role first, then the others."""
+    first = {name.partition(",")[0]: split for split in reversed(splits) for name in (split[0],)}
+    kept = [split for split in splits if any(split is one for one in first.values())]
+    return (*kept, *(split for split in splits if not any(split is one for one in kept)))
+
+
+def _drawn(job: Job, name: str, step: int, splits: Sequence[Channels]) -> list[Path]:
+    title = f"Terms of relative attention, step {step:,}"
+    parts = [splits[i : i + _A_FIGURE] for i in range(0, len(splits), _A_FIGURE)]
+    return [
+        save(contributions_figure(part, relative=True, title=title), job.folder / f"{name}-{number}.png")
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def roles(job: Job) -> Outcome:
+    """Which heads look where the circuit needs it, and how much of their attention do they give to it?"""
+    seen = watched(job)
+    looks: dict[tuple[str, str, tuple[int, int]], list[float]] = {}
+    for row in seen.heads.rows[-1]:
+        looks.setdefault((row.source, row.role, row.head), []).append(row.attention)
+    means = {key: sum(values) / len(values) for key, values in looks.items()}
+    table2 = {place.role for place in PYTHIA_160M.places}
+    if job.model is None:
+        found = {role for _, role, _ in means}
+        holds = len(found & table2) >= 2
+        lines = [f"Of the roles {', '.join(sorted(table2))}, heads were found for {', '.join(sorted(found & table2))}."]
+    else:
+        holds = sum(value >= 0.1 for value in means.values()) >= 0.75 * len(means)
+        lines = [f"{sum(value >= 0.1 for value in means.values())} of {len(means)} heads give a tenth or more."]
+    lines += [
+        f"{source}: {role} {head[0]}.{head[1]}, attention {value:.2f}." for (source, role, head), value in means.items()
+    ]
+    numbers: Numbers = {f"{source} {role} {h[0]}.{h[1]}": value for (source, role, h), value in means.items()}
+    note = (
+        f"Other heads than the published ones, found by where they look. {seen.about}"
+        if job.model is None
+        else seen.about
+    )
+    return Outcome(_verdict(job, [holds]), "\n".join(lines), numbers, (), note)
+
+
+def _below(one: Interval) -> bool:
+    """Is it below zero beyond doubt? A single training has no interval, and its mean must do."""
+    return one.mean < 0 if math.isnan(one.high) else one.high < 0
+
+
+def _verdict(job: Job, holds: Sequence[bool]) -> Verdict:
+    """Small models, with half of what was published of a large one, show a part of it; nor do they refute it."""
+    if job.model is None:
+        return "partly" if 2 * sum(holds) >= len(holds) else "needs a model"
+    return "reproduced" if all(holds) else "partly" if any(holds) else "not"
+
+
+def _text(one: Interval, digits: int = 3) -> str:
+    mean = f"{one.mean:.{digits}f}"
+    return mean if math.isnan(one.low) else f"{mean} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
+
+
+def _numbers(found: dict[str, Interval]) -> Numbers:
+    return {name: one.mean if math.isnan(one.low) else [one.mean, one.low, one.high] for name, one in found.items()}
+
+
+RUNS: dict[str, Experiment] = {
+    "svf-fig6b": falling,
+    "svf-fig7": partial(decomposed, most=_A_FIGURE),
+    "svf-fig8b": counted,
+    "svf-fig20": partial(decomposed, most=None),
+    "svf-table2": roles,
+}

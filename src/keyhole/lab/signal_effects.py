@@ -1,0 +1,135 @@
+"""What do the signals into a head do to an answer? Each removed and boosted in many prompts, beside random channels."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from keyhole.intervene.deltas import Cut
+from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
+from keyhole.lab.intervals import interval
+from keyhole.lab.ioi_studies import Subject, subject
+from keyhole.lab.job import Job
+from keyhole.lab.sparse import Head
+from keyhole.models.prompts import encode
+from keyhole.models.run import Run
+from keyhole.tasks.example import Example
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import SideName
+from keyhole.tracing.parts import Part
+from keyhole.tracing.writers import Writer
+
+_PROMPTS = 48
+_KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One signal (or all of a side) changed in one prompt; random ones beside it."""
+
+    prompt: int
+    side: SideName
+    mode: Mode
+    together: bool  # all signals of the side at once
+    weight: float  # drop of attention that tracing gave to the signal
+    channels: int  # of the signal
+    answer: float  # change of logit(IO) - logit(S) when removed
+    attention: float  # change of the attention weight when removed
+    boosted: float  # change of the logit difference when doubled
+    random: float  # the same for as many other channels of the same writer
+    random_boosted: float
+    cosine: float  # of the residual with what it was
+    norm: float  # over what it was
+
+
+def effects(job: Job, role: str, number: int = 0) -> tuple[tuple[Effect, ...], Head]:
+    """All signals into the firings of one head, changed one by one; measured once for all figures."""
+    seen = subject(job)
+    heads = seen.role(role)
+    head = heads[min(number, len(heads) - 1)]
+    return _effects(seen, head, "IO" if role == "name mover" else "S2"), head
+
+
+@lru_cache(maxsize=8)
+def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
+    found: list[Effect] = []
+    generator = torch.Generator().manual_seed(0)
+    chosen = seen.examples[:_PROMPTS]
+    for number, example in enumerate(chosen):
+        run = seen.model.run(example.text)
+        firing = run.explain(head, example.position(run, "END"), example.position(run, src), keys=_KEYS)
+        for side in firing.sides:  # none where the weight is below the threshold of tracing
+            signals = [signal for signal in side.signals if signal.writer.kind != "offset"]
+            parts = [_part(signal.writer, signal.channels) for signal in signals]
+            cuts = [Cut(*head, firing.dest, firing.src, side.side, (part,), _KEYS) for part in parts]
+            weights = [signal.weight for signal in signals]
+            if len(parts) > 1:
+                cuts.append(Cut(*head, firing.dest, firing.src, side.side, tuple(parts), _KEYS))
+                weights.append(sum(weights))
+            if cuts:
+                found += _changed(run, cuts, weights, _metric(example, run), generator, number)
+        seen.progress(number + 1, len(chosen))
+    return tuple(found)
+
+
+def _part(writer: Writer, channels: tuple[int, ...]) -> Part:
+    return Part(writer.kind, writer.layer, writer.head, writer.src, channels)
+
+
+def _metric(example: Example, run: Run) -> Metric:
+    """Logit of IO against that of S, each as the token that would follow the prompt."""
+    ids = [encode(run.model, f"{example.text} {name}", None).ids[len(run)] for name in (example.answer, example.wrong)]
+    return Metric(len(run) - 1, (ids[0],), (ids[1],))
+
+
+def _changed(
+    run: Run, cuts: list[Cut], weights: list[float], metric: Metric, generator: torch.Generator, prompt: int
+) -> list[Effect]:
+    others = [random_cut(run, cut, generator) for cut in cuts]
+    n, found = len(cuts), []
+    modes: tuple[Mode, ...] = ("local", "global")
+    for mode in modes:
+        off = intervene(run, [*cuts, *others], metric, mode=mode)
+        on = intervene(run, [*cuts, *others], metric, mode=mode, boost=True)
+        answers = [[one.metric_after - one.metric_before for one in several] for several in (off, on)]
+        for i, cut in enumerate(cuts):
+            found.append(
+                Effect(
+                    prompt=prompt,
+                    side=cut.side,
+                    mode=mode,
+                    together=len(cut.parts) > 1,
+                    weight=weights[i],
+                    channels=len(cut.parts[0].channels),
+                    answer=answers[0][i],
+                    attention=off[i].after - off[i].before,
+                    boosted=answers[1][i],
+                    random=answers[0][n + i],
+                    random_boosted=answers[1][n + i],
+                    cosine=off[i].cosine,
+                    norm=off[i].norm_ratio,
+                )
+            )
+    return found
+
+
+def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> tuple[float, float, float]:
+    """Prompts are the independent observations: their means, then the interval over them."""
+    each: dict[int, list[float]] = {}
+    for one in own:
+        each.setdefault(one.prompt, []).append(of(one))
+    return interval([sum(values) / len(values) for values in each.values()]) if each else (float("nan"),) * 3
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's; 0 where there is nothing to rank.
+
+    >>> rank_correlation([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
+    1.0
+    """
+    if len(a) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
+        return 0.0
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a, b).statistic)

@@ -1,0 +1,94 @@
+"""Experiments on heads, trainings and signals: quick runs give finite numbers, an allowed verdict and their figures."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from keyhole import KeyholeError, Model
+from keyhole.lab.emergence_roles import Role, role_attention
+from keyhole.lab.experiments import emergence, sparse, svt, svt_cuts, talk
+from keyhole.lab.experiments.svt import Network
+from keyhole.lab.ioi_studies import heads_by_role, is_gpt2, judged, single_tokens, subject
+from keyhole.lab.job import Job, MissingModelError
+from keyhole.lab.outcome import Outcome, Verdict
+from keyhole.lab.reproduce import experiments
+from keyhole.lab.signal_effects import effects, over_prompts
+
+pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
+MODULES = (emergence, sparse, svt, svt_cuts, talk)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+    """Runs one published item as `keyhole reproduce --quick` does."""
+    out = tmp_path_factory.mktemp("runs")
+
+    def run(id: str) -> Outcome:
+        job = Job(out / id, quick=True)
+        job.folder.mkdir(exist_ok=True)
+        return experiments()[id](job)
+
+    return run
+
+
+@pytest.mark.parametrize("id", ["svf-fig6b", "svf-fig7", "svf-table2", "svf-fig8a", "svt-fig5", "svt-fig23", "talk-10"])
+def test_quick_runs_tell_what_they_measured(quick: Callable[[str], Outcome], id: str) -> None:
+    outcome = quick(id)
+    assert outcome.verdict in get_args(Verdict) and outcome.verdict != "reproduced"  # a stand-in cannot
+    assert outcome.measured and "stood" in outcome.note and outcome.numbers
+    values = [v for number in outcome.numbers.values() for v in (number if isinstance(number, list) else [number])]
+    assert all(math.isfinite(value) for value in values)
+    assert all(path.is_file() and path.stat().st_size > 1000 for path in outcome.figures)
+    assert outcome.figures or id == "svf-table2"
+
+
+def test_every_run_is_registered_once() -> None:
+    found = experiments()
+    for module in MODULES:
+        assert module.RUNS and all(found[id] is run for id, run in module.RUNS.items())
+
+
+def test_only_gpt2_reproduces_or_refutes(tmp_path: Path) -> None:
+    assert is_gpt2("gpt2") and is_gpt2("openai-community/gpt2/") and not is_gpt2("gpt2-medium") and not is_gpt2(None)
+    real, other = Job(tmp_path, model="gpt2"), Job(tmp_path)
+    assert [judged(real, holds) for holds in ([True], [True, False], [False])] == ["reproduced", "partly", "not"]
+    assert [judged(other, holds) for holds in ([True], [True, False, False], [])] == ["partly", *["needs a model"] * 2]
+
+
+def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
+    with pytest.raises(MissingModelError, match="no checkpoints of gpt2 are known"):
+        emergence.falling(Job(tmp_path, model="gpt2", quick=True))
+
+
+def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:
+    folder = quick("svf-fig6b").figures[0].parents[1] / "trained"
+    (kept,) = folder.iterdir()
+    assert kept.name.startswith("language-0-") and kept.suffix == ".pt"
+
+
+def test_roles_are_found_by_where_heads_look(organism: Model) -> None:
+    examples = single_tokens(organism, 8, 3)
+    assert len({one.text for one in examples}) == 8
+    found = heads_by_role(None, organism, examples)
+    best = role_attention(organism, examples, Role("", "END", "S2"))
+    assert best[found["S-inhibition"][0]] == best.max() >= 0.2
+
+
+def test_signals_move_attention_more_than_random_channels(tmp_path: Path) -> None:
+    found, head = effects(Job(tmp_path, quick=True), "S-inhibition")
+    assert head in subject(Job(tmp_path, quick=True)).roles["S-inhibition"]
+    alone = [one for one in found if not one.together]
+    assert {one.mode for one in alone} == {"local", "global"} and {one.side for one in alone} == {"dest", "src"}
+    attention = over_prompts(alone, lambda one: one.attention)
+    assert attention[2] < 0 and all(0 < one.cosine <= 1.0001 for one in alone)
+    with pytest.raises(KeyholeError, match="choose a model that solves"):
+        subject(Job(tmp_path, quick=True)).role("nothing")
+
+
+def test_networks_count_prompts() -> None:
+    edges = {((0, 1), (1, 6), "dest"): 0.9, ((0, 2), (1, 6), "src"): 0.3}
+    network = Network(edges, ((1, 6),), 10)
+    assert network.heads(0.5) == {(0, 1), (1, 6)} and len(network.frequent(0.2)) == 2
