@@ -1,0 +1,162 @@
+"""Which toys do the figures on singular vectors and features share? Their settings; trained once and kept on disk.
+
+Unless said otherwise they are trained as published, as far as outcomes tell: mean errors, lambda 4, 30,000 steps.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keyhole.lab.job import Job
+from keyhole.lab.outcome import Progress
+from keyhole.lab.svf import SVF, SVFSettings, SVFWeights, declining_pairs
+from keyhole.lab.svf_train import train
+
+SEEDS, FEW = 10, 5  # of small toys, and of large ones
+P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52
+LAMBDAS = (0.2, 0.4, 1.0, 4.0, 10.0, 40.0)
+FEATURES, DIMENSIONS, CONTEXTS = (10, 15, 20, 25, 30), (10, 8, 6, 4), (2, 4, 8, 16, 32)
+PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimension: more pairs than it has room for
+LONG = 80_000  # the most steps that the paper names
+RARE = 0.038  # the probability about which its text contradicts itself
+_QUICK_STEPS, _QUICK_SEEDS = 300, 2
+_WEIGHTS = ("W", "b", "W_Q", "W_K")
+_KEPT = 26  # snapshots of a training
+
+Cells = dict[float, list[SVFSettings]]  # by what is varied
+
+
+def cells(job: Job, changes: Mapping[float, Mapping[str, Any]], seeds: int = SEEDS, *, fast: bool = False) -> Cells:
+    """Settings of every value of a sweep, one per seed; a quick job takes two values, two seeds and few steps."""
+    preset = SVFSettings.fast if fast else SVFSettings.paper
+    if job.quick:
+        changes, seeds = dict([*changes.items()][:2]), _QUICK_SEEDS
+    quick = {"steps": _QUICK_STEPS} if job.quick else {}
+    return {
+        value: [preset(**{**change, "seed": job.seed + seed, **quick}) for seed in range(seeds)]
+        for value, change in changes.items()
+    }
+
+
+def no_head(job: Job) -> Cells:
+    """Features alone, by p: nothing attends."""
+    return cells(job, {p: {"p": p, "attention": False, "pairs": (), "steps": 10_000} for p in P[1:4]}, fast=True)
+
+
+def one_pair(job: Job) -> Cells:
+    """T01 = 1."""
+    return cells(job, {1.0: {"pairs": ((0, 1, 1.0),)}})
+
+
+def twenty_pairs(job: Job) -> Cells:
+    """Hundred features, twenty pairs: summed errors with lambda 20, which align much sooner at this size."""
+    pairs = declining_pairs(20, 26.0)
+    return cells(job, {20.0: {"N": 100, "D": 50, "H": 50, "pairs": pairs, "steps": 20_000}}, FEW, fast=True)
+
+
+def four_pairs(job: Job) -> Cells:
+    """The default toy."""
+    return cells(job, {4.0: {}})
+
+
+def four_pairs_fast(job: Job) -> Cells:
+    """The default toy within 10,000 steps, by lambda of summed errors: that of a mean is a twentieth."""
+    return cells(job, {lam: {"lam": lam} for lam in (4.0, 20.0)}, fast=True)
+
+
+def by_probability(job: Job) -> Cells:
+    """The default toy, by p."""
+    return cells(job, {p: {"p": p} for p in P})
+
+
+def rare_and_long(job: Job) -> Cells:
+    """Where features are almost too rare, with the most steps that the paper names."""
+    return cells(job, {RARE: {"p": RARE, "steps": LONG}})
+
+
+def by_lambda(job: Job) -> Cells:
+    """The default toy, by lambda."""
+    return cells(job, {lam: {"lam": lam} for lam in LAMBDAS})
+
+
+def by_features(job: Job) -> Cells:
+    """The default toy, by N."""
+    return cells(job, {float(N): {"N": N} for N in FEATURES})
+
+
+def by_dimension(job: Job) -> Cells:
+    """The default toy, by H."""
+    return cells(job, {float(H): {"H": H} for H in DIMENSIONS})
+
+
+def by_context(job: Job) -> Cells:
+    """The default toy, by m."""
+    return cells(job, {float(m): {"m": m} for m in CONTEXTS})
+
+
+def by_pairs(job: Job, H: int) -> Cells:
+    """D = 2 H, N = 4 H, and n pairs with T = n + 1, n, ..., 2; summed errors with lambda 20."""
+    shape = {"N": 4 * H, "D": 2 * H, "H": H, "steps": 20_000}
+    return cells(job, {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}, FEW, fast=True)
+
+
+def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
+    """The models of all these settings, trained in one batch; they lie beside the figures, which share them."""
+    flat = [settings for own in wanted.values() for settings in own]
+    models = iter(trained_models(flat, job.folder.parent / "toys", job.device or "cpu", job.progress))
+    return {value: [next(models) for _ in own] for value, own in wanted.items()}
+
+
+def snapshots(steps: int) -> list[int]:
+    """Steps at which models are kept: 0, and in even ratios up to the end.
+
+    >>> snapshots(300)[:5], snapshots(300)[-1]
+    ([0, 1, 2, 3, 4], 300)
+    """
+    ratio = 200 ** (1 / (_KEPT - 2))
+    return sorted({0, *(round(steps / ratio**k) for k in range(_KEPT - 1))})
+
+
+def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress) -> list[SVF]:
+    """The model of every setting, read from the folder or else trained and kept there; a stopped sweep goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [config for config in dict.fromkeys(configs) if not _path(folder, config).is_file()]
+    missing.sort(key=lambda config: config.steps)  # equal numbers of steps share their snapshots, and so a call
+    for steps, group in groupby(missing, lambda config: config.steps):
+        alike = list(group)
+        sweep = folder / f"sweep-{device.replace(':', '')}-{_digest(alike)}"
+        for model in train(alike, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweep):
+            _write(model, _path(folder, model.settings))
+        shutil.rmtree(sweep)
+    return [_read(_path(folder, config), config) for config in configs]
+
+
+def _digest(configs: Sequence[SVFSettings]) -> str:
+    told = json.dumps([dataclasses.asdict(config) for config in configs], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _path(folder: Path, settings: SVFSettings) -> Path:
+    return folder / f"svf-{settings.N}-{settings.H}-{settings.seed}-{_digest([settings])}.pt"
+
+
+def _write(model: SVF, path: Path) -> None:
+    parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")}
+    parts["snapshots"] = [(step, vars(weights)) for step, weights in model.snapshots]
+    draft = path.with_suffix(".part")
+    torch.save(parts, draft)
+    os.replace(draft, path)  # a stop in between leaves no half-written model
+
+
+def _read(path: Path, settings: SVFSettings) -> SVF:
+    parts = torch.load(path, weights_only=True)
+    kept = tuple((step, SVFWeights(**weights)) for step, weights in parts.pop("snapshots"))
+    return SVF(settings=settings, snapshots=kept, **parts)

@@ -1,0 +1,73 @@
+"""When does a toy count as aligned, and how many seeds must be for a claim to hold? The thresholds of all figures."""
+
+import math
+from collections.abc import Sequence
+
+import scipy.stats
+from jaxtyping import Bool
+from torch import Tensor
+
+from keyhole.lab.alignment import Alignment, alignment
+from keyhole.lab.outcome import Verdict
+from keyhole.lab.svf import SVF
+
+ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
+MOST, HALF = 0.9, 0.5  # shares of seeds, or of settings, that a claim needs
+
+SEEDS_NOTE = "Brackets: smallest and largest of the seeds, or 95 % intervals of shares (Wilson)."
+PAPER_NOTE = (
+    "Trained with mean errors over features and, where nothing else is said, lambda 4 and 30,000 steps: the paper "
+    "writes a sum, but outcomes point to a mean (lambda 4 of a mean is 80 of a sum at N = 20)."
+)
+FAST_NOTE = "Trained with summed errors, lambda 20 and 20,000 steps, which converge sooner than the paper's lambda 4."
+
+
+def worst(found: Alignment) -> float:
+    """The smallest |cos| of any pair with its own singular vector; 0 if one has none or is shunned."""
+    matched = found.by_assignment
+    cosine = matched.worst
+    return cosine if math.isfinite(cosine) and bool((matched.sign == 1).all()) else 0.0
+
+
+def worsts(models: Sequence[SVF]) -> list[float]:
+    """The same for every model."""
+    return [worst(alignment(model)) for model in models]
+
+
+def share(flags: Sequence[bool]) -> tuple[float, float, float]:
+    """How many are true? Their share with Wilson's 95 % interval.
+
+    >>> [round(x, 2) for x in share([True] * 10)]
+    [1.0, 0.72, 1.0]
+    """
+    found = scipy.stats.binomtest(sum(flags), len(flags)).proportion_ci(method="wilson")
+    return sum(flags) / len(flags), float(found.low), float(found.high)
+
+
+def counted(flags: Sequence[bool]) -> str:
+    """A share as text.
+
+    >>> counted([True, False])
+    '1 of 2 [0.09, 0.91]'
+    """
+    _, low, high = share(flags)
+    return f"{sum(flags)} of {len(flags)} [{low:.2f}, {high:.2f}]"
+
+
+def graded(shares: Sequence[float]) -> Verdict:
+    """Reproduced if every share reaches MOST; partly if half of them do, or all reach HALF."""
+    good = sum(one >= MOST for one in shares) / len(shares)
+    if good == 1:
+        return "reproduced"
+    return "partly" if good >= HALF or min(shares) >= HALF else "not"
+
+
+def settled(holds: Bool[Tensor, "*batch step"]) -> Tensor:
+    """From which snapshot on does it always hold? Its index, or the number of snapshots if never.
+
+    >>> import torch
+    >>> settled(torch.tensor([[True, False, True, True], [True, True, True, False]])).tolist()
+    [2, 4]
+    """
+    held = holds.flip(-1).int().cumprod(-1).sum(-1)
+    return holds.shape[-1] - held

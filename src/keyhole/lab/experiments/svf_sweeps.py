@@ -1,0 +1,199 @@
+"""Over which settings do singular vectors become features? Sweeps of the default toy, and heads with too many pairs."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.figures import save
+from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
+from keyhole.lab.alignment import alignment
+from keyhole.lab.experiments import svf_models as toys
+from keyhole.lab.experiments.svf_models import Cells, trained
+from keyhole.lab.experiments.svf_scores import (
+    ALIGNED,
+    FAST_NOTE,
+    HALF,
+    MOST,
+    PAPER_NOTE,
+    SEEDS_NOTE,
+    counted,
+    graded,
+    share,
+    worst,
+    worsts,
+)
+from keyhole.lab.intervals import interval, told
+from keyhole.lab.job import Experiment, Job, Numbers
+from keyhole.lab.outcome import Outcome, Verdict
+from keyhole.lab.svf import SVF
+
+_FAILS = 0.1  # share of seeds below which alignment counts as failed
+_EVERY = ("Worst pair of each seed", "Seeds in which every pair aligns")  # titles of panels
+_SHARP = 0.998  # mean |cos| that the talk's .999 with a deviation of .001 asks for
+
+
+def swept(job: Job, name: str, log: bool, wanted: Callable[[Job], Cells]) -> Outcome:
+    """At which values do all four pairs align, and in how many seeds?"""
+    numbers, lines, cosines = _measured(job, name, wanted)
+    shares = {value: share([one >= ALIGNED for one in own]) for value, own in cosines.items()}
+    path = _drawn(job, name, log, cosines)
+    verdict: Verdict
+    if name == "p":
+        verdict = _by_probability(shares)
+    else:
+        claimed = [one[0] for value, one in shares.items() if name != "lambda" or value >= 0.4]
+        verdict = graded(claimed)
+    note = (
+        f"Aligned: every |cos| at least {ALIGNED}. Brackets: 95 % intervals, Wilson's for shares. "
+        f"{_SAID.get(name, '')} {PAPER_NOTE}"
+    )
+    return Outcome(verdict, "\n".join(lines), numbers, (path,), note.replace("  ", " "))
+
+
+_SAID = {
+    "p": (
+        "The paper's text names .038 both as still robust and as too rare; the verdict is reproduced only if nine of "
+        "ten seeds align there and one of ten at .02, partly if that is so from .074 on."
+    ),
+    "lambda": "The verdict takes the two decades from .4 to 40; in a summed loss they are 8 to 800.",
+    "m": "The paper prints no values of m.",
+}
+
+
+def _measured(
+    job: Job, name: str, wanted: Callable[[Job], Cells]
+) -> tuple[Numbers, list[str], dict[float, list[float]]]:
+    numbers: Numbers = {}
+    lines = []
+    cosines = {value: worsts(models) for value, models in trained(job, wanted(job)).items()}
+    for value, own in cosines.items():
+        key = f"{name} {value:g}"
+        mean, low, high = interval(own)
+        numbers |= {f"{key} worst cosine": own, f"{key} aligned": share([one >= ALIGNED for one in own])[0]}
+        aligned = counted([one >= ALIGNED for one in own])
+        lines.append(
+            f"{name} = {value:g}: {aligned} align; worst |cos| {mean:.4f} [{max(low, 0):.4f}, {min(high, 1):.4f}]."
+        )
+    if name == "p":
+        long = worsts(trained(job, toys.rare_and_long(job))[toys.RARE])
+        numbers["p 0.038 long worst cosine"] = long
+        lines.append(
+            f"p = {toys.RARE} with {toys.LONG:,} steps: {counted([one >= ALIGNED for one in long])} align; worst |cos| "
+            f"{told(long)}."
+        )
+    return numbers, lines, cosines
+
+
+def _by_probability(shares: dict[float, tuple[float, float, float]]) -> Verdict:
+    def holds(least: float) -> bool:
+        return all(one[0] >= MOST for p, one in shares.items() if p >= least)
+
+    fails = shares.get(toys.P[-1], (1.0,))[0] <= _FAILS
+    return "reproduced" if holds(toys.RARE) and fails else "partly" if holds(0.07) and fails else "not"
+
+
+def _drawn(job: Job, name: str, log: bool, cosines: dict[float, list[float]], panels: tuple[str, str] = _EVERY) -> Path:
+    shares = [share([one >= ALIGNED for one in own]) for own in cosines.values()]
+    figure = sweep_figure(
+        list(cosines),
+        list(cosines.values()),
+        shares,
+        x=_AXES[name],
+        log=log,
+        panels=panels,
+        title=f"Alignment and {_AXES[name]}",
+    )
+    return save(figure, job.folder / "alignment.png")
+
+
+_AXES = {
+    "p": "feature probability p",
+    "lambda": "weight of the attention loss, lambda",
+    "N": "number of features N",
+    "H": "head dimension H",
+    "m": "context length m",
+    "T": "target logit T of the pair",
+}
+
+
+def seeds(job: Job) -> Outcome:
+    """Do seeds differ? The default toy, by pair."""
+    models = next(iter(trained(job, toys.four_pairs(job)).values()))
+    found = [alignment(model) for model in models]
+    matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
+    cosines = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
+    every = matched.flatten()
+    mean, low, high = interval(matched.mean(1).tolist())
+    aligned = [worst(one) >= ALIGNED for one in found]
+    good = mean >= _SHARP
+    verdict: Verdict = "reproduced" if good and all(aligned) else "partly" if good else "not"
+    measured = (
+        f"|cos| over {len(every)} pairs of {len(found)} seeds: mean {mean:.5f}, 95 % interval over seeds [{low:.5f}, "
+        f"{min(high, 1):.5f}], deviation {float(every.std()):.1g}, largest 1 - |cos| {float(1 - every.min()):.1g}; "
+        f"all pairs align in {counted(aligned)} seeds."
+    )
+    numbers: Numbers = {f"T {T:g}": own for T, own in cosines.items()}
+    path = _drawn(job, "T", log=False, cosines=cosines, panels=("Each seed", "Seeds in which the pair aligns"))
+    return Outcome(verdict, measured, numbers, (path,), f"The paper has five seeds. {PAPER_NOTE} {SEEDS_NOTE}")
+
+
+# -- capacity ------------------------------------------------------------------------------------------------------
+
+
+def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
+    """How well does each singular pair meet each pair of features? The geometric mean of both |cos|."""
+    found = alignment(model)
+    rows = [(found.cu[i] * found.cv[j]).abs().sqrt() for i, j, _ in found.pairs]
+    return torch.stack(rows).nan_to_num(0.0)
+
+
+def crowded(job: Job, H: int) -> Outcome:
+    """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
+    numbers: Numbers = {}
+    lines, panels, shares, parts = [], [], [], []
+    for n, models in trained(job, toys.by_pairs(job, H)).items():
+        met = torch.stack([meetings(model) for model in models])
+        chosen, expected = met.argmax(-1), torch.arange(int(n)).clamp_max(H - 1)
+        right = (chosen == expected).double()
+        strong, weak = right[:, : H - 1].mean(1).tolist(), right[:, H - 1 :].mean(1).tolist()
+        sizes = met.gather(-1, expected.expand(len(met), -1)[..., None])[..., 0]
+        every = [bool(row.all()) for row in right]
+        shares.append(share(every)[0])
+        parts.append((sum(strong) / len(strong), sum(weak) / len(weak)))
+        numbers |= {f"{n:g} pairs strong": strong, f"{n:g} pairs weak": weak}
+        lines.append(
+            f"{n:g} pairs: the exact pattern in {counted(every)} seeds; of strong pairs {told(strong, 2)} have their "
+            f"own vector (|cos| {told(sizes[:, : H - 1].mean(1).tolist(), 2)}), of the others {told(weak, 2)} are on "
+            f"the last one (|cos| {told(sizes[:, H - 1 :].mean(1).tolist(), 2)})."
+        )
+        panels.append(Matrix(f"{n:g} pairs", met.mean(0), x="singular pair k", y="pair, by T"))
+    title = f"Pairs and singular vectors of a head with H = {H}, mean of seeds"
+    figure = matrices_figure(panels, unsigned=True, columns=3, label="|cos|", title=title)
+    note = f"|cos|: geometric mean of query and key side; a pair is where it is largest. {FAST_NOTE} {SEEDS_NOTE}"
+    verdict = _capacity(shares, parts)
+    return Outcome(verdict, "\n".join(lines), numbers, (save(figure, job.folder / "capacity.png"),), note)
+
+
+def _capacity(shares: Sequence[float], parts: Sequence[tuple[float, float]]) -> Verdict:
+    """Exact in most seeds for every number of pairs; partly if strong pairs are right and half of the weak ones."""
+    if min(shares) >= MOST:
+        return "reproduced"
+    strong, weak = (sum(part) / len(part) for part in zip(*parts, strict=True))
+    return "partly" if strong >= MOST and weak >= HALF else "not"
+
+
+_runs: dict[str, Callable[[Job], Outcome]] = {
+    "svf-fig10": partial(swept, name="p", log=True, wanted=toys.by_probability),
+    "svf-fig12": partial(swept, name="lambda", log=True, wanted=toys.by_lambda),
+    "svf-fig13": partial(swept, name="N", log=False, wanted=toys.by_features),
+    "svf-fig14": partial(swept, name="H", log=False, wanted=toys.by_dimension),
+    "svf-fig15": partial(swept, name="m", log=False, wanted=toys.by_context),
+    "svf-fig16": seeds,
+    "svf-fig18a": partial(crowded, H=5),
+    "svf-fig18b": partial(crowded, H=10),
+}
+RUNS: dict[str, Experiment] = _runs

@@ -1,0 +1,122 @@
+"""Published figures on singular vectors and features: quick runs end to end, shared models, and the thresholds."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from keyhole import KeyholeError
+from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
+from keyhole.lab.alignment import alignment
+from keyhole.lab.catalogue import CATALOGUE
+from keyhole.lab.experiments import svf, svf_dynamics, svf_models, svf_scores, svf_sparse, svf_sweeps, svf_theorems
+from keyhole.lab.job import Experiment, Job
+from keyhole.lab.svf import SVFSettings
+from keyhole.qk.channels import sparsity
+
+RUNS: dict[str, Experiment] = {
+    **svf.RUNS,
+    **svf_dynamics.RUNS,
+    **svf_sparse.RUNS,
+    **svf_sweeps.RUNS,
+    **svf_theorems.RUNS,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("svf")
+
+
+def quick(folder: Path, id: str) -> Job:
+    own = folder / id
+    own.mkdir(exist_ok=True)
+    return Job(own, quick=True)
+
+
+@pytest.mark.parametrize("id", ["svf-fig1b", "svf-fig3", "svf-fig6a", "svf-fig10", "svf-fig18a", "svf-thm2"])
+def test_a_quick_run_measures_and_draws(folder: Path, id: str) -> None:
+    outcome = RUNS[id](quick(folder, id))
+    assert outcome.verdict in ("reproduced", "partly", "not")
+    assert outcome.measured and outcome.note
+    for value in outcome.numbers.values():
+        assert all(math.isfinite(one) for one in (value if isinstance(value, list) else [value]))
+    assert all(path.stat().st_size > 10_000 for path in outcome.figures)
+    assert outcome.figures or id == "svf-thm2"
+
+
+def test_all_toys_and_theorems_of_the_catalogue_are_served() -> None:
+    toys = {id for id, one in CATALOGUE.items() if id.startswith("svf-") and not one.needs and not one.schematic}
+    assert set(RUNS) == toys
+
+
+def test_figures_share_their_models(folder: Path) -> None:
+    job = quick(folder, "shared")
+    first = svf_models.trained(job, svf_models.four_pairs(job))[4.0]
+    files = sorted((folder / "toys").iterdir())
+    again = svf_models.trained(job, svf_models.four_pairs(job))[4.0]
+    assert sorted((folder / "toys").iterdir()) == files
+    assert not any(file.is_dir() for file in files), "a finished sweep leaves no checkpoint behind"
+    for one, other in zip(first, again, strict=True):
+        assert one.settings == other.settings
+        assert [step for step, _ in one.snapshots] == svf_models.snapshots(one.settings.steps)
+        assert torch.equal(one.W, other.W) and torch.equal(one.at(0).W_Q, other.at(0).W_Q)
+
+
+def test_the_paper_s_settings_are_swept_around() -> None:
+    job = Job(Path())
+    default = svf_models.four_pairs(job)[4.0]
+    assert default[0] == SVFSettings.paper(seed=0) and len(default) == svf_models.SEEDS
+    for sweep, value in (
+        (svf_models.by_probability, 0.52),
+        (svf_models.by_lambda, 4.0),
+        (svf_models.by_features, 20),
+        (svf_models.by_dimension, 10),
+        (svf_models.by_context, 4),
+    ):
+        assert sweep(job)[value] == default, "a sweep's middle is the default toy, which is trained once"
+
+
+def test_inputs_hold_the_pairs_asked_for() -> None:
+    settings = SVFSettings.paper()
+    for present in (0, 1, 2):
+        f = svf_sparse.inputs(settings, present, 50, seed=3)
+        meets = (f[:, -1, :4] > 0) & (f[:, 0, 4:8] > 0)
+        assert (meets.sum(1) == present).all()
+        assert (f[:, 1:-1, :8] == 0).all() and (f[:, :, 8:] > 0).any()
+    only = svf_sparse.inputs(settings, 1, 50, seed=3, first=True)
+    assert (only[:, -1, 0] > 0).all() and (only[:, 0, 4] > 0).all()
+
+
+def test_terms_sum_to_relative_attention(folder: Path) -> None:
+    job = quick(folder, "terms")
+    model = svf_models.trained(job, svf_models.four_pairs(job))[4.0][0]
+    f = svf_sparse.inputs(model.settings, 2, 20, seed=1)
+    a, b = svf_sparse.sides(model, alignment(model), f)
+    logits = model.logits(f[:, -1], f)
+    relative = logits[:, 0] - logits[:, 1:].mean(1)
+    assert torch.allclose((a * b).sum(1), relative, atol=1e-9)
+    assert svf_sparse.sparsities(a * b)[0].item() == pytest.approx(sparsity((a * b)[0]))
+
+
+def test_geometry_of_perfect_features() -> None:
+    Q = torch.linalg.qr(torch.randn(10, 10, generator=torch.Generator().manual_seed(0))).Q
+    W = torch.cat([Q, -Q], dim=1)
+    assert svf.spread(W) < 1e-5 and svf.anisotropy(W) < 1e-5
+    assert (svf.cosines(W).amin(1) < -0.999).all()
+    W[:, 3] *= 1e-3
+    assert svf.cosines(W)[3].isnan().all()
+
+
+def test_grades() -> None:
+    assert svf_scores.graded([1.0, 0.9]) == "reproduced"
+    assert svf_scores.graded([1.0, 0.2]) == "partly"
+    assert svf_scores.graded([0.6, 0.6]) == "partly"
+    assert svf_scores.graded([0.4, 0.2, 1.0]) == "not"
+
+
+def test_drawing_nothing_is_refused() -> None:
+    for draw in (lambda: matrices_figure([]), lambda: terms_figure({}), lambda: sweep_figure([1.0], [], [], x="p")):
+        with pytest.raises(KeyholeError, match="give"):
+            draw()
