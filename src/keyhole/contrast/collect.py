@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from keyhole.contrast.frames import Frame, check_frame
+from keyhole.contrast.islands import islands
 from keyhole.contrast.reading import Here, Reading
 from keyhole.contrast.resolve import Resolved, Slots, resolve
 from keyhole.contrast.samples import LayerSamples, joined
@@ -109,26 +110,16 @@ def collect(
 
 def _chunks(slots: Slots, lengths: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
     """(prompts, slots) that can be finished together: prompts joined by a sample are never parted."""
-    parent = list(range(len(lengths)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for query, keys, sign in zip(slots.query.tolist(), slots.keys.tolist(), slots.sign.tolist(), strict=True):
-        for (prompt, _), side in zip(keys, sign, strict=True):
-            if side:
-                parent[root(prompt)] = root(query[0])
-    islands: dict[int, list[int]] = {}
-    used = sorted(set(slots.query[:, 0].tolist()) | set(slots.keys[..., 0][slots.sign != 0].tolist()))
-    for prompt in used:
-        islands.setdefault(root(prompt), []).append(prompt)
-    island_of = torch.tensor([root(prompt) for prompt in slots.query[:, 0].tolist()])
+    met = zip(slots.query[:, 0].tolist(), slots.keys[..., 0].tolist(), slots.sign.tolist(), strict=True)
+    links = [(q, k) for q, keys, sign in met for k, side in zip(keys, sign, strict=True) if side]
+    root = islands(len(lengths), links)
+    parts: dict[int, list[int]] = {}
+    for prompt in sorted({prompt for link in links for prompt in link}):
+        parts.setdefault(root[prompt], []).append(prompt)
+    island_of = torch.tensor([root[prompt] for prompt in slots.query[:, 0].tolist()])
     chunk: list[int] = []
     roots: list[int] = []
-    for top, prompts in islands.items():
+    for top, prompts in parts.items():
         if chunk and sum(lengths[i] for i in (*chunk, *prompts)) > _CHUNK_TOKENS:
             yield chunk, torch.isin(island_of, torch.tensor(roots)).nonzero()[:, 0]
             chunk, roots = [], []

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.contrast.islands import islands
 from keyhole.contrast.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded, Prompt, encode
@@ -128,21 +129,13 @@ def split_groups(groups: Int[Tensor, "items"], seed: int) -> Int[Tensor, "items"
 
 def _groups(samples: Sequence[Sample], prompts: Sequence[Encoded]) -> Int[Tensor, "samples"]:
     """Samples that share a prompt's tokens, or the name of a group, must not stand on both sides of a split."""
-    parent = list(range(len(samples)))
-
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
     first: dict[object, int] = {}
+    links = []
     for number, sample in enumerate(samples):
         shared: list[object] = [prompts[site.prompt].ids for site in sample.sites]
         shared += [] if sample.group is None else [sample.group]
-        for key in shared:
-            parent[root(number)] = root(first.setdefault(key, number))
-    return torch.tensor([root(i) for i in range(len(samples))])
+        links += [(number, first.setdefault(key, number)) for key in shared]
+    return torch.tensor(islands(len(samples), links))
 
 
 def _twins(rows: Sequence[_Row], prompts: Sequence[Encoded]) -> Int[Tensor, "slots"]:

@@ -7,7 +7,7 @@ right keys, the explained logit gap, swaps in every head, and the answer's react
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
@@ -98,23 +98,18 @@ def study(
     if taken := set(fits) & RESERVED:
         raise KeyholeError(f"a feature cannot be called {min(taken)!r}, as a condition of every intervention is.")
     options = {"frame": frame, "negatives": negatives, "seed": seed}
-    collected: dict[str, Collected] = {}
-    for name, contrast in fits.items():
-        with stage(f"Running {name}") as progress:
-            collected[name] = collect(model, contrast, progress=progress, **options)  # type: ignore[arg-type]
-    tested, half = next(iter(collected.values())), 1
+    collected = {
+        name: _collected(model, contrast, f"Running {name}", stage, options) for name, contrast in fits.items()
+    }
+    half = 1 if test is None else None
+    tested = next(iter(collected.values()))
     if test is not None:
-        with stage("Running the test") as progress:
-            tested, half = collect(model, test, progress=progress, **options), None  # type: ignore
+        tested = _collected(model, test, "Running the test", stage, options)
     for head in heads or ():
         tested.check_head(head)
-    found = {}
-    for name, one in collected.items():
-        with stage(f"Decomposing {name}") as progress:
-            half_of_fit = 0 if half == 1 else None
-            how = {"centre": centre, "balance": balance, "permutations": permutations, "seed": seed}
-            features = find_features(one, half=half_of_fit, progress=progress, **how)  # type: ignore[arg-type]
-            found[name] = replace(features, name=name)
+    how: dict[str, Any] = {"centre": centre, "balance": balance, "permutations": permutations, "seed": seed}
+    how |= {"half": None if half is None else 1 - half}
+    found = {name: _found(one, name, stage, how) for name, one in collected.items()}
     table = head_attention(tested, half=half)
     chosen, passed = _choose(table, heads, select or Selection())
     ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
@@ -145,6 +140,16 @@ def study(
         angles={head: angles(features) for head, features in own.items()},
         shares={h: tuple(channel_shares(model, f) for f in features) for h, features in own.items() if readable},
     )
+
+
+def _collected(model: "Model", contrast: Contrast, what: str, stage: Stage, options: dict[str, Any]) -> Collected:
+    with stage(what) as progress:
+        return collect(model, contrast, progress=progress, **options)
+
+
+def _found(collected: Collected, name: str, stage: Stage, options: dict[str, Any]) -> Features:
+    with stage(f"Decomposing {name}") as progress:
+        return replace(find_features(collected, progress=progress, **options), name=name)
 
 
 def _choose(
