@@ -192,6 +192,14 @@ BAD = {
         ("contrast", "lists", "--prompts", "40", "--tests", "20", "--balance", "prompts"),
         "no null rank",
     ),
+    "head larger than a token": (("lab", "svf", "-H", "12"), "H 12 > D 10"),
+    "pairs beyond the features": (("lab", "svf", "--pairs", "15"), "beyond the 20 features"),
+    "no probability": (("lab", "svf", "--p", "1.5"), "(0, 1]"),
+    "unknown preset": (("lab", "svf", "--preset", "slow"), "fast or paper"),
+    "no such latents": (("lab", "payload", "--latents", "odd"), "discrete"),
+    "revisions of nothing": (("lab", "emergence", "--revisions", "a,b", "--out", "{root}/e"), "those of a --model"),
+    "nothing to reproduce": (("reproduce",), "name the items"),
+    "unknown item": (("reproduce", "svf-fig99"), "svf-fig9"),
     "unknown ending": (("trace", PROMPT, "--out", "{root}/x.xlsx"), "should end in"),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
     "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
@@ -292,3 +300,20 @@ def test_discover_surveys_heads_and_names_features(tmp_path: Path) -> None:
     shares = [feature["share"] for feature in record["features"]]
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) + record["cross"] + record["mean"] + record["outside"] == pytest.approx(1, abs=1e-6)
+
+
+def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
+    record = json.loads(keyhole("lab", "svf", "--steps", "300", "--seeds", "2", "--json").stdout)
+    assert record["T"] == [24, 21, 18, 15] and len(record["seeds"]) == 2
+    assert all(0 <= one["by_assignment"] <= 1 for one in record["seeds"])
+    checks = json.loads(keyhole("lab", "theorems", "--json").stdout)["checks"]
+    assert len(checks) == 5 and all(check["holds"] and check["margin"] > 0 for check in checks)
+    done = keyhole("lab", "emergence", "--quick", "--out", str(tmp_path / "e"), "--json")
+    found = json.loads(done.stdout)
+    assert found["steps"][0] == 0 and len(found["sparsity"]) == len(found["steps"])
+    assert (tmp_path / "e" / "emergence.png").is_file()
+
+
+def test_published_items_are_listed() -> None:
+    done = keyhole("reproduce", "--list", "--paper", "cc")
+    assert done.returncode == 0 and "cc-fig4" in done.stdout and "run here" in done.stdout
