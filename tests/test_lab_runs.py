@@ -34,7 +34,10 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     return run
 
 
-@pytest.mark.parametrize("id", ["svf-fig6b", "svf-fig7", "svf-table2", "svf-fig8a", "svt-fig5", "svt-fig23", "talk-10"])
+IDS = ["svf-fig6b", "svf-fig7", "svf-table2", "svf-fig8a", "svt-fig5", "svt-fig23", "svt-fig27", "talk-10", "talk-12"]
+
+
+@pytest.mark.parametrize("id", IDS)
 def test_quick_runs_tell_what_they_measured(quick: Callable[[str], Outcome], id: str) -> None:
     outcome = quick(id)
     assert outcome.verdict in get_args(Verdict) and outcome.verdict != "reproduced"  # a stand-in cannot
