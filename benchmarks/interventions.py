@@ -13,22 +13,17 @@ from statistics import median
 
 import keyhole
 from keyhole.intervene.verify import Row, verify
-from keyhole.models.prompts import token_id
+from keyhole.models.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
 from keyhole.tasks.words import NAMES
 from keyhole.tracing.trace import trace
-
-
-def names_of(model: keyhole.Model) -> list[str]:
-    """The names that are one token for this model."""
-    return [name for name in NAMES if len(model.tokenizer(f" {name}", add_special_tokens=False).input_ids) == 1]
 
 
 def rows_of(model: keyhole.Model, n: int, draws: int, *, linear: bool) -> tuple[int, list[Row]]:
     """All removals of n rightly answered prompts."""
     rows: list[Row] = []
     done = 0
-    for example in ioi(8 * n, seed=11, held_out=True, names=names_of(model)):
+    for example in ioi(8 * n, seed=11, held_out=True, names=one_token_words(model, NAMES)):
         run = model.run(example.text)
         if int(run.logits[-1].argmax()) != token_id(model, example.answer):
             continue

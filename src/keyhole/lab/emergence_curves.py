@@ -11,6 +11,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.emergence import Emergence
+from keyhole.lab.intervals import interval
 
 Over = Literal["places", "sources"]
 MEASURES = (
@@ -109,12 +110,7 @@ def _units(emerged: Emergence, name: str, role: str | None, over: Over) -> tuple
 
 
 def _interval(values: Float[Tensor, "unit"], dropped: int) -> Interval:
-    from scipy.special import stdtrit
-
     values = values[values.isfinite()]
-    n = len(values)
-    if n == 0:
+    if not len(values):
         return Interval(math.nan, math.nan, math.nan, 0, dropped)
-    mean = float(values.mean())
-    half = float(stdtrit(n - 1, 0.975) * values.std() / math.sqrt(n)) if n > 1 else math.nan
-    return Interval(mean, mean - half, mean + half, n, dropped)
+    return Interval(*interval(values.tolist()), len(values), dropped)

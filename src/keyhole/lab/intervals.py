@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import scipy.stats
-
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and its 95 % interval; a single value has none (NaN).
@@ -12,12 +10,14 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [2.0, -0.48, 4.48]
     """
+    from scipy.special import stdtrit  # the quantile alone; scipy.stats takes a second to import
+
     n = len(values)
     mean = sum(values) / n
     if n < 2:
         return mean, math.nan, math.nan
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = float(scipy.stats.t.ppf(0.975, n - 1)) * deviation / math.sqrt(n)
+    half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
     return mean, mean - half, mean + half
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.lab.outcome import Progress
 from keyhole.lab.svf import SVF, SVFSettings, generator
 from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
 from keyhole.models.precision import exact_matmul
@@ -24,7 +25,6 @@ _RECORD = 100  # steps between recorded losses, and between chances to report an
 _SAVE_SECONDS = 10.0
 _CPU_NUMBERS, _GPU_NUMBERS = 2**18, 2**28  # drawn at once for a batch: beyond, it falls out of the cache or the memory
 _B1, _B2, _EPS = 0.9, 0.999, 1e-8
-_Progress = Callable[[int, int], None]
 
 
 def train(
@@ -33,7 +33,7 @@ def train(
     snapshots: Sequence[int] = (),
     device: str | torch.device = "cpu",
     shared_data: bool = False,
-    progress: _Progress | None = None,
+    progress: Progress | None = None,
     checkpoint: Path | None = None,
 ) -> list[SVF]:
     """Trains every configuration, those of equal shape together, each as it would train alone.
