@@ -12,6 +12,7 @@ from torch import Tensor
 from keyhole import KeyholeError
 from keyhole.lab import svf_train
 from keyhole.lab.alignment import Alignment, align, alignment
+from keyhole.lab.experiments import svf_sparse
 from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf_train import train
 
@@ -116,6 +117,14 @@ def test_seeds_decide_everything() -> None:
     assert same(train([small()], shared_data=True)[0], a)  # everybody's data is that of seed 0
 
 
+def test_training_starts_as_stated() -> None:
+    start = train([small(N=60, D=40, H=30, steps=1, lr=1e-30)], snapshots=[0])[0].at(0)
+    assert float(start.W.std()) == pytest.approx(math.sqrt(2 / 100), rel=0.05)
+    for head in (start.W_Q, start.W_K):
+        assert float(head.std()) == pytest.approx(math.sqrt(2 / 70), rel=0.05)
+    assert not bool(start.b.any()) and not torch.equal(start.W_Q, start.W_K)
+
+
 def test_features_are_drawn_as_stated() -> None:
     f = sample(fast(p=0.3), 5000)
     present = f[f > 0]
@@ -201,6 +210,11 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
         ({"steps": 0}, "steps is 0"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"lam": -1.0}, "lam cannot be negative"),
+        ({"lam": float("nan")}, "lam is nan"),
+        ({"lr": float("inf")}, "lr is inf"),
+        ({"m": 1}, "teaches nothing"),
+        ({"pairs": ((0, 2, 0.0),)}, "is 0, so nothing attends"),
+        ({"pairs": ((0, 2, float("nan")),)}, r"T of the pair \(0, 2\) is nan"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], words: str) -> None:
@@ -223,7 +237,7 @@ def test_unknown_choices_are_refused(name: str, value: str, words: str) -> None:
         settings.__post_init__()
 
 
-def test_bad_requests_are_refused() -> None:
+def test_bad_requests_are_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyholeError, match="nothing to train"):
         train([])
     with pytest.raises(KeyholeError, match="snapshot after 51 steps"):
@@ -237,13 +251,19 @@ def test_bad_requests_are_refused() -> None:
     with pytest.raises(KeyholeError, match="no pairs"):
         alignment(train([small(pairs=())])[0])
     if not torch.cuda.is_available():
-        with pytest.raises(KeyholeError, match="no CUDA device"):
+        with pytest.raises(KeyholeError, match="cannot compute on 'cuda'"):
             train([small()], device="cuda")
+    with pytest.raises(KeyholeError, match="cannot compute on 'gpu'"):
+        train([small()], device="gpu")
+    (tmp_path / "file").write_text("")
+    for folder in ("file", "file/below"):
+        with pytest.raises(KeyholeError, match=r"is a file|cannot make the folder"):
+            train([small()], checkpoint=tmp_path / folder)
 
 
 def test_presets() -> None:
     assert (paper().recon_reduction, paper().lam, paper().steps, paper(lam=1.0).lam) == ("mean", 4.0, 30_000, 1.0)
-    assert (fast().recon_reduction, fast().lam, fast().steps) == ("sum", 20.0, 10_000)
+    assert (fast().recon_reduction, fast().lam, fast().steps) == ("sum", 20.0, 15_000)
     assert fast().pairs == ((0, 4, 24.0), (1, 5, 21.0), (2, 6, 18.0), (3, 7, 15.0))
     assert float(fast().T[1, 5]) == 21 and float(fast().T[5, 1]) == 0 and int(fast().T.count_nonzero()) == 4
 
@@ -305,7 +325,20 @@ def test_dead_features_have_no_direction() -> None:
     for found in (a.by_rank, a.by_assignment):
         assert found.channel.tolist() == [0, -1] and found.sign.tolist() == [1, 0]
         assert math.isnan(float(found.u[1])) and math.isnan(found.worst) and float(found.u[0]) == pytest.approx(1)
-    assert a.subspace.key.tolist() == pytest.approx([1.0]) and "feature 3 is attended but dead" in a.warnings[-1]
+    assert math.isnan(a.subspace.worst) and "feature 3 is attended but dead" in a.warnings[-1]
+
+
+def test_a_span_of_the_whole_space_proves_nothing() -> None:
+    a = built((9.0, 6.0, 4.0), pairs=tuple((i, (i + 2) % 5, 9.0 - i) for i in range(5)))
+    assert math.isnan(a.subspace.worst)
+
+
+def test_pairs_to_be_shunned_are_ranked_by_size() -> None:
+    a = built((24.0, 6.0, 0.0), right=-torch.eye(5)[:, 2:5], pairs=((1, 3, 6.0), (0, 2, -24.0)))
+    assert [pair[2] for pair in a.pairs] == [-24.0, 6.0] and a.by_rank.worst == pytest.approx(1)
+    assert a.by_rank.sign.tolist() == [-1, -1] and any(
+        "pair (1, 3) has T 6, but the head shuns" in w for w in a.warnings
+    )
 
 
 def test_pairs_beyond_the_heads_capacity_have_no_channel() -> None:
@@ -317,11 +350,12 @@ def test_pairs_beyond_the_heads_capacity_have_no_channel() -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> list[SVF]:
-    return train([fast(lam=4.0), fast(lam=4.0, seed=1), fast(), fast(pairs=SINGLE)])
+    lasting = [fast(lam=4.0, steps=10_000), fast(lam=4.0, steps=10_000, seed=1)]
+    return train([*lasting, fast(), fast(pairs=SINGLE)])
 
 
 def test_default_pairs_align(trained: list[SVF]) -> None:
-    for model in trained[:2]:
+    for model in trained[:3]:
         a = alignment(model)
         assert a.by_rank.worst > 0.999 and a.by_assignment.worst > 0.999 and a.subspace.worst > 0.999
         assert a.by_rank.sign.tolist() == [1] * 4 and a.warnings == ()
@@ -329,9 +363,19 @@ def test_default_pairs_align(trained: list[SVF]) -> None:
         assert float((a.by_rank.gain / a.T - 1).abs().max()) < 0.03
 
 
-def test_fast_preset_aligns(trained: list[SVF]) -> None:
-    a = alignment(trained[2])  # a large lambda lengthens |w|: S is not yet T, but the gain is
-    assert a.by_rank.worst > 0.99 and float((a.by_rank.gain / a.T - 1).abs().max()) < 0.03
+def test_attention_to_pairs_is_sparse(trained: list[SVF]) -> None:
+    """One pair is one term of ten, two are nearly two; in rotated bases attention is spread."""
+    for model in trained[:3]:
+        found = alignment(model)
+        measured = []
+        for present in (1, 2):
+            f = svf_sparse.inputs(model.settings, present, 400, model.settings.seed, full=True)
+            a, b = svf_sparse.sides(model, found, f)
+            measured.append(float(svf_sparse.sparsities(a * b).mean()))
+            if present == 1:
+                controls = svf_sparse.controls(model, found, f, (a, b), draws=20)
+        assert measured[0] == pytest.approx(0.1, abs=0.005) and measured[1] == pytest.approx(0.19, abs=0.02)
+        assert min(controls) > 0.2
 
 
 def cosines(model: SVF, shortest: float = 0.02) -> Tensor:
@@ -359,7 +403,8 @@ def test_without_a_head_features_are_antipodal() -> None:
 def test_twenty_pairs_among_a_hundred_features_align() -> None:
     pairs = declining_pairs(20, 26.0)
     model = train([fast(N=100, D=50, H=50, pairs=pairs, steps=20_000)])[0]
-    assert alignment(model).by_assignment.worst > 0.99
+    a = alignment(model)
+    assert a.by_rank.worst > 0.99 and float((a.by_rank.gain / a.T - 1).abs().max()) < 0.05
 
 
 @pytest.mark.slow
@@ -368,12 +413,15 @@ def test_pairs_beyond_capacity_share_the_last_channel() -> None:
     for model in train(configs):
         a = alignment(model)
         n = len(a.pairs)
-        assert a.cu[:n].abs().argmax(1).tolist() == [min(i, 4) for i in range(n)]
+        expected = [min(i, 4) for i in range(n)]
+        assert a.cu[:n].abs().argmax(1).tolist() == expected and a.cv[n : 2 * n].abs().argmax(1).tolist() == expected
 
 
 @pytest.mark.slow
 def test_rarer_features_align_until_they_are_too_rare() -> None:
-    *frequent, edge, rare = train([paper(p=50 ** (-k / 6)) for k in range(1, 7)])
-    assert min(alignment(model).by_rank.worst for model in frequent) > 0.998  # p from .52 to .074
-    assert alignment(edge).by_rank.worst > 0.98  # p = .038: half of all seeds miss a pair, even after 80,000 steps
-    assert alignment(rare).by_rank.worst < 0.9
+    """p = .038 lies in the middle of the fall: of 40 seeds 24 align there, 40 at .074 and 3 at .020."""
+    p = [50 ** (-k / 6) for k in range(1, 7)]
+    models = iter(train([paper(p=one, seed=seed) for one in p for seed in range(4)]))
+    worst = {round(one, 3): [alignment(next(models)).by_rank.worst for _ in range(4)] for one in p}
+    assert min(value for one, own in worst.items() if one > 0.07 for value in own) > 0.998
+    assert sum(value > 0.95 for value in worst[0.02]) <= 1 < 2 <= sum(value > 0.95 for value in worst[0.038])

@@ -1,18 +1,34 @@
 """Published figures on singular vectors and features: quick runs end to end, shared models, and the thresholds."""
 
+import dataclasses
 import math
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from keyhole import KeyholeError
 from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
+from keyhole.lab import svf_train
 from keyhole.lab.alignment import alignment
 from keyhole.lab.catalogue import CATALOGUE
-from keyhole.lab.experiments import svf, svf_dynamics, svf_models, svf_scores, svf_sparse, svf_sweeps, svf_theorems
-from keyhole.lab.job import Experiment, Job
-from keyhole.lab.svf import SVFSettings
+from keyhole.lab.experiments import (
+    svf,
+    svf_dynamics,
+    svf_models,
+    svf_scores,
+    svf_sparse,
+    svf_store,
+    svf_sweeps,
+    svf_theorems,
+)
+from keyhole.lab.job import Experiment, Job, silent
+from keyhole.lab.outcome import Progress
+from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
+from keyhole.lab.svf_train import train
 from keyhole.qk.channels import sparsity
 
 RUNS: dict[str, Experiment] = {
@@ -60,7 +76,7 @@ def test_figures_share_their_models(folder: Path) -> None:
     assert not any(file.is_dir() for file in files), "a finished sweep leaves no checkpoint behind"
     for one, other in zip(first, again, strict=True):
         assert one.settings == other.settings
-        assert [step for step, _ in one.snapshots] == svf_models.snapshots(one.settings.steps)
+        assert [step for step, _ in one.snapshots] == svf_store.snapshots(one.settings.steps)
         assert torch.equal(one.W, other.W) and torch.equal(one.at(0).W_Q, other.at(0).W_Q)
 
 
@@ -120,3 +136,72 @@ def test_drawing_nothing_is_refused() -> None:
     for draw in (lambda: matrices_figure([]), lambda: terms_figure({}), lambda: sweep_figure([1.0], [], [], x="p")):
         with pytest.raises(KeyholeError, match="give"):
             draw()
+
+
+def untrained(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:
+    """Each model after a single step, under the name of the settings asked for."""
+    once = [dataclasses.replace(config, steps=1) for config in configs]
+    return [
+        dataclasses.replace(model, settings=config, snapshots=((0, model.snapshots[0][1]), (config.steps, now(model))))
+        for config, model in zip(configs, train(once, snapshots=[0]), strict=True)
+    ]
+
+
+def now(model: SVF) -> SVFWeights:
+    return SVFWeights(model.W, model.b, model.W_Q, model.W_K)
+
+
+@pytest.mark.parametrize("id", sorted(set(RUNS) - {"svf-fig19"} - {id for id in RUNS if "thm" in id or "lemma" in id}))
+def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, id: str) -> None:
+    """But for Figure 19, whose claim is that nothing is sparse."""
+    monkeypatch.setattr(svf_models, "trained_models", untrained)
+    (tmp_path / id).mkdir()
+    assert RUNS[id](Job(tmp_path / id)).verdict == "not"
+
+
+def test_vanished_features_are_not_orthogonal() -> None:
+    model = train([SVFSettings.fast(pairs=((0, 1, 1.0),), steps=1)])[0]
+    W = model.W.clone()
+    W[:, 0] = 0
+    assert math.isnan(svf.geometry(dataclasses.replace(model, W=W)).apart)
+
+
+SHARED = [SVFSettings.fast(N=6, D=4, H=3, batch=32, steps=200, pairs=((0, 2, 9.0),), seed=seed) for seed in range(3)]
+
+
+def stop_after(calls: int) -> Progress:
+    """Interrupts a training at its so-manieth report."""
+    left = [calls]
+
+    def progress(done: int, total: int) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_a_stopped_sweep_goes_on_though_others_trained_some_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(svf_train, "_SAVE_SECONDS", 0.0)
+    whole = svf_store.trained_models(SHARED, tmp_path / "whole", "cpu", silent)
+    with pytest.raises(KeyboardInterrupt):
+        svf_store.trained_models(SHARED, tmp_path / "toys", "cpu", stop_after(1))
+    svf_store.trained_models(SHARED[:1], tmp_path / "toys", "cpu", silent)
+    reports: list[int] = []
+    again = svf_store.trained_models(SHARED, tmp_path / "toys", "cpu", lambda done, _: reports.append(done))
+    assert reports == [600], "the first half was not trained again"
+    assert all(torch.equal(one.W, other.W) for one, other in zip(whole, again, strict=True))
+    assert not [path for path in (tmp_path / "toys").iterdir() if path.is_dir()], "no checkpoint is left behind"
+
+
+def test_damaged_and_old_models_are_trained_again(tmp_path: Path) -> None:
+    svf_store.trained_models(SHARED, tmp_path, "cpu", silent)
+    file = next(tmp_path.glob("svf-*-0-*.pt"))
+    file.write_bytes(file.read_bytes()[:100])
+    reports: list[int] = []
+    svf_store.trained_models(SHARED, tmp_path, "cpu", lambda done, _: reports.append(done))
+    assert reports == [100, 200], "one model of three"
+    svf_store.trained_models(SHARED, tmp_path, "cpu", lambda done, _: reports.append(done), since=time.time() + 60)
+    assert reports[-1] == 600, "all of them"

@@ -1,5 +1,6 @@
 """Do singular vectors become features? Cosine matrices, alignment over sweeps and training, and terms of attention."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, INK, blank, colours, heading, legend, tidy
+from keyhole.lab.intervals import interval
 
 _PANEL = 2.9  # inches
 _LEAST = 1e-8  # of 1 - |cos|: trained in float32, nothing below is told apart
@@ -137,11 +139,12 @@ def curves_figure(
     *,
     y: str,
     floor: float | None = None,
+    means: bool = False,
     title: str = "",
 ) -> Figure:
     """What happens while training? Medians of seeds with the middle half of them shaded; steps are logarithmic.
 
-    `floor` is the least possible value.
+    With `means`, means of seeds with their 95 % intervals. `floor` is the least possible value.
     """
     figure = blank(max(5.2, 3.9 * len(panels)), 3.9)
     heading(figure, title)
@@ -149,7 +152,7 @@ def curves_figure(
     for axis, (name, curves) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         tidy(axis, name, x="training step", y=y)
         for curve in curves:
-            _curve(axis, steps, curve)
+            _curve(axis, steps, curve, means)
             entries.setdefault(curve.name, curve)
         if floor is not None:
             axis.axhline(floor, color=INK, linewidth=0.8, linestyle=":", zorder=0)
@@ -165,9 +168,13 @@ def curves_figure(
     return figure
 
 
-def _curve(axis: Any, steps: Sequence[int], curve: Curve) -> None:
-    quarter = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    low, middle, high = curve.values.double().nanquantile(quarter, dim=0).tolist()
+def _curve(axis: Any, steps: Sequence[int], curve: Curve, means: bool) -> None:
+    if means:
+        seeds = (own[own.isfinite()].tolist() or [math.nan] for own in curve.values.T)
+        middle, low, high = zip(*map(interval, seeds), strict=True)
+    else:
+        quarter = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+        low, middle, high = curve.values.double().nanquantile(quarter, dim=0).tolist()
     axis.fill_between(steps, low, high, color=curve.colour, alpha=0.14, linewidth=0)
     axis.plot(steps, middle, color=curve.colour, linewidth=1.6, linestyle="--" if curve.dashed else "-")
 

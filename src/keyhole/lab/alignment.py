@@ -3,7 +3,7 @@
     Omega = U S V^T,   cu[i, k] = w_i . u_k / |w_i|,   cv[j, k] = w_j . v_k / |w_j|
 
 A pair (i, j) is aligned with channel k when |cu[i, k]| = |cv[j, k]| = 1. (u_k, v_k) may both flip, so cosines are
-reported without sign, but their product must be positive: a negative one would be a pair that the head shuns.
+reported without sign, but their product must have the sign of T: a negative one is a pair that the head shuns.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from keyhole.contrast.subspace import decompose, principal_cosines, union
 from keyhole.errors import KeyholeError
 from keyhole.lab.svf import SVF, Pair
 
-_DEAD = 1e-6  # length below which a feature has no direction
+DEAD = 0.02  # of the longest feature: a shorter one is not represented, and its direction is noise
 _CLOSE = 0.05  # relative gap below which two singular vectors may be mixed or swapped
 
 
@@ -28,8 +28,8 @@ class Matching:
     channel: Int[Tensor, "pair"]
     u: Float[Tensor, "pair"]  # |cos| of the query feature with u_k
     v: Float[Tensor, "pair"]  # |cos| of the key feature with v_k
-    sign: Int[Tensor, "pair"]  # of the product of both cosines: +1 as it should be, -1 for anti-attention
-    gain: Float[Tensor, "pair"]  # S_k |w_i| |w_j|: what the pair adds to a logit if aligned; compare with T
+    sign: Int[Tensor, "pair"]  # of the product of both cosines: that of T, as it should be; -1 is anti-attention
+    gain: Float[Tensor, "pair"]  # S_k |w_i| |w_j|: what the pair adds to a logit if aligned; compare with |T|
 
     @property
     def worst(self) -> float:
@@ -41,7 +41,8 @@ class Matching:
 class Subspace:
     """Cosines of the principal angles between attended features and as many leading singular vectors.
 
-    They do not care how the singular vectors are mixed among themselves.
+    They do not care how the singular vectors are mixed among themselves. NaN where they would say nothing: if a feature
+    is dead, or if the features span the whole space, in which every singular vector lies.
     """
 
     query: Float[Tensor, "query_angle"]
@@ -55,7 +56,7 @@ class Subspace:
 
 @dataclass(frozen=True)
 class Alignment:
-    """A head's singular vectors against the features of its model; pairs are sorted by target, largest first."""
+    """A head's singular vectors against the features of its model; pairs are sorted by |T|, largest first."""
 
     pairs: tuple[Pair, ...]
     T: Float[Tensor, "pair"]
@@ -77,8 +78,8 @@ class Alignment:
         return tuple(self.cu.isnan().any(1).nonzero()[:, 0].tolist())
 
 
-def alignment(model: SVF, *, dead: float = _DEAD) -> Alignment:
-    """Did this model's singular vectors become features? Those shorter than `dead` have no direction."""
+def alignment(model: SVF, *, dead: float = DEAD) -> Alignment:
+    """Did this model's singular vectors become features? Those below `dead` of the longest have no direction."""
     if not model.settings.attention:
         raise KeyholeError("this model was trained without a head, so nothing could align: train with attention=True.")
     return align(model.W, model.W_Q, model.W_K, model.settings.pairs, dead=dead)
@@ -90,21 +91,22 @@ def align(
     W_K: Float[Tensor, "H D"],
     pairs: Sequence[Pair],
     *,
-    dead: float = _DEAD,
+    dead: float = DEAD,
 ) -> Alignment:
     """The same for any features (the columns of W) and head."""
     if not pairs:
         raise KeyholeError("there are no pairs whose alignment could be asked for: give at least one.")
-    ordered = tuple(sorted(pairs, key=lambda pair: -pair[2]))
+    ordered = tuple(sorted(pairs, key=lambda pair: -abs(pair[2])))  # singular values know sizes only
     U, S, V = (part[..., : len(W_Q)] for part in decompose(W_Q.double().T @ W_K.double()))  # the rest is no channel
     norms = W.double().norm(dim=0)
-    unit = torch.where(norms < dead, float("nan"), W.double() / norms)
+    unit = torch.where(norms <= dead * norms.max(), float("nan"), W.double() / norms)
     cu, cv = unit.T @ U, unit.T @ V
     gaps = ((S[:-1] - S[1:]) / S[:-1]).nan_to_num(0.0)[: len(ordered)]  # 0/0: zero is not told from zero
 
     def match(channels: Int[Tensor, "pair"]) -> Matching:
         return _matching(channels, ordered, cu=cu, cv=cv, S=S, norms=norms)
 
+    assigned = match(_assigned(ordered, cu, cv))
     return Alignment(
         pairs=ordered,
         T=torch.tensor([value for _, _, value in ordered], dtype=torch.float64),
@@ -115,13 +117,13 @@ def align(
         cu=cu,
         cv=cv,
         by_rank=match(_ranks(len(ordered), len(S))),
-        by_assignment=match(_assigned(ordered, cu, cv)),
+        by_assignment=assigned,
         subspace=Subspace(
             _angles(unit[:, sorted({i for i, _, _ in ordered})], U),
             _angles(unit[:, sorted({j for _, j, _ in ordered})], V),
         ),
         gaps=gaps,
-        warnings=_warnings(ordered, S, gaps, cu),
+        warnings=_warnings(ordered, S, gaps, cu, assigned),
     )
 
 
@@ -161,12 +163,15 @@ def _matching(
 
 
 def _angles(features: Float[Tensor, "D n"], singular: Float[Tensor, "D H"]) -> Float[Tensor, "angle"]:
-    """Living features' span against as many leading singular vectors, or all if there are fewer."""
-    span = union([features[:, features.isfinite().all(0)]])
-    return principal_cosines(span, singular[:, : span.shape[1]])
+    """The features' span against as many leading singular vectors, or all if there are fewer."""
+    nothing = torch.full((1,), float("nan"), dtype=torch.float64)
+    if not bool(features.isfinite().all()):
+        return nothing
+    span = union([features])
+    return nothing if span.shape[1] == len(span) else principal_cosines(span, singular[:, : span.shape[1]])
 
 
-def _warnings(pairs: Sequence[Pair], S: Tensor, gaps: Tensor, cu: Tensor) -> tuple[str, ...]:
+def _warnings(pairs: Sequence[Pair], S: Tensor, gaps: Tensor, cu: Tensor, matched: Matching) -> tuple[str, ...]:
     close = [
         f"singular values {k} and {k + 1} ({float(S[k]):.4g}, {float(S[k + 1]):.4g}) are within {_CLOSE:.0%}: their "
         "vectors may be swapped or mixed, so trust by_assignment or subspace over by_rank."
@@ -175,4 +180,13 @@ def _warnings(pairs: Sequence[Pair], S: Tensor, gaps: Tensor, cu: Tensor) -> tup
     ]
     attended = sorted({feature for i, j, _ in pairs for feature in (i, j)})
     dead = [f"feature {n} is attended but dead: its pair has no alignment." for n in attended if cu[n].isnan().any()]
-    return (*close, *dead)
+    return (*close, *dead, *_wrong(pairs, matched))
+
+
+def _wrong(pairs: Sequence[Pair], matched: Matching) -> list[str]:
+    """Pairs that the head treats the other way round: shunned though T is positive, or attended though it is not."""
+    return [
+        f"pair ({i}, {j}) has T {T:g}, but the head {'shuns' if T > 0 else 'attends to'} it."
+        for (i, j, T), sign in zip(pairs, matched.sign.tolist(), strict=True)
+        if sign * T < 0
+    ]

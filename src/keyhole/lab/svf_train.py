@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.folders import require_folder
 from keyhole.lab.outcome import Progress
-from keyhole.lab.svf import SVF, SVFSettings, generator
+from keyhole.lab.svf import RECORD, SVF, SVFSettings, generator
 from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
+from keyhole.models.device import require_device
 from keyhole.models.precision import exact_matmul
 
 _ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attention")
-_RECORD = 100  # steps between recorded losses, and between chances to report and save
 _SAVE_SECONDS = 10.0
 _CPU_NUMBERS, _GPU_NUMBERS = 2**18, 2**28  # drawn at once for a batch: beyond, it falls out of the cache or the memory
 _B1, _B2, _EPS = 0.9, 0.999, 1e-8
@@ -34,7 +35,7 @@ def train(
     device: str | torch.device = "cpu",
     shared_data: bool = False,
     progress: Progress | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
 ) -> list[SVF]:
     """Trains every configuration, those of equal shape together, each as it would train alone.
 
@@ -44,10 +45,11 @@ def train(
     on the same machine the result is, to the bit, that of a sweep never interrupted.
     """
     kept = _require(configs, snapshots)
-    place = _device(device)
+    place = require_device(device)
     plan = _fingerprint([[dataclasses.asdict(c) for c in configs], sorted(kept), shared_data, place.type])
     groups = list(_groups(configs, place))
-    files = [None if checkpoint is None else Path(checkpoint) / f"{n:04d}.svf" for n in range(len(groups))]
+    folder = None if checkpoint is None else require_folder(checkpoint)
+    files = [None if folder is None else folder / f"{n:04d}.svf" for n in range(len(groups))]
     saved = [_load(file, plan) for file in files]  # all before any training: a foreign folder is refused at once
     done, total = 0, sum(c.steps for c in configs)
     trained: dict[int, SVF] = {}
@@ -55,6 +57,7 @@ def train(
         for group, file, state in zip(groups, files, saved, strict=True):
             sweep = _Sweep([configs[i] for i in group], place, shared_data, state)
             for step in sweep.run(kept):
+                sweep.require_finite()
                 if file is not None and sweep.due(step):
                     _save(file, {"plan": plan, **sweep.state()})
                 if progress is not None:
@@ -95,13 +98,13 @@ class _Sweep:
             f = self._features()
             query = None if not s.attention else f[:, s.m - 1] if s.query_mode == "last" else f[:, s.m]
             keys, last = f[:, : s.m], self.step == s.steps - 1
-            if last or self.step % _RECORD == 0:
+            if last or self.step % RECORD == 0:
                 self.losses.append(losses(w, keys, query, c))
             self._adam(gradients(w, keys, query, c))
             self.step += 1
             if self.step in snapshots:
                 self.snapshots[self.step] = self.flat.clone()
-            if last or self.step % _RECORD == 0:
+            if last or self.step % RECORD == 0:
                 yield self.step
 
     def _features(self) -> Tensor:
@@ -151,10 +154,15 @@ class _Sweep:
             stream.set_state(saved.clone())  # torch crashes on a row inside a larger tensor
         self.snapshots = {step: flat.to(device) for step, flat in state["snapshots"].items()}
 
+    def require_finite(self) -> None:
+        """Refuses to go on, or to save, when a model is lost."""
+        if not bool(self.flat.isfinite().all()):
+            raise KeyholeError(
+                f"training diverged within {self.step:,} steps: some weights are not finite. Use a smaller lr or lam."
+            )
+
     def models(self, snapshots: frozenset[int]) -> list[SVF]:
         """The trained models, in the order of their settings."""
-        if not bool(self.flat.isfinite().all()):
-            raise KeyholeError("training diverged: some weights are not finite. Use a smaller lr or lam.")
         seen, end = torch.stack(self.losses, 1).cpu(), self.flat.cpu()
         kept = [(step, self.snapshots[step].cpu()) for step in sorted(snapshots)]
         return [
@@ -183,19 +191,14 @@ def _groups(configs: Sequence[SVFSettings], device: torch.device) -> Iterator[li
 def _block(device: torch.device) -> int:
     """Steps whose random numbers are drawn at once: launching one draw per stream and step would starve a GPU.
 
-    It divides _RECORD, so that a sweep is saved with no numbers drawn ahead.
+    It divides RECORD, so that a sweep is saved with no numbers drawn ahead.
     """
     return 10 if device.type == "cuda" else 1
 
 
-def _device(device: str | torch.device) -> torch.device:
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise KeyholeError("this machine has no CUDA device that torch can use: leave out `device` to use the CPU.")
-    return place
-
-
 def _require(configs: Sequence[SVFSettings], snapshots: Sequence[int]) -> frozenset[int]:
+    if isinstance(configs, SVFSettings):
+        raise KeyholeError("train takes a list of SVFSettings, and one was given: write train([settings]).")
     if not configs:
         raise KeyholeError("there is nothing to train: give at least one SVFSettings.")
     shortest = min(config.steps for config in configs)
@@ -212,7 +215,6 @@ def _fingerprint(plan: list[Any]) -> str:
 
 def _save(file: Path, state: dict[str, Any]) -> None:
     """Write aside, flush to disk, rename: an interruption leaves the old state or the new one, never half of one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "wb") as out:

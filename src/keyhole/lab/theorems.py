@@ -34,13 +34,13 @@ class Measure:
 
     @property
     def worst(self) -> float:
-        """The largest value; NaN if any is."""
-        return float(torch.tensor(self.values, dtype=torch.float64).max())
+        """The largest value; NaN if any is, or if nothing was drawn."""
+        return float(torch.tensor(self.values or (float("nan"),), dtype=torch.float64).max())
 
     @property
     def median(self) -> float:
-        """The middle value."""
-        return float(torch.tensor(self.values, dtype=torch.float64).median())
+        """The middle value; NaN if any is, or if nothing was drawn."""
+        return float(torch.tensor(self.values or (float("nan"),), dtype=torch.float64).median())
 
     @property
     def violations(self) -> int:
@@ -76,8 +76,8 @@ class Check:
 
     @property
     def margin(self) -> float:
-        """The smallest margin of its measures."""
-        return min(measure.margin for measure in self.measures)
+        """The smallest margin of its measures; NaN if one could not be measured."""
+        return float(torch.tensor([measure.margin for measure in self.measures], dtype=torch.float64).min())
 
     def measure(self, name: str) -> Measure:
         """One of the measures, by name."""

@@ -4,9 +4,10 @@
     d_A = x_1^T Omega (y_1 - y_2),  d_B = x_2^T Omega (y_1 - y_2)
     Omega = s_1 u_1 v_1^T + s_2 u_2 v_2^T,  (x_1, y_1) = (u_1, v_1)
 
-    |y_2 . y_1| <= sqrt(2/lambda (CE(x', y') - inf CE))   for every unit pair with y' . y_1 = 0
+    |y_2 . y_1| <= sqrt(2/lambda (J(x', y') - inf CE))   for every unit pair
 
-The paper prints the bound without the absolute value and for any comparison pair; its proof needs an orthogonal one.
+The paper prints the bound without the absolute value. It is measured with an orthogonal comparison pair, y' . y_1 = 0,
+for which J is CE. (CE instead of J with any other pair would be no bound.)
 With the teacher Omega itself (d_A* = s_1, d_B* = -s_2) an orthogonal pair is optimal, the bound is zero, and
 cross-entropy alone, lambda = 0, already orthogonalises. A teacher that Omega cannot meet orthogonally
 (d_A* = .6 s_1) leaves an overlap, and the bound is put to work.

@@ -1,24 +1,14 @@
-"""Which toys do the figures on singular vectors and features share? Their settings; trained once and kept on disk.
+"""Which toys do the figures on singular vectors and features share? Their settings, one list of seeds for each value.
 
 Unless said otherwise they are trained as published, as far as outcomes tell: mean errors, lambda 4, 30,000 steps.
 """
 
-import dataclasses
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
+from keyhole.lab.experiments.svf_store import trained_models
 from keyhole.lab.job import Job
-from keyhole.lab.outcome import Progress
-from keyhole.lab.svf import SVF, SVFSettings, SVFWeights, declining_pairs
-from keyhole.lab.svf_train import train
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
 
 SEEDS, FEW = 10, 5  # of small toys, and of large ones
 P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52
@@ -28,8 +18,6 @@ PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimens
 LONG = 80_000  # the most steps that the paper names
 RARE = 0.038  # the probability about which its text contradicts itself
 _QUICK_STEPS, _QUICK_SEEDS = 300, 2
-_WEIGHTS = ("W", "b", "W_Q", "W_K")
-_KEPT = 26  # snapshots of a training
 
 Cells = dict[float, list[SVFSettings]]  # by what is varied
 
@@ -48,7 +36,8 @@ def cells(job: Job, changes: Mapping[float, Mapping[str, Any]], seeds: int = SEE
 
 def no_head(job: Job) -> Cells:
     """Features alone, by p: nothing attends."""
-    return cells(job, {p: {"p": p, "attention": False, "pairs": (), "steps": 10_000} for p in P[1:4]}, fast=True)
+    alone = {"attention": False, "pairs": (), "steps": 10_000}
+    return cells(job, {p: {"p": p, **alone} for p in (*P[1:4], 0.05)}, fast=True)
 
 
 def one_pair(job: Job) -> Cells:
@@ -67,9 +56,14 @@ def four_pairs(job: Job) -> Cells:
     return cells(job, {4.0: {}})
 
 
+def own_queries(job: Job) -> Cells:
+    """The default toy, with queries that are not among their keys, as the theorems have them."""
+    return cells(job, {4.0: {"query_mode": "indep"}})
+
+
 def four_pairs_fast(job: Job) -> Cells:
     """The default toy within 10,000 steps, by lambda of summed errors: that of a mean is a twentieth."""
-    return cells(job, {lam: {"lam": lam} for lam in (4.0, 20.0)}, fast=True)
+    return cells(job, {lam: {"lam": lam, "steps": 10_000} for lam in (4.0, 20.0)}, fast=True)
 
 
 def by_probability(job: Job) -> Cells:
@@ -113,50 +107,3 @@ def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
     flat = [settings for own in wanted.values() for settings in own]
     models = iter(trained_models(flat, job.folder.parent / "toys", job.device or "cpu", job.progress))
     return {value: [next(models) for _ in own] for value, own in wanted.items()}
-
-
-def snapshots(steps: int) -> list[int]:
-    """Steps at which models are kept: 0, and in even ratios up to the end.
-
-    >>> snapshots(300)[:5], snapshots(300)[-1]
-    ([0, 1, 2, 3, 4], 300)
-    """
-    ratio = 200 ** (1 / (_KEPT - 2))
-    return sorted({0, *(round(steps / ratio**k) for k in range(_KEPT - 1))})
-
-
-def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress) -> list[SVF]:
-    """The model of every setting, read from the folder or else trained and kept there; a stopped sweep goes on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [config for config in dict.fromkeys(configs) if not _path(folder, config).is_file()]
-    missing.sort(key=lambda config: config.steps)  # equal numbers of steps share their snapshots, and so a call
-    for steps, group in groupby(missing, lambda config: config.steps):
-        alike = list(group)
-        sweep = folder / f"sweep-{device.replace(':', '')}-{_digest(alike)}"
-        for model in train(alike, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweep):
-            _write(model, _path(folder, model.settings))
-        shutil.rmtree(sweep)
-    return [_read(_path(folder, config), config) for config in configs]
-
-
-def _digest(configs: Sequence[SVFSettings]) -> str:
-    told = json.dumps([dataclasses.asdict(config) for config in configs], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
-
-
-def _path(folder: Path, settings: SVFSettings) -> Path:
-    return folder / f"svf-{settings.N}-{settings.H}-{settings.seed}-{_digest([settings])}.pt"
-
-
-def _write(model: SVF, path: Path) -> None:
-    parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")}
-    parts["snapshots"] = [(step, vars(weights)) for step, weights in model.snapshots]
-    draft = path.with_suffix(".part")
-    torch.save(parts, draft)
-    os.replace(draft, path)  # a stop in between leaves no half-written model
-
-
-def _read(path: Path, settings: SVFSettings) -> SVF:
-    parts = torch.load(path, weights_only=True)
-    kept = tuple((step, SVFWeights(**weights)) for step, weights in parts.pop("snapshots"))
-    return SVF(settings=settings, snapshots=kept, **parts)

@@ -7,11 +7,12 @@ import scipy.stats
 from jaxtyping import Bool
 from torch import Tensor
 
-from keyhole.lab.alignment import Alignment, alignment
+from keyhole.lab.alignment import Alignment, Matching, alignment
 from keyhole.lab.outcome import Verdict
 from keyhole.lab.svf import SVF
 
 ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
+SHARP = 0.998  # and from which it is one but for the noise of training
 MOST, HALF = 0.9, 0.5  # shares of seeds, or of settings, that a claim needs
 
 SEEDS_NOTE = "Brackets: smallest and largest of the seeds, or 95 % intervals of shares (Wilson)."
@@ -24,13 +25,21 @@ FAST_NOTE = "Trained with summed errors, lambda 20 and 20,000 steps, which conve
 
 def worst(found: Alignment) -> float:
     """The smallest |cos| of any pair with its own singular vector; 0 if one has none or is shunned."""
-    matched = found.by_assignment
+    return _worst(found.by_assignment)
+
+
+def worst_by_rank(found: Alignment) -> float:
+    """The same with the k-th pair on the k-th singular vector, as the paper matches them."""
+    return _worst(found.by_rank)
+
+
+def _worst(matched: Matching) -> float:
     cosine = matched.worst
     return cosine if math.isfinite(cosine) and bool((matched.sign == 1).all()) else 0.0
 
 
 def worsts(models: Sequence[SVF]) -> list[float]:
-    """The same for every model."""
+    """The smallest |cos| of every model."""
     return [worst(alignment(model)) for model in models]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 from jaxtyping import Float
@@ -20,11 +21,12 @@ from keyhole.lab.experiments.svf_scores import (
     MOST,
     PAPER_NOTE,
     SEEDS_NOTE,
+    SHARP,
     counted,
     graded,
     share,
     worst,
-    worsts,
+    worst_by_rank,
 )
 from keyhole.lab.intervals import interval, told
 from keyhole.lab.job import Experiment, Job, Numbers
@@ -33,7 +35,6 @@ from keyhole.lab.svf import SVF
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _EVERY = ("Worst pair of each seed", "Seeds in which every pair aligns")  # titles of panels
-_SHARP = 0.998  # mean |cos| that the talk's .999 with a deviation of .001 asks for
 
 
 def swept(job: Job, name: str, log: bool, wanted: Callable[[Job], Cells]) -> Outcome:
@@ -48,7 +49,8 @@ def swept(job: Job, name: str, log: bool, wanted: Callable[[Job], Cells]) -> Out
         claimed = [one[0] for value, one in shares.items() if name != "lambda" or value >= 0.4]
         verdict = graded(claimed)
     note = (
-        f"Aligned: every |cos| at least {ALIGNED}. Brackets: 95 % intervals, Wilson's for shares. "
+        f"Aligned: every |cos| at least {ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
+        "Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. "
         f"{_SAID.get(name, '')} {PAPER_NOTE}"
     )
     return Outcome(verdict, "\n".join(lines), numbers, (path,), note.replace("  ", " "))
@@ -57,7 +59,8 @@ def swept(job: Job, name: str, log: bool, wanted: Callable[[Job], Cells]) -> Out
 _SAID = {
     "p": (
         "The paper's text names .038 both as still robust and as too rare; the verdict is reproduced only if nine of "
-        "ten seeds align there and one of ten at .02, partly if that is so from .074 on."
+        "ten seeds align there and at most one of ten at .02, partly if that is so from .074 on. Of 40 seeds on a GPU "
+        "24 align at .038 and 3 at .02, however long they train."
     ),
     "lambda": "The verdict takes the two decades from .4 to 40; in a summed loss they are 8 to 800.",
     "m": "The paper prints no values of m.",
@@ -68,24 +71,36 @@ def _measured(
     job: Job, name: str, wanted: Callable[[Job], Cells]
 ) -> tuple[Numbers, list[str], dict[float, list[float]]]:
     numbers: Numbers = {}
-    lines = []
-    cosines = {value: worsts(models) for value, models in trained(job, wanted(job)).items()}
-    for value, own in cosines.items():
-        key = f"{name} {value:g}"
-        mean, low, high = interval(own)
-        numbers |= {f"{key} worst cosine": own, f"{key} aligned": share([one >= ALIGNED for one in own])[0]}
-        aligned = counted([one >= ALIGNED for one in own])
-        lines.append(
-            f"{name} = {value:g}: {aligned} align; worst |cos| {mean:.4f} [{max(low, 0):.4f}, {min(high, 1):.4f}]."
-        )
+    lines, cosines = [], {}
+    for value, models in trained(job, wanted(job)).items():
+        line, cosines[value], own = _one_setting(models, f"{name} {value:g}", f"{name} = {value:g}")
+        numbers |= own
+        lines.append(line)
     if name == "p":
-        long = worsts(trained(job, toys.rare_and_long(job))[toys.RARE])
-        numbers["p 0.038 long worst cosine"] = long
-        lines.append(
-            f"p = {toys.RARE} with {toys.LONG:,} steps: {counted([one >= ALIGNED for one in long])} align; worst |cos| "
-            f"{told(long)}."
-        )
+        long = trained(job, toys.rare_and_long(job))[toys.RARE]
+        steps = long[0].settings.steps
+        line, _, own = _one_setting(long, f"p {toys.RARE:g} long", f"p = {toys.RARE:g} with {steps:,} steps")
+        numbers |= own
+        lines.append(line)
     return numbers, lines, cosines
+
+
+def _one_setting(models: Sequence[SVF], key: str, said: str) -> tuple[str, list[float], Numbers]:
+    """What is said of the seeds of one setting, their worst |cos|, and the numbers to keep."""
+    found = [alignment(model) for model in models]
+    own, ranked = [worst(one) for one in found], [worst_by_rank(one) for one in found]
+    aligned = [one >= ALIGNED for one in own]
+    numbers: Numbers = {
+        f"{key} worst cosine": own,
+        f"{key} worst cosine by rank": ranked,
+        f"{key} aligned": share(aligned)[0],
+    }
+    line = (
+        f"{said}: {counted(aligned)} align ({sum(one >= ALIGNED for one in ranked)} matched by rank; "
+        f"{sum(one >= SHARP for one in own)} above {SHARP}); worst |cos| median {median(own):.4f} [{min(own):.4f}, "
+        f"{max(own):.4f}]."
+    )
+    return line, own, numbers
 
 
 def _by_probability(shares: dict[float, tuple[float, float, float]]) -> Verdict:
@@ -121,22 +136,25 @@ _AXES = {
 
 
 def seeds(job: Job) -> Outcome:
-    """Do seeds differ? The default toy, by pair."""
+    """Do seeds differ? The default toy, by pair; and once more with queries of their own."""
     models = next(iter(trained(job, toys.four_pairs(job)).values()))
     found = [alignment(model) for model in models]
+    apart = [alignment(model) for model in next(iter(trained(job, toys.own_queries(job)).values()))]
     matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
     cosines = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
     every = matched.flatten()
     mean, low, high = interval(matched.mean(1).tolist())
     aligned = [worst(one) >= ALIGNED for one in found]
-    good = mean >= _SHARP
+    good = mean >= SHARP  # the talk's mean of .999 less its deviation
     verdict: Verdict = "reproduced" if good and all(aligned) else "partly" if good else "not"
     measured = (
         f"|cos| over {len(every)} pairs of {len(found)} seeds: mean {mean:.5f}, 95 % interval over seeds [{low:.5f}, "
         f"{min(high, 1):.5f}], deviation {float(every.std()):.1g}, largest 1 - |cos| {float(1 - every.min()):.1g}; "
-        f"all pairs align in {counted(aligned)} seeds."
+        f"all pairs align in {counted(aligned)} seeds. With queries that are not among their keys in "
+        f"{counted([worst(one) >= ALIGNED for one in apart])}, worst |cos| at least {min(map(worst, apart)):.5f}."
     )
     numbers: Numbers = {f"T {T:g}": own for T, own in cosines.items()}
+    numbers["own queries worst cosine"] = [worst(one) for one in apart]
     path = _drawn(job, "T", log=False, cosines=cosines, panels=("Each seed", "Seeds in which the pair aligns"))
     return Outcome(verdict, measured, numbers, (path,), f"The paper has five seeds. {PAPER_NOTE} {SEEDS_NOTE}")
 

@@ -18,7 +18,8 @@ _SCOPE = (
 _CAVEATS = {
     "svf-thm1": "Singular vectors lie along the detectors Sigma^-1 x: along features only if isotropic.",
     "svf-thm3": "Sharper bounds, each side by itself, hold too.",
-    "svf-thm4": "The bound is printed without an absolute value, and its comparison pair must be orthogonal.",
+    "svf-thm4": "The bound is printed without an absolute value; it is measured with an orthogonal comparison "
+    "pair. With lambda .1 it exceeds 1 and says nothing.",
 }
 
 
