@@ -198,6 +198,9 @@ BAD = {
     "unknown preset": (("lab", "svf", "--preset", "slow"), "fast or paper"),
     "no such latents": (("lab", "payload", "--latents", "odd"), "discrete"),
     "revisions of nothing": (("lab", "emergence", "--revisions", "a,b", "--out", "{root}/e"), "those of a --model"),
+    "quick revisions": (("lab", "emergence", "-m", "a/b", "--revisions", "a,b", "--quick"), "--quick shortens"),
+    "one revision": (("lab", "emergence", "-m", "a/b", "--revisions", "step1"), "at least two --revisions"),
+    "revisions backwards": (("lab", "emergence", "-m", "a/b", "--revisions", "step9,step2"), "first to last"),
     "nothing to reproduce": (("reproduce",), "name the items"),
     "unknown item": (("reproduce", "svf-fig99"), "svf-fig9"),
     "unknown ending": (("trace", PROMPT, "--out", "{root}/x.xlsx"), "should end in"),
@@ -312,6 +315,8 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["steps"][0] == 0 and len(found["sparsity"]) == len(found["steps"])
     assert (tmp_path / "e" / "emergence.png").is_file()
+    sparse = json.loads(keyhole("lab", "sparse", "--json").stdout)  # the default has text enough
+    assert sparse["pooled"]["unrelated, firing"]["pairs"] > 1000 and len(sparse["heads"]) > 25
 
 
 def test_published_items_are_listed() -> None:

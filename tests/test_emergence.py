@@ -1,39 +1,43 @@
 """Emergence: measures agree with the channels behind them, controls with rotations, trainings with their seed."""
 
+import argparse
+import importlib.util
+import json
 import math
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from conftest import ROOT
 from keyhole import KeyholeError, Model
+from keyhole.cli import app
+from keyhole.cli.emergence import steps_of
 from keyhole.figures.emergence import emergence_figure
-from keyhole.lab.emergence import (
-    Emergence,
-    Place,
-    ambient_draws,
-    emergence,
-    measure,
-    refactor_draws,
-    snapshot_checkpoints,
+from keyhole.lab import emergence_trainings
+from keyhole.lab.emergence import Emergence, Place, ambient_draws, emergence, measure, refactor_draws
+from keyhole.lab.emergence_checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
+from keyhole.lab.emergence_curves import MEASURES, Interval, change, curve, gap, together
+from keyhole.lab.emergence_roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
+from keyhole.lab.experiments.emergence import fall
+from keyhole.lab.job import Job, MissingModelError
+from keyhole.lab.language import (
+    LanguageSettings,
+    Trained,
+    checkpoints,
+    held_out,
+    read_trained,
+    save_trained,
+    snapshot_steps,
+    train_language,
 )
-from keyhole.lab.emergence_curves import MEASURES, change, curve, together
-from keyhole.lab.emergence_roles import (
-    PYTHIA_160M,
-    ROLES,
-    Role,
-    bystanders,
-    find_roles,
-    hub_checkpoints,
-    role_attention,
-)
-from keyhole.lab.language import LanguageSettings, Trained, checkpoints, held_out, snapshot_steps, train_language
 from keyhole.qk.channels import sparsity
 from keyhole.qk.controls import refactor_terms, rotation_control
-from keyhole.tasks import Example
+from keyhole.tasks import Example, ioi
 
 pytestmark = pytest.mark.xdist_group("emergence")  # its model is trained once
 
@@ -44,6 +48,13 @@ NAME_MOVER = Place("name mover", (1, 6), "END", "IO", "ioi")
 @pytest.fixture(scope="module")
 def prompts() -> list[Example]:
     return [example for group in held_out(4, seed=11).values() for example in group]
+
+
+@pytest.fixture(scope="module")
+def balanced() -> list[Example]:
+    """Prompts in both orders of names, and of induction."""
+    people = [example for order in ("ABBA", "BABA") for example in ioi(8, 5, order=order, held_out=True)]
+    return [*people, *held_out(8, seed=11)["induction"]]
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +171,25 @@ def test_trainings_together(organism_emergence: Emergence) -> None:
         together([])
 
 
+def test_changes_are_those_of_each_place(organism_emergence: Emergence) -> None:
+    row = organism_emergence.rows[0][0]
+    early = [replace(row, head=(0, 0), n_recon=2.0), replace(row, head=(0, 1), n_recon=math.nan)]
+    late = [replace(row, head=(0, 0), n_recon=2.0), replace(row, head=(0, 1), n_recon=10.0)]
+    trainings = [
+        Emergence((0, 1), tuple(tuple(replace(one, source=source) for one in rows) for rows in (early, late)))
+        for source in "abc"
+    ]
+    for over in ("places", "sources"):  # one head is the same, the other was not defined: nothing has changed
+        moved = change(together(trainings), "n_recon", over=over)
+        assert (moved.mean, moved.dropped) == (0, 3)
+    prompts = [replace(row, prompt=1, n_recon=math.nan), replace(row, prompt=1, n_recon=9.0)]
+    same = replace(row, prompt=0, n_recon=4.0)
+    one = Emergence((0, 1), tuple((same, other) for other in prompts))
+    assert change(one, "n_recon").mean == 0
+    below = gap(one, "n_recon", "n_recon", at=-1)
+    assert below.mean == 0 and gap(together(trainings), "n_recon", "sparsity", over="sources").count == 3
+
+
 def test_figure_is_drawn(organism_emergence: Emergence) -> None:
     figure = emergence_figure(organism_emergence, by_role=True)
     assert [axis.get_ylabel() for axis in figure.axes] == ["S(v)", "N_recon", "attention weight"]
@@ -187,6 +217,7 @@ def test_its_snapshots_are_checkpoints(trained: Trained, prompts: list[Example])
     emerged = emergence(checkpoints(trained), [replace(NAME_MOVER, head=(1, 0))], prompts, draws=3)
     assert emerged.steps == (0, 20, 50)
     assert snapshot_steps(1000, 4, 10) == (0, 10, 100, 1000) and snapshot_steps(5, 3) == (0, 5)
+    assert snapshot_steps(3000, 2) == (0, 3000)
     assert all(math.isfinite(point.mean) for name in MEASURES[:5] for point in curve(emerged, name))
     start = curve(emerged)[0]
     assert start.mean > 0.25  # random weights have no reason to be sparse
@@ -195,17 +226,41 @@ def test_its_snapshots_are_checkpoints(trained: Trained, prompts: list[Example])
 # --- roles ------------------------------------------------------------------------------------------------
 
 
-def test_roles_of_the_organism(organism: Model, prompts: list[Example]) -> None:
-    played = find_roles(organism, prompts, heads=3, required=False)
+def test_roles_of_the_organism(organism: Model, balanced: list[Example]) -> None:
+    played = find_roles(organism, balanced, heads=3, required=False)
     heads = {(one.place.role, one.place.head): one.attention for one in played}
     assert heads["previous token", (0, 6)] > 0.9
-    assert heads["induction", (3, 3)] > 0.8
-    assert {role for role, _ in heads} >= {"S-inhibition", "name mover"}
+    assert heads["induction", (3, 3)] > 0.7
+    assert heads["S-inhibition", (1, 4)] > 0.4
     assert all(attention >= 0.3 for attention in heads.values())
+    assert len({head for _, head in heads}) == len(heads)  # a head has one role
+    assert all(head[0] > 0 or role in ("previous token", "duplicate token") for role, head in heads)
     idle = bystanders(organism, played)
     assert not {place.head for place in idle} & {one.place.head for one in played}
-    looks = role_attention(organism, prompts, ROLES[0])
+    looks = role_attention(organism, balanced, ROLES[0])
     assert looks.shape == (4, 8) and float(looks.max()) == heads["previous token", (0, 6)]
+
+
+def test_looking_at_both_names_makes_no_name_mover(organism: Model, balanced: list[Example]) -> None:
+    mover = next(role for role in IOI_ROLES if role.name == "name mover")
+    looks = {src: role_attention(organism, balanced, replace(mover, src=src)) for src in ("IO", "S1")}
+    assert float(looks["IO"][1, 6]) > 0.3 and float(looks["IO"][1, 6]) < 1.3 * float(looks["S1"][1, 6])
+    assert not plays(organism, balanced, mover, threshold=0.2)[1, 6]
+    assert "name mover" not in {one.place.role for one in find_roles(organism, balanced, IOI_ROLES, required=False)}
+    loose = find_roles(organism, balanced, IOI_ROLES, required=False, clear=False)
+    assert ("name mover", (1, 6)) in {(one.place.role, one.place.head) for one in loose}
+
+
+def test_a_lead_must_be_clear_in_each_order() -> None:
+    role, noise = Role("name mover", "END", "IO"), torch.linspace(-0.05, 0.05, 8)[:, None, None].double()
+    ahead = (0.4 + noise).expand(8, 2, 2)
+    always_first = {("ABBA", "S1"): ahead, ("BABA", "S1"): -ahead}
+    attention = torch.full((16, 2, 2), 0.5).double()
+    orders = {"ABBA": 8, "BABA": 8}
+    assert not Looks(role, attention, orders, always_first).clear.any()
+    assert Looks(role, attention, orders, dict.fromkeys(always_first, ahead)).clear.all()
+    in_doubt = {key: 20 * noise.expand(8, 2, 2) + 0.1 for key in always_first}
+    assert not Looks(role, attention, orders, in_doubt).clear.any()
 
 
 def test_pythia_preset(organism: Model) -> None:
@@ -237,9 +292,13 @@ def test_bad_requests(organism: Model, prompts: list[Example]) -> None:
         measure(organism, [replace(NAME_MOVER, task="boxes")], prompts)
 
 
-def test_bad_roles(organism: Model, prompts: list[Example]) -> None:
+def test_bad_roles(organism: Model, prompts: list[Example], balanced: list[Example]) -> None:
     with pytest.raises(KeyholeError, match=r"no head of organism plays the role 'duplicate token'.*less than 0\.3"):
-        find_roles(organism, prompts)
+        find_roles(organism, balanced)
+    with pytest.raises(KeyholeError, match=r"'name mover': .* not clearly more than to others"):
+        find_roles(organism, balanced, [Role("name mover", "END", "IO")])
+    with pytest.raises(KeyholeError, match=r"each order of names.*only 0 are given"):
+        find_roles(organism, balanced[:8], IOI_ROLES)
     with pytest.raises(KeyholeError, match="needs prompts of the task 'lists'"):
         find_roles(organism, prompts, [Role("x", "END", "LIST", "lists")])
     with pytest.raises(KeyholeError, match="give one or more"):
@@ -257,6 +316,9 @@ def test_bad_curves(organism_emergence: Emergence) -> None:
 
 def test_bad_snapshots(organism: Model, gpt2: Model, tmp_path) -> None:
     with pytest.raises(KeyholeError, match="no snapshots"):
+        next(snapshot_checkpoints(tmp_path, organism))
+    (tmp_path / "step-last.safetensors").touch()
+    with pytest.raises(KeyholeError, match=r"step-last\.safetensors .* has no step number"):
         next(snapshot_checkpoints(tmp_path, organism))
     with pytest.raises(KeyholeError, match="does not fit"):
         next(snapshot_checkpoints(ROOT / "tools" / "snapshots", gpt2))
@@ -283,15 +345,112 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
     asked: list[str | None] = []
     alive: list[weakref.ref[Model]] = []
 
-    def stand_in(source: str, *, revision: str | None, device: object) -> Model:
+    def stand_in(source: str, device: object, *, revision: str | None) -> Model:
         assert not any(model() for model in alive)  # the one before is gone
         asked.append(revision)
         model = replace(organism, name=str(revision))
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr("keyhole.lab.emergence_roles.load", stand_in)
+    monkeypatch.setattr("keyhole.lab.emergence_checkpoints.load_model", stand_in)
     places = [replace(place, head=(1, 6)) for place in PYTHIA_160M.places[:1]]
     stream = hub_checkpoints(PYTHIA_160M, [1000, 2000, 143_000])
     emerged = emergence(stream, places, PYTHIA_160M.prompt, draws=1)
     assert emerged.steps == (1000, 2000, 143_000) and asked == ["step1000", "step2000", "step143000"]
+
+
+# --- whole studies ----------------------------------------------------------------------------------------
+
+
+def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, organism: Model, tmp_path: Path) -> None:
+    early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
+    monkeypatch.setattr(
+        "keyhole.cli.emergence.load", lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision]
+    )
+    where = ("--model", "some/model", "--revisions", "v1.2,main", "--prompts", "16", "--out", str(tmp_path))
+    done = CliRunner().invoke(app, ["lab", "emergence", *where, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["steps"] == [1, 2] and found["unit"] == "checkpoint" and "S-inhibition 1.4" in found["about"]
+    assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
+    assert (tmp_path / "emergence.png").is_file()
+    monkeypatch.setattr("keyhole.cli.emergence.load", lambda *_, **__: early)
+    done = CliRunner().invoke(app, ["lab", "emergence", *where])
+    assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
+
+
+def test_steps_of_revisions() -> None:
+    assert steps_of(["step0", "step512", "step143000"]) == ((0, 512, 143_000), "training step")
+    assert steps_of(["step1000", "main"]) == ((1, 2), "checkpoint")
+    for bad in (["main"], ["a", ""], ["step9", "step2"], ["step9", "step9"]):
+        with pytest.raises(KeyholeError, match="--revisions"):
+            steps_of(bad)
+
+
+def test_what_does_not_fall_proves_nothing() -> None:
+    still, down, up = (Interval(mean, mean - 0.03, mean + 0.03, 12, 0) for mean in (-0.009, -0.3, 0.1))
+    assert fall(still, [down, down], [up, up]) == [False] * 5
+    assert fall(down, [down, still], [still, down]) == [True, True, False, True, False]
+
+
+def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:
+    monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, seed, progress: trained)
+    with pytest.raises(MissingModelError, match="none of the 3 small models"):
+        emergence_trainings.watched(Job(tmp_path / "job"))
+
+
+def test_pythia_in_a_folder(organism: Model, tmp_path: Path) -> None:
+    folder = tmp_path / "pythia-160m"
+    folder.mkdir()
+    with pytest.raises(MissingModelError, match=r"has 0 checkpoints.*step<number>"):
+        emergence_trainings.watched(Job(tmp_path / "job", model=str(folder)))
+    for step in (2000, 1000):
+        organism.hf.save_pretrained(folder / f"step{step}")
+        organism.tokenizer.save_pretrained(folder / f"step{step}")
+    steps, models = emergence_trainings._pythia(str(folder), quick=False, device=None)
+    assert steps == (1000, 2000) and [step for step, _ in models] == [1000, 2000]
+
+
+def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> None:
+    alive: list[weakref.ref[Model]] = []
+
+    def models():
+        for step in range(3):
+            assert not any(model() for model in alive)
+            model = replace(organism, name=str(step))
+            alive.append(weakref.ref(model))
+            yield step, model
+            del model
+
+    kept: dict = {}
+    seen = emergence_trainings._seen(models(), [NAME_MOVER], balanced, kept, seed=0)
+    assert emergence(seen, [NAME_MOVER], balanced[:2], draws=1).steps == (0, 1, 2)
+    (views,) = kept.values()
+    for view in views:  # rotated terms have the same sum
+        assert float(view.turned.relative_terms.sum()) == pytest.approx(view.own.relative_attention, rel=1e-3)
+
+
+def test_trainings_are_kept_by_all_that_decides_them(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path
+) -> None:
+    asked = emergence_trainings.Asked(None, True, 0, None, tmp_path, lambda done, total: None)
+    monkeypatch.setattr(
+        "keyhole.lab.language.train_language", lambda settings, **_: replace(trained, settings=settings)
+    )
+    for device in (None, "cpu", "cuda"):
+        emergence_trainings._trained(replace(asked, device=device), 0, asked.progress)
+    assert len(list(tmp_path.iterdir())) == 2  # no device is the CPU
+    save_trained(trained, tmp_path / "one.pt")
+    assert read_trained(SMALL, tmp_path / "one.pt").losses == trained.losses
+    with pytest.raises(KeyholeError, match="other settings"):
+        read_trained(replace(SMALL, seed=1), tmp_path / "one.pt")
+
+
+def test_the_tool_keeps_a_seed_without_roles(trained: Trained, balanced: list[Example], tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("train_emergence", ROOT / "tools" / "train_emergence.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    save_trained(trained, tmp_path / "e-seed-0.pt")
+    options = argparse.Namespace(out=tmp_path / "e.json", snapshots=3, first=20, device="cpu", players=1, threshold=0.9)
+    found = tool.one_seed(SMALL, balanced, options)
+    assert found["roles"] == found["rows"] == [] and found["accuracy"][-1]["step"] == 50

@@ -249,10 +249,23 @@ def test_umap_figure_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "begins"),
-    [((1, 2, 3, 3, 3), 4), ((1, 2, 3, 4, 5), None), ((9, 10, 9, 10, 9), 2), ((4, 4, 4, 4, 4), 2), ((1, 5, 5, 5, 6), 3)],
+    [
+        ((1, 2, 3, 3, 3), 4),
+        ((1, 2, 3, 4, 5), None),
+        ((9, 10, 9, 10, 9), 3),
+        ((4, 4, 4, 4, 4), 2),
+        ((1, 5, 5, 5, 6), None),
+        ((1, 4, 5, 5, 6), None),
+        ((1, 6, 6, 5, 5), 3),
+    ],
 )
 def test_plateau(ranks: tuple[int, ...], begins: int | None) -> None:
     assert plateau((2, 3, 4, 5, 6), ranks) == begins
+
+
+def test_a_slow_rise_is_no_plateau() -> None:
+    assert plateau(range(2, 10), (1, 2, 3, 4, 5, 6, 6, 7)) is None
+    assert plateau(range(2, 10), (1, 2, 3, 4, 5, 6, 6, 6)) == 7
 
 
 def test_rank_figure(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The payload-retrieval head: trained cells reach what is possible, and the contrast finds the latents put in."""
 
+import copy
 import dataclasses
 import math
 from typing import Any
@@ -29,7 +30,7 @@ from keyhole.lab.payload_features import (
     latent_feature,
     swaps,
 )
-from keyhole.lab.payload_task import draw_maps
+from keyhole.lab.payload_task import draw_maps, purpose_seed
 
 pytestmark = pytest.mark.xdist_group("payload")  # its cells are trained once
 fast, paper = PayloadSettings.fast, PayloadSettings.paper
@@ -210,11 +211,32 @@ def test_presets_and_ceilings() -> None:
         ({"check_every": 0}, "check_every is 0"),
         ({"noise": -1.0}, "noise"),
         ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": math.nan}, "lr is nan"),
+        ({"noise": math.nan}, "noise is nan"),
+        ({"noise": math.inf}, "noise is inf"),
+        ({"min_gain": -1e-4}, "min_gain"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(KeyholeError, match=words):
         dataclasses.replace(fast(2, 2, 4), **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("r1", 2.5), ("seed", 1.5), ("batch", True), ("patience", None), ("lr", "fast"), ("weight_decay", True)],
+)
+def test_settings_of_another_kind_are_refused(name: str, value: object) -> None:
+    settings = copy.copy(fast(2, 2, 4))
+    object.__setattr__(settings, name, value)  # the tests' type checker would refuse it earlier
+    with pytest.raises(KeyholeError, match=f"{name} is {value!r}"):
+        settings.__post_init__()
+
+
+def test_streams_do_not_meet() -> None:
+    first = {purpose_seed(seed, purpose) for seed in range(9) for purpose in ("maps", "init", "data", "validation")}
+    bases = [purpose_seed(seed, "bases") + index for seed in range(8) for index in range(3)]
+    assert len({seed % 2**32 for seed in bases}) == len(bases) and not first & {seed % 2**32 for seed in bases}
 
 
 def test_bad_requests_are_refused() -> None:

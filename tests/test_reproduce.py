@@ -2,14 +2,20 @@
 
 import json
 import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
+from keyhole.lab import payload_store
 from keyhole.lab.catalogue import CATALOGUE, PAPERS
 from keyhole.lab.contrast_studies import named, verdict
 from keyhole.lab.job import Experiment, Job, MissingModelError, load_model
@@ -26,6 +32,8 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001"
     "a5f645400000000049454e44ae426082"
 )
+
+DRIVER = sys.modules[reproduce.__module__]  # the function hides it in the package
 
 
 class Balanced(HTMLParser):
@@ -46,17 +54,22 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def counting(calls: list[str], **changes: object) -> Experiment:
+def counting(calls: list[str], state: Any = "reproduced", picture: bytes = PIXEL) -> Experiment:
     def run(job: Job) -> Outcome:
-        calls.append(job.folder.name)
-        (job.folder / "a.png").write_bytes(PIXEL)
-        return Outcome("reproduced", "All of 3 | 3 <b>heads</b>.", {"x": [1.0, float("nan")]}, (job.folder / "a.png",))
+        calls.append(job.folder.name.partition(".")[0])
+        (job.folder / "a.png").write_bytes(picture)
+        return Outcome(state, "All of 3 | 3 <b>heads</b>.", {"x": [1.0, float("nan")]}, (job.folder / "a.png",))
 
     return run
 
 
 def broken(job: Job) -> Outcome:
+    (job.folder / "a.png").write_bytes(b"half a picture")
     raise ZeroDivisionError("by zero")
+
+
+def unreachable(job: Job) -> Outcome:
+    raise MissingModelError(f"cannot load {job.model}.")
 
 
 # -- catalogue -----------------------------------------------------------------------------------------------------
@@ -129,11 +142,11 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_says_why(tmp_path: Path) -> None:
-    def unreachable(job: Job) -> Outcome:
+    def loading(job: Job) -> Outcome:
         load_model("no/such-model")
         raise AssertionError
 
-    results = reproduce(["all"], tmp_path, runs={"cc-fig7": unreachable})
+    results = reproduce(["all"], tmp_path, runs={"cc-fig7": loading})
     assert len(results) == len(CATALOGUE)
     assert results["cc-fig7"].state == "needs a model" and CATALOGUE["cc-fig7"].command in results["cc-fig7"].note
     assert results["svt-fig7"].state == "needs a model" and "gpt2" in results["svt-fig7"].note
@@ -150,16 +163,179 @@ def test_a_slide_takes_the_result_of_its_figure(tmp_path: Path) -> None:
     assert reproduce(["talk-7"], tmp_path / "alone", runs={"svf-fig3": counting(calls)})["talk-7"].figures
 
 
+def test_a_slide_follows_its_figure(tmp_path: Path) -> None:
+    calls: list[str] = []
+    reproduce(["svf-fig3", "talk-7"], tmp_path, runs={"svf-fig3": counting(calls)})
+    both = reproduce(["svf-fig3", "talk-7"], tmp_path, runs={"svf-fig3": counting(calls, "not")}, fresh=True)
+    assert calls == ["svf-fig3"] * 2 and {result.state for result in both.values()} == {"not"}
+    reproduce(["svf-fig3"], tmp_path, runs={"svf-fig3": counting(calls, "partly")}, seed=1)
+    row = next(line for line in to_markdown(read_results(tmp_path)).splitlines() if line.startswith("| talk-7 "))
+    assert "| partly |" in row
+
+
 def test_a_missing_model_is_a_keyhole_error() -> None:
     with pytest.raises(MissingModelError, match="no/such-model"):
         load_model("no/such-model")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', '{"version": 7, "results": {}}'])
-def test_broken_results_are_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "results.json").write_text(text)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"version": 1}',
+        b'{"version": 7, "results": {}}',
+        b'{"version": "1", "results": {}}',
+        b'{"version": true, "results": {}}',
+        b'{"version": 1, "results": {"cc-fig2": null}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "splendid"}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "measured": null}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "seconds": "3"}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "seconds": NaN}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "figures": [3]}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "figures": ["../a.png"]}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "settings": {"model": 3}}}}',
+        b'{"version": 1, "results": {"cc-fig2": {"state": "not", "colour": "red"}}}',
+    ],
+)
+def test_broken_results_are_refused(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "results.json").write_bytes(text)
+    with pytest.raises(KeyholeError, match=r"results\.json.*choose another folder") as told:
+        reproduce(["cc-fig2"], tmp_path, runs={})
+    assert "\n" not in str(told.value) and (tmp_path / "results.json").read_bytes() == text
+
+
+def test_results_that_are_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "results.json").mkdir()
     with pytest.raises(KeyholeError, match=r"results\.json"):
-        read_results(tmp_path)
+        reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting([])})
+
+
+# -- what is kept --------------------------------------------------------------------------------------------------
+
+
+def test_quick_trials_replace_nothing(tmp_path: Path) -> None:
+    runs = {"cc-fig2": counting([])}
+    full = reproduce(["cc-fig2"], tmp_path, runs=runs)["cc-fig2"]
+    trial = reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting([], picture=b"x")}, quick=True)["cc-fig2"]
+    assert (full.state, trial.state) == ("reproduced", "quick")
+    assert (tmp_path / full.figures[0]).read_bytes() == PIXEL != (tmp_path / trial.figures[0]).read_bytes()
+    assert "| reproduced | 1 |" in to_markdown(read_results(tmp_path))
+    calls: list[str] = []
+    reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting(calls)})
+    reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting(calls)}, quick=True)
+    assert calls == []
+
+
+def test_quick_trials_have_no_verdict(tmp_path: Path) -> None:
+    reproduce(["cc-fig2", "cc-fig4"], tmp_path, runs={"cc-fig2": counting([])}, quick=True)
+    reproduce(["cc-fig5"], tmp_path, runs={"cc-fig5": counting([])})
+    table, page = to_markdown(read_results(tmp_path)), to_html(read_results(tmp_path), tmp_path)
+    for text in (table, page):
+        assert "1 reproduced, 1 quick trial without a verdict" in text
+        assert "a trial of the machinery, no verdict" in text
+    assert "| reproduced | 1 |" in table and page.count('data-state="quick"') == 1
+    stored = json.loads((tmp_path / "results.json").read_text())
+    stored["results"]["cc-fig2"] = {**stored["results"].pop("cc-fig2 --quick"), "state": "reproduced"}
+    (tmp_path / "results.json").write_text(json.dumps(stored))  # as it was called once
+    assert to_markdown(read_results(tmp_path)) == table
+
+
+def test_a_failure_does_not_replace_a_finished_result(tmp_path: Path) -> None:
+    before = reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting([])})["cc-fig2"]
+    after = reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": broken}, fresh=True)["cc-fig2"]
+    assert after.state == "failed" and "by zero" in after.note and "kept" in after.note
+    assert read_results(tmp_path)["cc-fig2"] == before and (tmp_path / before.figures[0]).read_bytes() == PIXEL
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["cc-fig2"]
+
+
+def test_models_do_not_replace_each_other(tmp_path: Path) -> None:
+    real = "meta-llama/Llama-3.1-8B-Instruct"
+    reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": counting([])}, model=real)
+    reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": counting([], "needs a model", b"x")})
+    reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": counting([], "partly", b"y")}, model="gpt2")
+    reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": unreachable}, model="an/other")
+    kept = read_results(tmp_path)
+    pictures = {(tmp_path / result.figures[0]).read_bytes() for result in kept.values() if result.finished}
+    assert len(kept) == 4 and pictures == {PIXEL, b"x", b"y"}
+    for text in (to_markdown(kept), to_html(kept, tmp_path)):
+        assert "1 of" in text and "1 reproduced." in text
+        assert "With gpt2: partly." in text and "With the stand-in: not on a stand-in." in text
+        assert "an/other" not in text
+    calls: list[str] = []
+    reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": counting(calls)}, model=real)
+    assert calls == []
+
+
+def test_another_models_contrary_result_is_told(tmp_path: Path) -> None:
+    def nothing(job: Job) -> Outcome:
+        return Outcome("needs a model", "No head of the stand-in has two edges.")
+
+    runs = {"cc-fig8": counting([], "needs a model"), "cc-fig9": unreachable, "cc-fig10": nothing}
+    reproduce([*runs], tmp_path, runs=runs)
+    for text in (to_markdown(read_results(tmp_path)), to_html(read_results(tmp_path), tmp_path)):
+        assert "1 not on a stand-in, 2 need a model" in text
+        assert f"another model, which does not show it; a verdict needs {CATALOGUE['cc-fig8'].needs}" in text
+
+
+def test_runs_at_the_same_time_keep_each_others_results(tmp_path: Path) -> None:
+    def meanwhile(job: Job) -> Outcome:
+        reproduce(["cc-fig4"], tmp_path, runs={"cc-fig4": counting([])})
+        return counting([])(job)
+
+    reproduce(["cc-fig2", "cc-fig5"], tmp_path, runs={"cc-fig2": meanwhile, "cc-fig5": counting([])})
+    assert set(read_results(tmp_path)) == {"cc-fig2", "cc-fig4", "cc-fig5"}
+
+
+def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from keyhole.lab.results import Result, keep_result\n"
+        "for n in range(20): keep_result(Result(f'{sys.argv[2]}-{n}', 'not', 'x'), Path(sys.argv[1]))"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]
+    assert [writer.wait(300) for writer in writers] == [0, 0, 0]
+    assert len(read_results(tmp_path)) == 60 and not list(tmp_path.glob("*.part"))
+
+
+def test_what_cannot_be_kept_is_a_failure(tmp_path: Path) -> None:
+    def tensor(job: Job) -> Outcome:
+        numbers: dict[str, Any] = {}
+        outcome = Outcome("reproduced", "x", numbers)
+        numbers["x"] = torch.ones(2)  # later, because types are checked in tests
+        return outcome
+
+    def unwritable(job: Job) -> Outcome:
+        return Outcome("reproduced", "half a pair: \ud83d")
+
+    def outside(job: Job) -> Outcome:
+        return Outcome("reproduced", "x", {}, (Path(__file__),))
+
+    runs = {"cc-fig2": tensor, "cc-fig3": outside, "cc-fig4": unwritable, "cc-fig5": counting([])}
+    results = reproduce([*runs], tmp_path, runs=runs)
+    assert [result.state for result in results.values()] == ["failed", "failed", "failed", "reproduced"]
+    assert "Tensor" in results["cc-fig2"].note and "outside its folder" in results["cc-fig3"].note
+
+
+def test_fresh_trains_again(tmp_path: Path) -> None:
+    cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
+    trained: list[str] = []
+
+    def training(job: Job) -> Outcome:
+        trained_heads([cell], job.folder.parent / "heads", lambda done, total: trained.append(job.folder.name[:7]))
+        return Outcome("reproduced", "x")
+
+    runs = {"cc-fig2": training, "cc-fig4": training}
+    reproduce([*runs], tmp_path, runs=runs)
+    assert set(trained) == {"cc-fig2"}
+    (file,) = (tmp_path / "heads").iterdir()
+    before = file.stat().st_ino
+    trained.clear()
+    reproduce([*runs], tmp_path, runs=runs, fresh=True)
+    assert set(trained) == {"cc-fig2"}  # once for both
+    assert [*(tmp_path / "heads").iterdir()] == [file] and file.stat().st_ino != before
+    assert not list(tmp_path.glob(".fresh*"))
 
 
 def test_only_the_published_model_reproduces(tmp_path: Path) -> None:
@@ -178,6 +354,31 @@ def test_trained_heads_are_kept(tmp_path: Path) -> None:
     for one, other in zip(first, again[::-1], strict=True):
         assert one.accuracy == other.accuracy and bool((one.W_Q == other.W_Q).all())
         assert bool((one.maps.A == other.maps.A).all())
+
+
+def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
+    steps: list[int] = []
+
+    def trained() -> bool:
+        steps.clear()
+        assert trained_heads([cell], tmp_path, lambda done, total: steps.append(done))[0].settings == cell
+        return bool(steps)
+
+    assert trained() and not trained()
+    (file,) = tmp_path.iterdir()
+    whole, parts = file.read_bytes(), torch.load(file, weights_only=True)
+    for damaged in (whole[:-100], b"", b"text"):
+        file.write_bytes(damaged)
+        assert trained() and not trained()
+    torch.save({name: part for name, part in parts.items() if name != "recipe"}, file)
+    assert not trained()  # unsigned: the first recipe
+    torch.save({**parts, "W_Q": torch.ones(1)}, file)
+    assert trained()
+    monkeypatch.setattr(payload_store, "RECIPE", payload_store.RECIPE + 1)
+    assert trained() and not trained()
 
 
 # -- reports -------------------------------------------------------------------------------------------------------
@@ -215,6 +416,17 @@ def test_lost_pictures_are_left_out(tmp_path: Path) -> None:
     assert "<img" not in to_html(read_results(tmp_path), tmp_path)
 
 
+def test_only_what_is_in_the_catalogue_is_counted(tmp_path: Path) -> None:
+    one = Result("cc-fig2", "partly", "x", seconds=60.0)
+    text = to_markdown({"cc-fig2": one, "cc-fig99": Result("cc-fig99", "reproduced", "x", seconds=600.0)})
+    assert f"1 of {len(CATALOGUE)} published figures, tables and theorems: 1 partly." in text
+
+
+def test_time_is_counted_once(tmp_path: Path) -> None:
+    results = {id: Result(id, "partly", "x", seconds=60.0) for id in ("svf-fig3", "talk-7")}
+    assert "1.0 minutes, without the training of heads and models that earlier runs had left" in to_markdown(results)
+
+
 # -- end to end ----------------------------------------------------------------------------------------------------
 
 
@@ -233,10 +445,12 @@ def test_quick_runs_end_to_end(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
     code, text = invoke("cc-fig2", "cc-fig7", "--quick", "--out", str(tmp_path / "out"), "--markdown", str(table))
     assert code == 0 and "report.html" in text
+    assert text.count("no verdict") == 2 and not re.search("reproduced|partly", text)
     told = json.loads((tmp_path / "out" / "results.json").read_text())["results"]
-    assert told["cc-fig2"]["state"] == "reproduced" and told["cc-fig7"]["state"] == "partly"
-    assert "organism" in told["cc-fig7"]["note"] and told["cc-fig7"]["note"].startswith("Quick run")
-    for figure in told["cc-fig2"]["figures"] + told["cc-fig7"]["figures"]:
+    two = [told["cc-fig2 --quick"], told["cc-fig7 --quick"]]
+    assert [one["state"] for one in two] == ["quick", "quick"]
+    assert "organism" in two[1]["note"] and two[1]["note"].startswith("Quick")
+    for figure in two[0]["figures"] + two[1]["figures"]:
         assert (tmp_path / "out" / figure).is_file()
     assert "| cc-fig7 |" in table.read_text()
 
@@ -245,7 +459,8 @@ def test_quick_runs_end_to_end(tmp_path: Path) -> None:
 def test_every_quick_run_of_the_contrast_paper(tmp_path: Path) -> None:
     results = reproduce(["all"], tmp_path, paper="cc", quick=True)
     assert {id: result.note for id, result in results.items() if result.state == "failed"} == {}
-    assert all(result.figures for id, result in results.items() if id not in ("cc-fig1", "cc-table1"))
+    measured = {id: result for id, result in results.items() if result.numbers}
+    assert len(measured) > 15 and all(result.figures for id, result in measured.items() if id != "cc-table1")
 
 
 def test_the_command_lists_and_refuses() -> None:
@@ -255,3 +470,64 @@ def test_the_command_lists_and_refuses() -> None:
         invoke("--list", "--paper", "x")
     with pytest.raises(KeyholeError, match="name the items"):
         invoke()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("cc-fig1", "--paper", "svf"), "none of cc-fig1 is of 'svf'"),
+        (("cc-fig1", "--device", "nonsense"), "cannot compute on 'nonsense'"),
+        (("cc-fig1", "--device", "meta"), "cannot compute on 'meta'"),
+        (("cc-fig1", "--model", "./nowhere"), "no model at ./nowhere"),
+        (("cc-fig1", "--seed", str(2**70)), "no seed"),
+        (("cc-fig1", "--out", "{file}"), "is a file, where a folder is needed"),
+        (("cc-fig1", "--out", "{file}/below"), "cannot make the folder"),
+        (("cc-fig1", "--markdown", "{folder}"), "is a folder"),
+        (("cc-fig1", "--markdown", "{file}/table.md"), "there is no folder"),
+        (("cc-fig1", "--out", "{taken}"), "is a folder"),
+    ],
+)
+def test_refusals_come_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str], reason: str
+) -> None:
+    file, folder, taken = tmp_path / "file", tmp_path / "folder", tmp_path / "taken"
+    file.write_text("")
+    folder.mkdir()
+    (taken / "report.html").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    with pytest.raises(KeyholeError, match=reason) as told:
+        invoke(*(text.format(file=file, folder=folder, taken=taken) for text in arguments))
+    assert "\n" not in str(told.value)
+    assert not list(tmp_path.rglob("results.json"))
+
+
+def test_only_weights_that_are_not_there_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    for source, device in ((str(tmp_path), None), (None, "nonsense")):
+        with pytest.raises(KeyholeError) as told:
+            load_model(source, device)
+        assert not isinstance(told.value, MissingModelError)
+
+
+def test_a_stopped_run_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(job: Job) -> Outcome:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        sys.modules[reproduce.__module__], "experiments", lambda: {"cc-fig2": counting([]), "cc-fig4": stopped}
+    )
+    code, text = invoke("cc-fig2", "cc-fig4", "--out", str(tmp_path))
+    assert code != 0 and "report.html" in text
+    assert 'id="cc-fig2"' in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_terminal_tells_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": counting([])})
+    assert invoke("cc-fig2", "--out", str(tmp_path))[0] == 0
+    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": broken})
+    code, text = invoke("cc-fig2", "--out", str(tmp_path), "--fresh")
+    assert code == 1 and "by zero" in text and "shows what was kept before: reproduced" in text
+    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": counting([])})
+    code, text = invoke("cc-fig2", "--out", str(tmp_path), "--quick")
+    assert code == 0 and "no verdict" in text and "shows what was kept before: reproduced" in text

@@ -1,6 +1,7 @@
 """Sparse decompositions over many prompts agree, pair by pair, with those of single pairs."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from keyhole.figures.sparse import (
     slices_figure,
 )
 from keyhole.figures.style import save
+from keyhole.lab.experiments.sparse import few_and_elsewhere
 from keyhole.lab.sparse import SparseStudy, matched_text, sparse_study
 from keyhole.lab.sparse_counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
 from keyhole.lab.sparse_pairs import Rule
@@ -25,7 +27,7 @@ from keyhole.lab.sparse_summary import agreement, pooled, spread, summaries, sum
 from keyhole.qk.channels import n_recon, sparsity
 from keyhole.qk.controls import rotation_control
 from keyhole.qk.omega import omega
-from keyhole.qk.slices import slice_use
+from keyhole.qk.slices import slice_sets, slice_use
 from keyhole.tasks import filler, ioi
 
 pytestmark = pytest.mark.xdist_group("sparse")  # its studies are made once
@@ -79,20 +81,23 @@ def test_every_row_agrees_with_its_pair(variant: str) -> None:
                 )
 
 
-@pytest.mark.parametrize("firing", [True, False])
-def test_pairs_and_slices_are_those_of_slice_use(study: SparseStudy, organism: Model, texts: list[str], firing) -> None:
+def test_pairs_and_slices_are_those_of_slice_use(study: SparseStudy, organism: Model, texts: list[str]) -> None:
     runs = organism.run_many(texts)
     for head in ((1, 5), (3, 1), (0, 6)):
-        table, use = study.of(head, firing=firing), slice_use(runs, head, firing=firing)
+        table, use = study.of(head), slice_use(runs, head)
         assert torch.equal(table.pairs, use.pairs)
         assert (table.used == use.used).double().mean() > 0.999  # another order of sums may flip a tie
         assert torch.equal(table.slices.long(), table.used.sum(-1)) and (table.slices >= 1).all()
+        quiet = study.of(head, firing=False)
+        for i, (prompt, dest, src) in enumerate(quiet.pairs.tolist()[:8]):
+            split = runs[prompt].channels(head, dest, src, basis="homogeneous")
+            assert (quiet.used[i] == slice_sets(split.terms[None])[0]).double().mean() > 0.9
 
 
 def test_firing_is_the_papers(study: SparseStudy) -> None:
     for table in study.tables:
         assert ((table.attention >= 0.5) == table.firing).all()
-        assert not table.firing or (table.pairs[:, 2] > 0).all()
+        assert (table.pairs[:, 2] > 0).all()  # no pair, quiet or not, has the first token as its source
         defined = table.n_recon.isfinite()
         assert torch.equal(defined, table.relative > 0)
         assert ((table.n_recon >= 1) & (table.n_recon <= table.channels))[defined].all()
@@ -140,6 +145,16 @@ def test_the_organism_is_sparse_in_its_singular_basis(study: SparseStudy, unrela
     assert alike.firing > alike.between and alike.firing > alike.chance
 
 
+def test_reshuffled_sets_keep_their_own_sizes(study: SparseStudy) -> None:
+    alike = agreement(study, (2, 7))
+    table, quiet = study.of((2, 7)), study.of((2, 7), firing=False)
+    full = replace(table, used=torch.ones_like(table.used))
+    others = tuple(one for one in study.tables if one is not table and one is not quiet)
+    firing_always = agreement(replace(study, tables=(*others, full, quiet)), (2, 7))
+    assert firing_always.chance == 1  # sets of all slices cannot be reshuffled
+    assert firing_always.chance_quiet == pytest.approx(alike.chance_quiet, abs=0.05) and alike.chance_quiet < 0.5
+
+
 def test_spreads_cover_their_mean_and_ignore_the_undefined() -> None:
     values = torch.tensor([1.0, 2.0, 3.0, 4.0, math.nan])
     of = spread(values, torch.tensor([0, 0, 5, 6, 7]))
@@ -147,6 +162,31 @@ def test_spreads_cover_their_mean_and_ignore_the_undefined() -> None:
     same = spread(torch.ones(6), torch.arange(6))
     assert same.low == same.high == same.mean == 1
     assert spread(values[4:], torch.tensor([0])).count == 0
+    alone = spread(-torch.ones(20), torch.zeros(20, dtype=torch.long))
+    assert alone.mean == -1 and math.isnan(alone.low) and math.isnan(alone.high)  # one prompt proves nothing
+
+
+def test_heads_are_counted_by_prompts(study: SparseStudy) -> None:
+    table = study.of((2, 7))
+    few = replace(table, pairs=table.pairs * torch.tensor([0, 1, 1]))  # all of one prompt
+    crowded = replace(study, tables=(few, study.of((2, 7), firing=False)))
+    assert len(few) >= 20 and crowded.firing_heads() == () and crowded.firing_heads(least=1) == ((2, 7),)
+
+
+def test_small_totals_keep_two_digits(organism: Model, texts: list[str]) -> None:
+    split = organism.run(texts[0]).channels((2, 7), 6, 3)
+    totals = {-0.0123: "-0.012", 2.0: "2.0", 28.13: "28", 123.4: "123"}
+    figure = contributions_figure([replace(split, score=total) for total in totals])
+    for axis, told in zip(figure.axes, totals.values(), strict=True):
+        assert f": {told} from " in axis.get_title(loc="left")
+    turned = contributions_figure([split], relative=True, rotated=True)
+    assert turned.axes[0].get_xlabel() == "rotated channel"
+
+
+def test_slices_are_few_before_anything_else_is_asked() -> None:
+    assert few_and_elsewhere(3, 2, 16) == [True, False]  # beyond the chance of 9/16
+    assert few_and_elsewhere(12, 9, 64) == [True, False] and few_and_elsewhere(12, 2, 64) == [True, True]
+    assert few_and_elsewhere(10, 0, 16) == [False, False]
 
 
 def test_figures_are_drawn(study: SparseStudy, unrelated: SparseStudy, organism: Model, texts, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """When do the heads of a small language model become sparse? Trains several seeds and measures their snapshots.
 
 `python tools/train_emergence.py train --seeds 0 1 2 --out emergence.json` trains, finds the heads of every role in the
-finished model, and writes the rows of all snapshots; `--organism tools/snapshots` measures the organism's too.
+finished model, and writes the rows of all snapshots; `--organism tools/snapshots` measures the organism's too. Each
+training is kept beside the rows (emergence-seed-0.pt) and read from there when it is there, so that other prompts or
+rules for roles can be measured without training again.
 `python tools/train_emergence.py show emergence.json --figures folder` prints what they say and draws it.
-Training needs torch and transformers alone beside Keyhole's source (PYTHONPATH=src).
+Training needs torch, transformers and SciPy alone beside Keyhole's source (PYTHONPATH=src).
 """
 
 import argparse
@@ -19,11 +21,20 @@ from typing import Any
 import torch
 
 import keyhole
-from keyhole.lab.emergence import Emergence, EmergenceRow, Place, emergence, snapshot_checkpoints
+from keyhole.lab.emergence import Emergence, EmergenceRow, emergence
+from keyhole.lab.emergence_checkpoints import snapshot_checkpoints
 from keyhole.lab.emergence_roles import bystanders, find_roles
-from keyhole.lab.language import LanguageSettings, checkpoints, held_out, snapshot_steps, train_language
+from keyhole.lab.language import (
+    LanguageSettings,
+    checkpoints,
+    held_out,
+    read_trained,
+    save_trained,
+    snapshot_steps,
+    train_language,
+)
 from keyhole.models.model import Model
-from keyhole.tasks import Example
+from keyhole.tasks import Example, ioi
 
 _ORGANISM_STEPS = 10_000
 
@@ -31,23 +42,33 @@ _ORGANISM_STEPS = 10_000
 def measured(
     name: str, models: Iterator[tuple[int, Model]], finished: Model, prompts: Sequence[Example], options: Any
 ) -> dict[str, Any]:
-    """Rows of the heads with a role and of their bystanders, at every checkpoint."""
+    """Rows of the heads with a role and of their bystanders, at every checkpoint; none where no head has a role."""
     played = find_roles(finished, prompts, heads=options.players, threshold=options.threshold, required=False)
-    groups: dict[str, list[Place]] = {"rows": [p.place for p in played], "bystanders": bystanders(finished, played)}
-    places = [place for group in groups.values() for place in group]
-    both = emergence(models, places, prompts, draws=options.draws, source=name)
-    heads = {(place.role, place.head) for place in groups["rows"]}
     found: dict[str, Any] = {
         "source": name,
         "roles": [{**asdict(p.place), "attention": p.attention} for p in played],
-        **{group: [] for group in groups},
+        "rows": [],
+        "bystanders": [],
     }
+    if not played:
+        print(f"{name}: no head plays a role, so none is followed", flush=True)
+        return found
+    seed = int(name.removeprefix("seed ")) if name.startswith("seed ") else 0
+    busy, idle = [p.place for p in played], bystanders(finished, played, seed=seed)
+    both = emergence(models, [*busy, *idle], prompts, draws=options.draws, seed=seed, source=name)
+    heads = {(place.role, place.head) for place in busy}
     for step, rows in zip(both.steps, both.rows, strict=True):
         for row in rows:
             group = "rows" if (row.role, row.head) in heads else "bystanders"
             values = {name: None if value != value else value for name, value in asdict(row).items()}  # JSON has no NaN
             found[group].append({"step": step, **values})
     return found
+
+
+def in_both_orders(n: int) -> list[Example]:
+    """Held-out prompts: n of induction, and n of indirect objects in each order of names, of which roles are asked."""
+    abba, baba = (ioi(n, seed, order=order, held_out=True) for seed, order in ((11, "ABBA"), (12, "BABA")))
+    return [*abba, *baba, *held_out(n, seed=11)["induction"]]
 
 
 def one_seed(settings: LanguageSettings, prompts: Sequence[Example], options: Any) -> dict[str, Any]:
@@ -59,9 +80,14 @@ def one_seed(settings: LanguageSettings, prompts: Sequence[Example], options: An
             print(f"seed {settings.seed}: step {step} of {steps}, {time.monotonic() - began:.0f} s", flush=True)
 
     at = snapshot_steps(settings.steps, options.snapshots, options.first)
-    trained = train_language(settings, at=at, device=options.device, progress=progress)
+    path = options.out.with_name(f"{options.out.stem}-seed-{settings.seed}.pt")
+    if not path.is_file():
+        save_trained(train_language(settings, at=at, device=options.device, progress=progress), path)
+    trained = read_trained(settings, path)
+    if tuple(one.step for one in trained.snapshots) != at:
+        raise SystemExit(f"{path} has other snapshots than those asked for: remove it to train again.")
     seconds = time.monotonic() - began
-    print(f"seed {settings.seed}: {dict(trained.accuracy)} after {seconds:.0f} s", flush=True)
+    print(f"seed {settings.seed}: {dict(trained.accuracy)} after {seconds:.0f} s, kept in {path}", flush=True)
     *_, (_, finished) = checkpoints(trained)
     found = measured(f"seed {settings.seed}", checkpoints(trained), finished, prompts, options)
     curve = [{"step": s.step, **s.accuracy} for s in trained.snapshots]
@@ -94,8 +120,9 @@ def show(path: Path, figures: Path | None) -> None:
     from keyhole.lab.emergence_curves import together  # SciPy and Matplotlib are not needed for training
 
     trainings = json.loads(path.read_text())["trainings"]
-    seeds = [t for t in trainings if t["source"] != "organism"]
-    sets = {t["source"]: [t] for t in trainings if t["source"] == "organism"} | ({"seeds": seeds} if seeds else {})
+    seeds = [t for t in trainings if t["source"] != "organism" and t["rows"]]
+    sets = {t["source"]: [t] for t in trainings if t["source"] == "organism" and t["rows"]}
+    sets |= {"seeds": seeds} if seeds else {}
     for training in trainings:
         print(training["source"], [(r["role"], r["head"], round(r["attention"], 2)) for r in training["roles"]])
         for line in training.get("accuracy", []):
@@ -154,7 +181,7 @@ def main() -> None:
     training.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     training.add_argument("--snapshots", type=int, default=14)
     training.add_argument("--first", type=int, default=20, help="step of the first snapshot after 0")
-    training.add_argument("--prompts", type=int, default=16, help="per task")
+    training.add_argument("--prompts", type=int, default=16, help="of each order of names, and of induction")
     training.add_argument("--draws", type=int, default=20)
     training.add_argument("--players", type=int, default=3, help="most heads per role")
     training.add_argument("--threshold", type=float, default=0.3, help="least attention of a head with a role")
@@ -168,7 +195,7 @@ def main() -> None:
         show(options.file, options.figures)
         return
     chosen = {field.name: getattr(options, field.name) for field in plain}
-    prompts = [example for group in held_out(options.prompts, seed=11).values() for example in group]
+    prompts = in_both_orders(options.prompts)
     trainings = [] if options.organism is None else [organism(options.organism, prompts, options)]
     for seed in options.seeds:
         trainings.append(one_seed(LanguageSettings(**chosen, seed=seed), prompts, options))

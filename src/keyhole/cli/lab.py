@@ -1,13 +1,19 @@
 """The command that repeats published results."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.cli.options import DeviceOption, ModelOption
+from keyhole.cli.options import ModelOption
 from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.lab.results import Result
+
+_DEVICE = "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
 
 
 def reproduce(
@@ -17,21 +23,21 @@ def reproduce(
     every: Annotated[bool, typer.Option("--all", help="Every item; the same as naming all.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the items instead of running them.")] = False,
     paper: Annotated[str | None, typer.Option(help="Only one paper's: svf, svt, cc, or talk.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Seconds per item, to see that it runs; no claim.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Seconds per item, to see that it runs; no verdict.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
     ] = None,
     model: ModelOption = None,
-    device: DeviceOption = None,
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
     seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again, training included.")] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write a Markdown table there too.")] = None,
 ) -> None:
     """Do published results hold? Runs figures and tables of three papers and a talk, and writes a report.
 
-    Results are kept after each item, so that a second call goes on where the first one stopped. Without --model, items
-    about large language models run on the built-in organism where that makes sense, and the report says so. Exits with
-    1 if an item failed to run.
+    Results are kept after each item, so that a second call goes on where the first one stopped; each model's are kept
+    apart. Without --model, items about large language models run on the built-in organism where that makes sense, and
+    the report says so. Exits with 1 if an item failed to run.
 
     Examples:
 
@@ -45,41 +51,67 @@ def reproduce(
 
         keyhole reproduce --all --markdown docs/reproduction.md
     """
-    from keyhole.lab import reproduce as lab
-    from keyhole.lab.catalogue import CATALOGUE, PAPERS
-    from keyhole.lab.report import write_report
-    from keyhole.lab.results import read_results
+    from keyhole.lab.report import require_writable
+    from keyhole.lab.reproduce import reproduce as measure
+    from keyhole.lab.reproduce import resolve
 
-    if paper is not None and paper not in PAPERS:
-        raise KeyholeError(f"--paper takes {', '.join(PAPERS)}, not {paper!r}.")
-    chosen: Any = paper
+    chosen = _paper(paper)
     wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
     if listed:
-        _list(lab.resolve(wanted, chosen))
+        _list(resolve(wanted, chosen))
         return
     if not wanted:
         raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
-    if markdown is not None and not markdown.parent.is_dir():
-        raise KeyholeError(f"cannot write {markdown}: there is no folder {str(markdown.parent)!r}; make it first.")
     folder = out or Path("reproduction-quick" if quick else "reproduction")
-    results = lab.reproduce(
-        wanted,
-        folder,
-        paper=chosen,
-        model=model,
-        quick=quick,
-        device=device,
-        seed=seed,
-        fresh=fresh,
-        stage=show.progress_bar,
-    )
-    for result in results.values():
-        show.plain(f"{result.id:<10}  {result.state:<13}  {CATALOGUE[result.id].title}")
-        for line in (result.measured or result.note).splitlines():
-            show.plain(f"  {line}")
-    for path in write_report(read_results(folder), folder, markdown=markdown):
-        show.plain(f"wrote {path}")
+    require_writable(folder, markdown)
+    options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
+    try:
+        results = measure(wanted, folder, paper=chosen, stage=show.progress_bar, **options)
+    except KeyholeError:  # a refusal: nothing was measured
+        raise
+    except BaseException:  # a stop: what was measured before it is reported
+        _report(folder, markdown)
+        raise
+    _show(results, folder)
+    _report(folder, markdown)
     raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
+
+
+def _paper(name: str | None) -> Any:
+    from keyhole.lab.catalogue import PAPERS
+
+    if name is not None and name not in PAPERS:
+        raise KeyholeError(f"--paper takes {', '.join(PAPERS)}, not {name!r}.")
+    return name
+
+
+def _show(results: Mapping[str, "Result"], folder: Path) -> None:
+    from keyhole.lab.catalogue import CATALOGUE
+    from keyhole.lab.report import Item, items
+    from keyhole.lab.results import read_results
+
+    kept = {item.one.id: item for item in items(read_results(folder))}
+    for id, result in results.items():
+        item, other = Item(CATALOGUE[id], result), kept[id]
+        show.plain(f"{id:<10}  {item.said:<17}  {item.one.title}")
+        said = f"{item.remark}.\n{result.measured}" if item.remark else result.measured or result.note
+        for line in said.splitlines():
+            show.plain(f"  {line}")
+        if other.result.key != result.key or other.label != item.label:
+            by = other.result.settings.get("model") or "a run without --model"
+            show.plain(f"  The report shows what was kept before: {other.said}, by {by}.")
+
+
+def _report(folder: Path, markdown: Path | None) -> None:
+    from keyhole.lab.report import write_report
+    from keyhole.lab.results import locked, read_results
+
+    if not (folder / "results.json").is_file():
+        return
+    with locked(folder):  # reports of two runs would otherwise overtake each other
+        written = write_report(read_results(folder), folder, markdown=markdown)
+    for path in written:
+        show.plain(f"wrote {path}")
 
 
 def _list(ids: list[str]) -> None:

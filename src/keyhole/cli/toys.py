@@ -1,8 +1,10 @@
 """Commands of the laboratory: toy models with known answers, theorems, and sparsity of real heads."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,15 +12,22 @@ from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
 from keyhole.errors import KeyholeError
 
+if TYPE_CHECKING:
+    from keyhole.lab.alignment import Alignment
+    from keyhole.lab.svf import SVFSettings
+
+_UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
+
 lab = typer.Typer(help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
 
 
 @lab.command()
 def svf(
     preset: Annotated[
-        str, typer.Option(help="fast (sum, lambda 20, 10,000 steps) or paper (mean, lambda 4).")
+        str, typer.Option(help="fast (sum, lambda 20, 15,000 steps) or paper (mean, lambda 4, 30,000 steps).")
     ] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     pairs: Annotated[int, typer.Option(min=1, help="Attended pairs; their targets T fall from the first.")] = 4,
     top: Annotated[float, typer.Option(help="T of the first pair.")] = 24.0,
     step: Annotated[float, typer.Option(help="By how much T falls from pair to pair.")] = 3.0,
@@ -28,6 +37,10 @@ def svf(
     context: Annotated[int, typer.Option("--context", "-m", help="m, tokens in a context.")] = 4,
     p: Annotated[float, typer.Option(help="Probability that a feature is present.")] = 0.52,
     lam: Annotated[float | None, typer.Option("--lambda", help="Weight of attention. Default: the preset's.")] = None,
+    errors: Annotated[
+        str | None, typer.Option(help="Of reconstruction: sum over features, or mean. Default: the preset's.")
+    ] = None,
+    queries: Annotated[str, typer.Option(help="last (token of its context) or indep (a token of its own).")] = "last",
     steps: Annotated[int | None, typer.Option(help="Training steps. Default: the preset's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda for large sweeps.")] = "cpu",
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to resume an interrupted training from.")] = None,
@@ -41,7 +54,7 @@ def svf(
 
         keyhole lab svf --pairs 1 --top 1 --seeds 3
 
-        keyhole lab svf --preset paper --seeds 32 --device cuda --checkpoint sweep
+        keyhole lab svf --preset paper --p 0.038 --seeds 40 --device cuda --checkpoint sweep
     """
     from keyhole.lab.alignment import alignment
     from keyhole.lab.svf import SVFSettings, declining_pairs
@@ -49,44 +62,62 @@ def svf(
 
     if preset not in ("fast", "paper"):
         raise KeyholeError(f"--preset takes fast or paper, not {preset!r}.")
-    changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p}
-    changes |= {name: value for name, value in (("lam", lam), ("steps", steps)) if value is not None}
+    changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p, "query_mode": queries}
+    given = (("lam", lam), ("steps", steps), ("recon_reduction", errors))
+    changes |= {name: value for name, value in given if value is not None}
     changes["pairs"] = declining_pairs(pairs, top, step)
-    configs = [getattr(SVFSettings, preset)(seed=seed, **changes) for seed in range(seeds)]
-    if checkpoint is not None:
-        checkpoint.mkdir(parents=True, exist_ok=True)
+    configs = [getattr(SVFSettings, preset)(seed=seed + n, **changes) for n in range(seeds)]
     with show.progress_bar("Training") as progress:
         trained = train(configs, device=device, checkpoint=checkpoint, progress=progress)
-    found = [alignment(model, dead=0.01) for model in trained]
-    record = {
+    found = [alignment(model) for model in trained]
+    if json:
+        show.as_json(_aligned_record(configs, found))
+    else:
+        _show_aligned(configs, found)
+
+
+def _aligned_record(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> dict[str, Any]:
+    """Settings, both readings of lambda, and every seed's alignment."""
+    settings = {name: value for name, value in asdict(configs[0]).items() if name != "seed"}
+    summed = configs[0].lam * (configs[0].N if configs[0].recon_reduction == "mean" else 1)
+    return {
+        "settings": settings,
+        "lambda": {"of a sum": summed, "of a mean": summed / configs[0].N},
         "T": found[0].T.tolist(),
         "seeds": [
             {
+                "seed": config.seed,
                 "by_rank": one.by_rank.worst,
                 "by_assignment": one.by_assignment.worst,
                 "subspace": one.subspace.worst,
                 "singular_values": one.S.tolist(),
                 "gain": one.by_assignment.gain.tolist(),
+                "sign": one.by_assignment.sign.tolist(),
+                "dead": list(one.dead),
                 "warnings": list(one.warnings),
             }
-            for one in found
+            for config, one in zip(configs, found, strict=True)
         ],
     }
-    if json:
-        show.as_json(record)
-        return
+
+
+def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]") -> None:
     rows = [
         (
-            str(seed),
+            str(config.seed),
             f"{one.by_rank.worst:.4f}",
             f"{one.by_assignment.worst:.4f}",
             f"{one.subspace.worst:.4f}",
-            " ".join(f"{value:.2f}" for value in one.S[:pairs].tolist()),
+            " ".join(f"{value:.2f}" for value in one.S[: len(one.T)].tolist()),
         )
-        for seed, one in enumerate(found)
+        for config, one in zip(configs, found, strict=True)
     ]
     show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
-    show.plain("smallest |cos| of a pair with its singular vectors; T: " + " ".join(f"{t:g}" for t in record["T"]))  # type: ignore[attr-defined]
+    targets = " ".join(f"{t:g}" for t in found[0].T.tolist())
+    show.plain(f"smallest |cos| of a pair with its singular vectors; T: {targets}")
+    off = max(float((one.by_assignment.gain / one.T.abs() - 1).abs().nan_to_num(1.0).max()) for one in found)
+    if off > _UNFINISHED:
+        show.plain(f"note: a pair adds up to {off:.0%} more or less than its T: train for more steps.")
     for warning in dict.fromkeys(warning for one in found for warning in one.warnings):
         show.plain(f"note: {warning}")
 
@@ -94,8 +125,8 @@ def svf(
 @lab.command()
 def payload(
     r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
-    r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 4,
-    d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 8,
+    r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 5,
+    d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 16,
     latents: Annotated[str, typer.Option(help="discrete or gaussian.")] = "discrete",
     preset: Annotated[str, typer.Option(help="fast (4,000 steps) or paper (early stopping).")] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
@@ -106,6 +137,8 @@ def payload(
     Examples:
 
         keyhole lab payload
+
+        keyhole lab payload 3 4 --d-head 8 --latents gaussian
 
         keyhole lab payload 3 5 --d-head 16 --preset paper --seeds 1
     """
@@ -135,9 +168,14 @@ def payload(
 
 @lab.command()
 def theorems(json: JsonOption = False) -> None:
-    """Do the theorems on singular vectors and features hold? Theorems 1 to 4 and Lemma 3, with margins."""
-    from dataclasses import asdict
+    """Do the theorems on singular vectors and features hold? Theorems 1 to 4 and Lemma 3, with margins.
 
+    Examples:
+
+        keyhole lab theorems
+
+        keyhole lab theorems --json
+    """
     from keyhole.lab.theorems import lemma_3, theorem_1, theorem_2, theorem_3
     from keyhole.lab.theorems_orthogonal import theorem_4
 
@@ -151,7 +189,7 @@ def theorems(json: JsonOption = False) -> None:
             for check in checks
             for measure in check.measures
         ]
-        show.table(("theorem", "measured", ">worst", ">limit", "holds"), rows)
+        show.table(("theorem", "measured", ">worst", ">limit", "ok"), rows)
         show.plain("\n".join(f"{c.name}: {c.applicable} of {c.drawn} cases meet its assumptions" for c in checks))
     raise typer.Exit(0 if all(check.holds for check in checks) else 1)
 
@@ -159,7 +197,9 @@ def theorems(json: JsonOption = False) -> None:
 @lab.command()
 def sparse(
     model: ModelOption = None,
-    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
+    prompts: Annotated[
+        int, typer.Option(min=2, help="Indirect-object prompts, and as much plain text with the same names.")
+    ] = 60,
     top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
     seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
     revision: RevisionOption = None,
@@ -167,7 +207,7 @@ def sparse(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+    """How many channels does a head need where it fires, on task prompts and on plain text?
 
     Examples:
 
@@ -184,7 +224,8 @@ def sparse(
     loaded = load_model(model, revision, dtype, device)
     texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]
     studies = {}
-    for name, given in (("task", texts), ("unrelated", matched_text(loaded, filler(40, seed), texts))):
+    plain = matched_text(loaded, filler(8 * prompts, seed), texts)  # a prompt is as long as three or four sentences
+    for name, given in (("task", texts), ("unrelated", plain)):
         with show.progress_bar(f"Running {name}") as progress:
             studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
     lines = [
@@ -192,7 +233,7 @@ def sparse(
         for name, s in studies.items()
         for firing in (True, False)
     ]
-    heads = sorted(summaries(studies["task"]), key=lambda one: one.n_recon.mean)
+    heads = sorted(summaries(studies["task"], least=min(5, prompts)), key=lambda one: one.n_recon.mean)
     if json:
         show.as_json(
             {"pooled": {f"{n}, {f}": _numbers(s) for n, f, s in lines}, "heads": {s.name: _numbers(s) for s in heads}}
@@ -201,9 +242,10 @@ def sparse(
     columns = ("", "", ">pairs", ">N_recon", ">rotated", ">S(v)", ">rotated", ">slices", ">rotated")
     show.table(columns, [(name, firing, *_cells(one)) for name, firing, one in lines])
     show.table(("head", "", *columns[2:]), [(one.name, "firing", *_cells(one)) for one in heads[:top]])
-    needed = mean(one.n_recon.mean for one in heads)
+    needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
     show.plain(
-        f"mean over {len(heads)} firing heads: {needed:.1f} channels; rotated: the same scores in other rank-one pieces"
+        f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
+        "unrelated: plain sentences about the same names and things"
     )
 
 

@@ -22,37 +22,42 @@ def emergence_figure(
     over: Over = "places",
     by_role: bool = False,
     tolerant: bool = False,
+    unit: str = "training step",
     title: str = "Sparse attention over training",
 ) -> Figure:
     """Does S(v) fall while its rotated controls stay? Means over places with 95 % intervals, against training steps.
 
     Steps are on a logarithmic axis, which is linear below the first step after 0. `window` smooths over checkpoints,
-    `by_role` adds a thin line for each role, `tolerant` counts the channels of N_recon with tolerance.
+    `by_role` adds a thin line for each role, `tolerant` counts the channels of N_recon with tolerance. `unit` says what
+    the steps are; those that are no training steps stand side by side.
     """
     if len(emerged.steps) < 2:
         raise KeyholeError("there is one checkpoint, and a line needs two: measure more checkpoints.")
-    count, unit = ("n_recon_tolerant", "N_recon, with tolerance") if tolerant else ("n_recon", "N_recon")
+    count, name = ("n_recon_tolerant", "N_recon, with tolerance") if tolerant else ("n_recon", "N_recon")
     panels: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
         (
             "Sparsity of the channels",
             "S(v)",
             (("ambient", _AMBIENT, "--"), ("refactor", _REFACTOR, "--"), ("sparsity", _OWN, "-")),
         ),
-        ("Channels that make up the score", unit, ((f"{count}_refactor", _REFACTOR, "--"), (count, _OWN, "-"))),
+        ("Channels that make up the score", name, ((f"{count}_refactor", _REFACTOR, "--"), (count, _OWN, "-"))),
         ("Attention in the role", "attention weight", (("attention", _OWN, "-"),)),
     )
     figure = blank(12.0, 4.1 if by_role else 3.9)
     heading(figure, title)
     shades = dict(zip(emerged.roles, colours(len(emerged.roles) + 1)[1:], strict=True)) if by_role else {}
-    for axis, (name, label, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        tidy(axis, name, x="training step", y=label)
+    for axis, (above, label, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        tidy(axis, above, x=unit, y=label)
         for measure, shade, dash in lines:
             _line(axis, emerged.steps, curve(emerged, measure, window=window, over=over), shade=shade, dash=dash)
         for role, shade in shades.items():
             values = [point.mean for point in curve(emerged, lines[-1][0], role=role, window=window, over=over)]
             axis.plot(emerged.steps, values, color=shade, linewidth=1.0, zorder=2)
         axis.set_ylim(bottom=0)
-        _steps(axis, emerged.steps)
+        if unit == "training step":
+            _steps(axis, emerged.steps)
+        else:
+            axis.set_xticks(emerged.steps)
         if label == "S(v)":
             axis.axhline(1 / emerged.channels, color=INK, linewidth=0.8, linestyle=":", zorder=0)
     legend(figure, _handles(emerged, shades), columns=4, beneath=True)

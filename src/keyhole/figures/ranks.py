@@ -33,15 +33,17 @@ class RankCurve:
 def plateau(entities: Sequence[int], ranks: Sequence[int], *, slack: int = 1, least: int = 3) -> int | None:
     """From how many entities on does the rank stay where it ends? None unless `least` counts agree within `slack`.
 
-    Ranks below all that follow belong to the rise, however close they are.
+    None of them may exceed the first one: however slow, that would still be a rise.
 
-    >>> plateau((2, 3, 4, 5, 6), (1, 2, 5, 5, 6))
+    >>> plateau((2, 3, 4, 5, 6), (1, 2, 5, 4, 5))
     4
+    >>> plateau((2, 3, 4, 5, 6), (1, 5, 5, 5, 6)) is None
+    True
     """
     steady = 0
     while steady < len(ranks) and abs(ranks[-1 - steady] - ranks[-1]) <= slack:
         steady += 1
-    while steady > 1 and ranks[-steady] < min(ranks[1 - steady :]):
+    while steady > 1 and ranks[-steady] < max(ranks[-steady:]):
         steady -= 1
     return entities[-steady] if steady >= least else None
 

@@ -100,10 +100,13 @@ def slice_map_figure(study: SparseStudy, heads: Sequence[Head], *, title: str = 
     return figure
 
 
-def contributions_figure(splits: Sequence[Channels], *, relative: bool = False, title: str = "") -> Figure:
+def contributions_figure(
+    splits: Sequence[Channels], *, relative: bool = False, rotated: bool = False, title: str = ""
+) -> Figure:
     """What does each channel add to a score? Those that make it up in red: the set S_ij of the 2024 paper.
 
-    `relative` shows the terms of relative attention instead, and the channels that N_recon counts.
+    `relative` shows the terms of relative attention instead, and the channels that N_recon counts. Of `rotated`
+    channels none is the strongest, and the axis does not say so.
     """
     if not splits:
         raise KeyholeError("there is nothing to draw: give at least one split, as `run.channels` makes it.")
@@ -117,8 +120,8 @@ def contributions_figure(splits: Sequence[Channels], *, relative: bool = False, 
         name = f"{split.layer}.{split.head}, {split.dest} ← {split.src}"
         tidy(
             axis,
-            f"{name}: {total:.1f} from {int(used.sum())} of {len(terms)}",
-            x="channel, strongest first",
+            f"{name}: {_two_digits(total)} from {int(used.sum())} of {len(terms)}",
+            x="rotated channel" if rotated else "channel, strongest first",
             y="contribution" if split is splits[0] else "",
         )
         shades = [RED if kept else GREY for kept in used.tolist()]
@@ -144,7 +147,7 @@ def _by_head(
     # in the order of the layers: one sees how early and late heads differ
     shown = sorted(studies[0].firing_heads()[:_MOST]) if heads is None else list(heads)
     if not shown:
-        raise KeyholeError("no head fires on ten pairs: give the heads to draw, or a study of more prompts.")
+        raise KeyholeError("no head fires in enough prompts: give the heads to draw, or a study of more prompts.")
     most = max(table.used.shape[1] for table in studies[0].tables)
     figure = blank(3.7 * len(studies) + 0.9, 0.33 * len(shown) + 1.5)
     heading(figure, f"{title}, {_model(studies)}")
@@ -199,6 +202,11 @@ def _handles() -> list[Any]:
 
 def _model(studies: Sequence[SparseStudy]) -> str:
     return plain(studies[0].model.rstrip("/").rsplit("/", 1)[-1])  # a file's name without its folders
+
+
+def _two_digits(value: float) -> str:
+    """A number with two significant digits, or all before the point: small ones must not read as -0.0."""
+    return f"{value:#.2g}".rstrip(".") if abs(value) < 99.5 else f"{value:.0f}"
 
 
 def _first(terms: Tensor, n: int) -> Tensor:

@@ -17,6 +17,7 @@ from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut, head_delta, part_delta, predicted, residual_delta
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun
 from keyhole.models.precision import exact_matmul
+from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -99,7 +100,7 @@ def intervene(
 
 def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
     """A control: the same writers, with as many channels drawn from those that the cut leaves alone."""
-    n = run.model.dims.d_head
+    n = int(omega(run.model, cut.layer).rank[cut.head])
     parts = []
     for part in cut.parts:
         others = torch.tensor([k for k in range(n) if k not in part.channels])

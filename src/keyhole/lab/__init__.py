@@ -1,1 +1,63 @@
-"""Does a method find what was put in? Small attention heads whose features are known."""
+"""Does a method find what was put in? Toys whose features are known, theorems, training of real heads, and papers.
+
+models = train_svf([SVFSettings.fast(seed=seed) for seed in range(5)])
+alignment(models[0])                           singular vectors against features, three ways
+cells = train_payload([PayloadSettings.fast(3, 5, 16)])
+latent_feature(cells[0], "z1")                 what a contrast finds, against the latent's rank
+theorem_3(range(5)).margin                     a theorem with what it leaves
+sparse_study(model, prompts)                   how many channels heads need, against rotations
+emergence(checkpoints, places, prompts)        the same over a training
+reproduce(["svf-fig6a"], "folder")             a published figure, its claim and a verdict
+"""
+
+from keyhole.lab.alignment import Alignment, align, alignment
+from keyhole.lab.emergence import Emergence, Place, emergence
+from keyhole.lab.emergence_curves import change, curve
+from keyhole.lab.emergence_roles import find_roles
+from keyhole.lab.payload import Payload
+from keyhole.lab.payload import train as train_payload
+from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+from keyhole.lab.payload_task import PayloadSettings
+from keyhole.lab.reproduce import reproduce
+from keyhole.lab.results import read_results
+from keyhole.lab.sparse import matched_text, sparse_study
+from keyhole.lab.sparse_summary import pooled, summaries
+from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf_train import train as train_svf
+from keyhole.lab.theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
+from keyhole.lab.theorems_orthogonal import theorem_4
+
+__all__ = [
+    "SVF",
+    "Alignment",
+    "Check",
+    "Emergence",
+    "Payload",
+    "PayloadSettings",
+    "Place",
+    "SVFSettings",
+    "align",
+    "alignment",
+    "change",
+    "curve",
+    "declining_pairs",
+    "diagonal_share",
+    "emergence",
+    "find_roles",
+    "interaction",
+    "latent_feature",
+    "lemma_3",
+    "matched_text",
+    "pooled",
+    "read_results",
+    "reproduce",
+    "sparse_study",
+    "summaries",
+    "swaps",
+    "theorem_1",
+    "theorem_2",
+    "theorem_3",
+    "theorem_4",
+    "train_payload",
+    "train_svf",
+]

@@ -10,24 +10,20 @@ and g, h Gaussian ones, terms of the same distribution are
 so that the ambient control knows the spectrum alone, and the refactor control the angle alone.
 """
 
-import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
-from keyhole.qk.channels import check_place, n_recon, score_row, sparsity
+from keyhole.qk.channels import Row, check_place, n_recon, score_row, sparsity
 from keyhole.qk.omega import Basis, omega
 from keyhole.tasks.example import Example
 
@@ -144,25 +140,6 @@ def emergence(
     return Emergence(tuple(sorted(measured)), tuple(measured[step] for step in sorted(measured)))
 
 
-def snapshot_checkpoints(folder: str | Path, like: Model) -> Iterator[tuple[int, Model]]:
-    """Models of the architecture of `like` with the weights of a folder's files step-<number>.safetensors, in order."""
-    files = {int(file.stem.removeprefix("step-")): file for file in Path(folder).glob("step-*.safetensors")}
-    if not files:
-        raise KeyholeError(f"there are no snapshots in {folder}: give a folder with files step-<number>.safetensors.")
-    for step in sorted(files):
-        hf, stored = copy.deepcopy(like.hf), load_file(files[step])
-        shapes = {name: value.shape for name, value in hf.state_dict().items()}
-        tied = set(getattr(hf, "all_tied_weights_keys", {}))  # not stored twice
-        wrong = sorted(name for name, value in stored.items() if shapes.get(name) != value.shape)
-        wrong += sorted(set(shapes) - set(stored) - tied)
-        if wrong:
-            raise KeyholeError(
-                f"{files[step].name} does not fit {like.name}, for one in {wrong[0]}: give its own files."
-            )
-        hf.load_state_dict(stored, strict=False)
-        yield step, replace(load((hf, like.tokenizer)), name=f"{like.name}, step {step}")
-
-
 def _check_request(places: Sequence[Place], prompts: Sequence[Example | str], *, draws: int, tolerance: float) -> None:
     if not places or not prompts:
         raise KeyholeError("nothing is to be measured: give at least one place and one prompt.")
@@ -195,10 +172,9 @@ def _row(
     layer, head, _, _ = check_place(run, place.head, d, s)
     with exact_matmul():
         row = score_row(run, layer, head, d, basis=basis)
-        sigma = omega(run.model, layer, basis).sigma[head, : len(row.a)].double().cpu()
+        sigma = _spectrum(run, row, (layer, head), basis)
         terms, rest = row.relative(s - row.first)
-        root, b = sigma.sqrt(), row.relative_key(s - row.first).double().cpu()
-        refactored = refactor_draws(row.a.double().cpu() / root, b * root, chance.draws, chance.stream)
+        refactored = _refactored(row, s, sigma, chance)
         ambient = ambient_draws(sigma, chance.draws, chance.stream)
     own, total = sparsity(terms), float(terms.sum()) + rest
     counts = [(_count([terms], t, total), _count(refactored, t, total)) for t in (1.0, chance.tolerance)]
@@ -221,6 +197,26 @@ def _row(
         n_recon_tolerant_refactor=counts[1][1],
         source=source,
     )
+
+
+def rotated_terms(
+    run: Run, head: tuple[int, int], dest: int, src: int, *, draws: int = 20, seed: int = 0, basis: Basis = "linear"
+) -> Float[Tensor, "draw channel"]:
+    """The terms of one relative attention in refactored channels: other terms with the same sum, draw by draw."""
+    layer, index, d, s = check_place(run, head, dest, src)
+    chance = _Chance(draws, 1.0, torch.Generator().manual_seed(seed))
+    with exact_matmul():
+        row = score_row(run, layer, index, d, basis=basis)
+        return _refactored(row, s, _spectrum(run, row, (layer, index), basis), chance)
+
+
+def _spectrum(run: Run, row: Row, head: tuple[int, int], basis: Basis) -> Float[Tensor, "channel"]:
+    return omega(run.model, head[0], basis).sigma[head[1], : len(row.a)].double().cpu()
+
+
+def _refactored(row: Row, src: int, sigma: Float[Tensor, "channel"], chance: _Chance) -> Float[Tensor, "draw channel"]:
+    root, b = sigma.sqrt(), row.relative_key(src - row.first).double().cpu()
+    return refactor_draws(row.a.double().cpu() / root, b * root, chance.draws, chance.stream)
 
 
 def refactor_draws(

@@ -14,6 +14,8 @@ from keyhole.lab.emergence import Emergence
 from keyhole.lab.intervals import interval
 
 Over = Literal["places", "sources"]
+_Where = tuple[str, str, tuple[int, int]]  # source, role, head
+_Rows = dict[tuple[_Where, int], list[float]]  # of a place in a prompt, step by step
 MEASURES = (
     *("sparsity", "ambient", "refactor", "attention", "relative_attention"),
     *("n_recon", "n_recon_refactor", "n_recon_tolerant", "n_recon_tolerant_refactor"),
@@ -55,7 +57,7 @@ def curve(
     """
     if window < 1:
         raise KeyholeError(f"a window of {window} checkpoints averages nothing: give 1 (no smoothing) or more.")
-    units, dropped = _units(emerged, name, role, over)
+    units, dropped = _averaged(_rows(emerged, name, role), over)
     back, ahead = (window - 1) // 2, window // 2
     found = []
     for i in range(len(emerged.steps)):
@@ -74,39 +76,65 @@ def change(
     last: int = -1,
     over: Over = "places",
 ) -> Interval:
-    """By how much did a measure change between two checkpoints (by index), place by place?
+    """By how much did a measure change between two checkpoints (by index), place by place and prompt by prompt?
 
-    `against` another measure, such as a control: by how much more than that one did it change?
+    `against` another measure, such as a control: by how much more than that one did it change? What is not defined at
+    both checkpoints is left out, so that a change is never one of which heads or prompts there are.
     """
-    units, dropped = _units(emerged, name, role, over)
-    difference = units[:, last] - units[:, first]
+    rows = _rows(emerged, name, role)
     if against is not None:
-        other, _ = _units(emerged, against, role, over)
-        difference = difference - (other[:, last] - other[:, first])
-    return _interval(difference, dropped[first] + dropped[last])
+        rows = _less(rows, _rows(emerged, against, role))
+    moved = {key: [series[last] - series[first]] for key, series in rows.items()}
+    units, dropped = _averaged(moved, over)
+    return _interval(units[:, 0], dropped[0])
 
 
-def _units(emerged: Emergence, name: str, role: str | None, over: Over) -> tuple[Float[Tensor, "unit step"], list[int]]:
-    """The measure of every place or training at every step, NaN where no prompt has it, and how many rows had none."""
+def gap(
+    emerged: Emergence,
+    name: str,
+    against: str,
+    *,
+    role: str | None = None,
+    at: int = -1,
+    over: Over = "places",
+) -> Interval:
+    """By how much is a measure above another one, such as its control, at one checkpoint (by index)?"""
+    both = _less(_rows(emerged, name, role), _rows(emerged, against, role))
+    units, dropped = _averaged({key: [series[at]] for key, series in both.items()}, over)
+    return _interval(units[:, 0], dropped[0])
+
+
+def _rows(emerged: Emergence, name: str, role: str | None) -> _Rows:
+    """The measure of every place in every prompt at every step."""
     if name not in MEASURES:
         raise KeyholeError(f"there is no measure {name!r}: choose one of {', '.join(MEASURES)}.")
     if role is not None and role not in emerged.roles:
         raise KeyholeError(f"no head was measured as {role!r}: there are {', '.join(emerged.roles)}.")
-    steps, dropped = range(len(emerged.steps)), [0] * len(emerged.steps)
-    values: dict[tuple[str, str, tuple[int, int]], list[list[float]]] = {}
+    found: _Rows = {}
     for i, rows in enumerate(emerged.rows):
         for row in rows:
             if role in (None, row.role):
-                value = float(getattr(row, name))
-                dropped[i] += math.isnan(value)
-                key = (row.source, row.role, row.head)
-                values.setdefault(key, [[] for _ in steps])[i].append(value)
-    places = {key: [float(torch.tensor(v).nanmean()) for v in series] for key, series in values.items()}
+                key = (row.source, row.role, row.head), row.prompt
+                found.setdefault(key, [math.nan] * len(emerged.steps))[i] = float(getattr(row, name))
+    return found
+
+
+def _less(rows: _Rows, others: _Rows) -> _Rows:
+    return {key: [a - b for a, b in zip(series, others[key], strict=True)] for key, series in rows.items()}
+
+
+def _averaged(rows: _Rows, over: Over) -> tuple[Float[Tensor, "unit step"], list[int]]:
+    """Means of every place, or of every training over its places, and how many rows of each step had no value."""
+    places: dict[_Where, list[list[float]]] = {}
+    for (place, _), series in rows.items():
+        places.setdefault(place, []).append(series)
+    means = {place: torch.tensor(series, dtype=torch.float64).nanmean(0) for place, series in places.items()}
+    dropped = torch.tensor(list(rows.values()), dtype=torch.float64).isnan().sum(0).tolist()
     if over == "places":
-        return torch.tensor(list(places.values()), dtype=torch.float64), dropped
-    sources = dict.fromkeys(source for source, _, _ in places)
-    grouped = [torch.tensor([v for (s, _, _), v in places.items() if s == source]) for source in sources]
-    return torch.stack([group.double().nanmean(0) for group in grouped]), dropped
+        return torch.stack(list(means.values())), dropped
+    sources = dict.fromkeys(source for source, _, _ in means)
+    grouped = [torch.stack([mean for place, mean in means.items() if place[0] == source]) for source in sources]
+    return torch.stack([group.nanmean(0) for group in grouped]), dropped
 
 
 def _interval(values: Float[Tensor, "unit"], dropped: int) -> Interval:

@@ -1,20 +1,29 @@
-"""Which heads play which role? Found by where a model's heads look, or known from the literature."""
+"""Which heads play which role? Found by where a model's heads look.
 
-import gc
+A head plays a role if it looks from dest at src, and clearly more than at any other actor of the task: the 95 %
+interval of the difference over prompts lies above zero, for indirect objects in each order of the names by itself.
+Otherwise a head that looks at all names alike, or always at the first one, would pass for a name mover.
+"""
+
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.emergence import Place
-from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
+from keyhole.models.run import Run
 from keyhole.tasks.example import Example
+
+_ACTORS: dict[str, tuple[str, ...]] = {"ioi": ("IO", "S1", "S1+1", "S2"), "induction": ("A", "B")}
+_ORDERS = ("ABBA", "BABA")
 
 
 @dataclass(frozen=True)
@@ -25,12 +34,20 @@ class Role:
     dest: str
     src: str
     task: str = "ioi"
+    early: bool = False  # possible in the first layer: it needs nothing that another head has written
 
 
+IOI_ROLES: tuple[Role, ...] = (  # the paper's, all of them in indirect objects
+    Role("S-inhibition", "END", "S2"),
+    Role("name mover", "END", "IO"),
+    Role("induction", "S2", "S1+1"),
+    Role("duplicate token", "S2", "S1", early=True),
+    Role("previous token", "S1+1", "S1", early=True),
+)
 ROLES: tuple[Role, ...] = (
-    Role("previous token", "B", "A", "induction"),
+    Role("previous token", "B", "A", "induction", early=True),
     Role("induction", "END", "B", "induction"),
-    Role("duplicate token", "S2", "S1"),
+    Role("duplicate token", "S2", "S1", early=True),
     Role("induction in ioi", "S2", "S1+1"),
     Role("S-inhibition", "END", "S2"),
     Role("name mover", "END", "IO"),
@@ -45,6 +62,29 @@ class Played:
     attention: float  # mean over the prompts
 
 
+@dataclass(frozen=True)
+class Looks:
+    """How much attention every head gives to a role, prompt by prompt, and how much more than to others."""
+
+    role: Role
+    attention: Float[Tensor, "prompt layer head"]
+    orders: Mapping[str, int]  # how many prompts name the two people in each order
+    leads: Mapping[tuple[str, str], Float[Tensor, "_ layer head"]]  # in prompts of one order, over one other actor
+
+    @property
+    def mean(self) -> Float[Tensor, "layer head"]:
+        """Over the prompts."""
+        return self.attention.mean(0)
+
+    @property
+    def clear(self) -> Bool[Tensor, "layer head"]:
+        """Which heads look at src more than at every other actor, in every order, beyond doubt?"""
+        sure = torch.ones_like(self.attention[0], dtype=torch.bool)
+        for lead in self.leads.values():
+            sure &= _low(lead) > 0
+        return sure
+
+
 def find_roles(
     model: Model,
     prompts: Sequence[Example],
@@ -53,43 +93,114 @@ def find_roles(
     heads: int = 1,
     threshold: float = 0.3,
     required: bool = True,
+    clear: bool = True,
 ) -> list[Played]:
     """Which heads of a (finished) model play these roles? Up to `heads` a role, most attention first.
 
-    A head plays a role if its mean attention from dest to src is at least `threshold`. A role without any is refused,
-    or left out where `required` is False: small models often do a task without some of them.
+    A head plays a role if `plays` says so, and of several the one to which it gives most attention. A role without
+    any head is refused, or left out where `required` is False: small models often do a task without some of them.
+    `clear=False` asks for the attention alone, which shows no more than that heads look there.
     """
     if heads < 1:
         raise KeyholeError(f"{heads} heads a role were asked for: give one or more.")
+    ran = {task: _ran(model, prompts, task) for task in dict.fromkeys(role.task for role in roles)}
+    every = [_looks(model, ran[role.task], role) for role in roles]
+    fits = [_fits(looks, threshold, clear=clear) for looks in every]
+    given = torch.stack([torch.where(fit, looks.mean, -1.0) for fit, looks in zip(fits, every, strict=True)])
+    strongest = given.argmax(0)
     found: list[Played] = []
-    for role in roles:
-        looks = role_attention(model, prompts, role)
-        best = sorted(looks.flatten().tolist(), reverse=True)
-        if best[0] < threshold and required:
-            raise KeyholeError(
-                f"no head of {model.name} plays the role {role.name!r}: from {role.dest} to {role.src} the best one "
-                f"gives {best[0]:.2f} of its attention, less than {threshold}. Leave the role out or lower threshold."
-            )
-        for index in looks.flatten().argsort(descending=True, stable=True)[:heads].tolist():
-            row, head = divmod(index, looks.shape[1])
-            if float(looks[row, head]) >= threshold:
-                place = Place(role.name, (model.attention_layers[row], head), role.dest, role.src, role.task)
-                found.append(Played(place, float(looks[row, head])))
+    for number, (role, looks, fit) in enumerate(zip(roles, every, fits, strict=True)):
+        own = fit & (strongest == number)
+        if required and not own.any():
+            raise KeyholeError(_missing(model, looks, fit, threshold))
+        places = sorted(own.nonzero().tolist(), key=lambda at: -float(looks.mean[tuple(at)]))
+        for row, head in places[:heads]:
+            place = Place(role.name, (model.attention_layers[row], head), role.dest, role.src, role.task)
+            found.append(Played(place, float(looks.mean[row, head])))
     return found
+
+
+def plays(
+    model: Model, prompts: Sequence[Example], role: Role, *, threshold: float = 0.3
+) -> Bool[Tensor, "layer head"]:
+    """Which heads play this role, whatever else they do?
+
+    They give `threshold` of their attention or more, clearly more than to any other actor of the task in each order of
+    the names, and are not in the first layer if the role needs what other heads have written.
+    """
+    return _fits(_looks(model, _ran(model, prompts, role.task), role), threshold, clear=True)
 
 
 def role_attention(model: Model, prompts: Sequence[Example], role: Role) -> Float[Tensor, "layer head"]:
     """How much attention does each head give to a role, on average over the prompts of its task?"""
-    chosen = [example for example in prompts if example.task == role.task]
+    return _looks(model, _ran(model, prompts, role.task), role).mean
+
+
+def _ran(model: Model, prompts: Sequence[Example], task: str) -> list[tuple[Example, Run]]:
+    chosen = [example for example in prompts if example.task == task]
     if not chosen:
-        raise KeyholeError(f"the role {role.name!r} needs prompts of the task {role.task!r}: give some.")
-    heads, looks = range(model.dims.heads), []
-    for example, run in zip(chosen, model.run_many([example.text for example in chosen]), strict=True):
+        raise KeyholeError(f"a role needs prompts of the task {task!r}, but there are none: give some.")
+    return list(zip(chosen, model.run_many([example.text for example in chosen]), strict=True))
+
+
+def _looks(model: Model, ran: Sequence[tuple[Example, Run]], role: Role) -> Looks:
+    others = [actor for actor in _ACTORS.get(role.task, ()) if actor != role.src]
+    orders = Counter(_order(example) for example, _ in ran)
+    attention: list[Tensor] = []
+    leads: dict[tuple[str, str], list[Tensor]] = {}
+    for example, run in ran:
         dest, src = example.position(run, role.dest), example.position(run, role.src)
         with exact_matmul():
-            rows = [run.layer(layer).weights(heads, [dest])[:, 0, src] for layer in model.attention_layers]
-        looks.append(torch.stack(rows).double().cpu())
-    return torch.stack(looks).mean(0)
+            rows = [run.layer(layer).weights(range(model.dims.heads), [dest])[:, 0] for layer in model.attention_layers]
+        weights = torch.stack(rows).double().cpu()
+        attention.append(weights[..., src])
+        for other in others:
+            at = example.position(run, other)
+            if at < dest:  # what comes later cannot be looked at
+                leads.setdefault((_order(example), other), []).append(weights[..., src] - weights[..., at])
+    return Looks(role, torch.stack(attention), orders, {key: torch.stack(lead) for key, lead in leads.items()})
+
+
+def _order(example: Example) -> str:
+    order = example.template.partition("-")[0]
+    return order if order in _ORDERS else ""
+
+
+def _fits(looks: Looks, threshold: float, *, clear: bool) -> Bool[Tensor, "layer head"]:
+    fits = looks.mean >= threshold
+    if not looks.role.early:
+        fits[0] = False
+    if not clear:
+        return fits
+    counts = [looks.orders.get(order, 0) for order in (_ORDERS if looks.role.task == "ioi" else looks.orders)]
+    if min(counts) < 2:
+        raise KeyholeError(
+            f"whether a head plays the role {looks.role.name!r} shows in two prompts or more, of each order of names "
+            f"(ABBA, BABA) where there are two, but only {min(counts)} are given of one: give more prompts."
+        )
+    return fits & looks.clear
+
+
+def _low(values: Float[Tensor, "prompt layer head"]) -> Float[Tensor, "layer head"]:
+    """The lower end of the 95 % interval of the mean (Student's t) over prompts."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    return values.mean(0) - float(stdtrit(n - 1, 0.975)) * values.std(0) / math.sqrt(n)
+
+
+def _missing(model: Model, looks: Looks, fits: Bool[Tensor, "layer head"], threshold: float) -> str:
+    role, best = looks.role, float(looks.mean.max())
+    if fits.any():
+        why = "those that do play other roles more"
+    elif best >= threshold:
+        why = f"the best one gives {best:.2f} of its attention, but not clearly more than to others, or in layer 0"
+    else:
+        why = f"the best one gives {best:.2f} of its attention, less than {threshold}"
+    return (
+        f"no head of {model.name} plays the role {role.name!r}: from {role.dest} to {role.src} {why}. Leave the role "
+        "out or lower threshold."
+    )
 
 
 def bystanders(model: Model, played: Sequence[Played], *, seed: int = 0) -> list[Place]:
@@ -108,69 +219,3 @@ def bystanders(model: Model, played: Sequence[Played], *, seed: int = 0) -> list
         partner = rng.choice(idle)
         pairs[one.place.role, partner] = replace(one.place, head=partner)
     return list(pairs.values())
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A published study of a model with public checkpoints: prompt, places, and the steps that were kept."""
-
-    model: str  # its name on the hub
-    prompt: Example
-    places: tuple[Place, ...]
-    steps: tuple[int, ...]
-
-    def revision(self, step: int) -> str:
-        """What the hub calls the checkpoint of a step."""
-        return f"step{step}"
-
-
-def hub_checkpoints(
-    preset: Preset, steps: Sequence[int] | None = None, *, device: str | torch.device | None = None
-) -> Iterator[tuple[int, Model]]:
-    """The checkpoints of a preset, one at a time: each is freed before the next is loaded."""
-    steps = preset.steps if steps is None else steps
-    unknown = sorted(set(steps) - set(preset.steps))
-    if unknown:
-        raise KeyholeError(
-            f"{preset.model} has no checkpoint of step {unknown[0]}: choose from {preset.steps[0]}, "
-            f"{preset.steps[1]}, ..., {preset.steps[-1]}."
-        )
-    for step in steps:
-        yield step, _load(preset, step, device)
-        gc.collect()  # captured modules refer to each other, so that the last model would linger
-
-
-def _load(preset: Preset, step: int, device: str | torch.device | None) -> Model:
-    try:
-        return load(preset.model, revision=preset.revision(step), device=device)
-    except KeyholeError as error:
-        raise KeyholeError(
-            f"the checkpoint {preset.revision(step)} of {preset.model} cannot be had: {error} Fetch it where the hub "
-            f"can be reached (hf download {preset.model} --revision {preset.revision(step)}), or train a small model "
-            "with keyhole.lab.language."
-        ) from error
-
-
-def _pythia_prompt() -> Example:
-    text = "Then, Simon and Andrew were working at the restaurant. Simon decided to give a basketball to"
-    words = {"S1": "Simon", "S1+1": "and", "IO": "Andrew"}
-    roles = {role: (text.index(word), text.index(word) + len(word)) for role, word in words.items()}
-    roles |= {"S2": (text.rindex("Simon"), text.rindex("Simon") + 5), "END": (len(text) - 2, len(text))}
-    return Example("ioi", text, "Andrew", "Simon", ("Andrew",), roles, "BABA-1", " Andrew.")
-
-
-_TABLE_2: tuple[tuple[str, tuple[tuple[int, int], ...], str, str], ...] = (
-    ("previous token", ((2, 6),), "S1+1", "S1"),
-    ("induction", ((4, 11), (4, 6), (5, 0)), "S2", "S1+1"),
-    ("name mover", ((10, 7), (9, 4), (8, 2), (8, 10)), "END", "IO"),
-    ("S-inhibition", ((7, 9), (6, 6), (7, 2)), "END", "S2"),
-    ("copy suppression", ((8, 9),), "END", "S2"),
-)
-
-# Heads and token pairs of the paper's Table 2, from the circuit of Tigges et al. (2024).
-PYTHIA_160M = Preset(
-    model="EleutherAI/pythia-160m",
-    prompt=_pythia_prompt(),
-    places=tuple(Place(role, head, dest, src) for role, heads, dest, src in _TABLE_2 for head in heads),
-    steps=tuple(range(1000, 144_000, 1000)),
-)

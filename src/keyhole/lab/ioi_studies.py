@@ -1,27 +1,24 @@
 """How are published results on IOI prompts repeated on a model? Its heads by role, shared by many figures."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
+from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
-from keyhole.lab.emergence_roles import Role, find_roles
-from keyhole.lab.job import Job, load_model
+from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
+from keyhole.lab.job import Job, MissingModelError, load_model
 from keyhole.lab.outcome import Progress, Verdict
 from keyhole.lab.sparse import Head, SparseStudy, matched_text, sparse_study
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
+from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
 from keyhole.tasks import filler, ioi
 from keyhole.tasks.example import Example
 
-ROLES = (
-    Role("S-inhibition", "END", "S2"),
-    Role("name mover", "END", "IO"),
-    Role("induction", "S2", "S1+1"),
-    Role("duplicate token", "S2", "S1"),
-    Role("previous token", "S1+1", "S1"),
-)
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "S-inhibition": ((8, 6),),
     "name mover": ((9, 9), (10, 0), (9, 6)),
@@ -29,6 +26,10 @@ _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "previous token": ((4, 11),),
 }
 _ACTORS = ("IO", "S1", "S1+1", "S2", "END")
+_BIAS_ALONE = ("no writer pushes towards the target", "no more probability than its bias alone")  # the tracer's words
+_COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
+_SHOWN = 32  # prompts by which heads are given roles
+LEAST = 8  # prompts without which nothing is judged
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,36 @@ class Measured:
         return [head for head in found if len(self.ioi.of(head)) >= 2][:most]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Subject:
-    """A model with prompts and heads to trace; one object per job's settings, so that it can stand for them."""
+    """A model with prompts and heads to trace. Equal if made for the same settings, so that it can stand for them."""
 
-    model: Model
-    examples: tuple[Example, ...]
-    roles: dict[str, tuple[Head, ...]]
-    threshold: float  # a weight that fires
-    progress: Progress
+    asked: Asked  # of the job that is watching
+    model: Model = field(compare=False)
+    examples: tuple[Example, ...] = field(compare=False)
+    roles: dict[str, tuple[Head, ...]] = field(compare=False)
+    threshold: float = field(compare=False)  # a weight that fires
+    solved: int = field(compare=False)  # prompts in which IO is preferred to S
 
-    def role(self, name: str) -> tuple[Head, ...]:
-        """The heads of a role, which must be there."""
-        if name not in self.roles:
-            raise KeyholeError(f"no head of {self.model.name} is a {name}: choose a model that solves IOI prompts.")
-        return self.roles[name]
+    def progress(self, done: int, total: int) -> None:
+        """Tell who is watching now."""
+        self.asked.progress(done, total)
+
+    def role(self, name: str, least: int = 1) -> tuple[Head, ...]:
+        """The heads of a role, of which there must be so many."""
+        heads = self.roles.get(name, ())
+        if len(heads) >= least:
+            return heads
+        kind = name if name == "name mover" else f"{name} head"
+        many = f"no {kind}" if not heads else f"no {kind} but {listed(heads)}"
+        raise MissingModelError(
+            f"{_named(self.asked.model)} has {many}, and this figure is about {_COUNTS[least]}: no other head is "
+            "measured in its place."
+        )
+
+    def one(self, name: str, number: int) -> Head:
+        """A role's first, second or third head; none stands for two."""
+        return self.role(name, number + 1)[number]
 
 
 def is_gpt2(model: str | None) -> bool:
@@ -81,11 +97,15 @@ def is_gpt2(model: str | None) -> bool:
     return model is not None and model.rstrip("/").rpartition("/")[2].lower() in ("gpt2", "gpt2-small")
 
 
-def judged(job: Job, holds: Sequence[bool]) -> Verdict:
-    """Another model, with half of what was published of GPT-2, shows a part of it, no more; nor does it refute it."""
+def judged(job: Job, holds: Sequence[bool], *, first: bool = True) -> Verdict:
+    """Half of what was published is a part of it; without `first`, what the rest depends on, or any evidence, nothing.
+
+    Another model than GPT-2 shows a part of it, no more; nor does it refute it.
+    """
+    half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
     if is_gpt2(job.model):
-        return "reproduced" if all(holds) else "partly" if any(holds) else "not"
-    return "partly" if holds and 2 * sum(holds) >= len(holds) else "needs a model"
+        return "reproduced" if half and all(holds) else "partly" if half else "not"
+    return "partly" if half else "needs a model"
 
 
 def stood_in(job: Job) -> str:
@@ -94,6 +114,19 @@ def stood_in(job: Job) -> str:
         return ""
     whose = job.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
     return f"{whose} stood in for GPT-2 small."
+
+
+def listed(heads: Sequence[Head]) -> str:
+    """Heads as in the paper.
+
+    >>> listed([(9, 9), (10, 0)])
+    '9.9, 10.0'
+    """
+    return ", ".join(f"{layer}.{head}" for layer, head in heads)
+
+
+def _named(source: str | None) -> str:
+    return source or "the built-in organism"
 
 
 def single_tokens(model: Model, n: int, seed: int) -> tuple[Example, ...]:
@@ -109,14 +142,12 @@ def single_tokens(model: Model, n: int, seed: int) -> tuple[Example, ...]:
 
 
 def heads_by_role(source: str | None, model: Model, examples: Sequence[Example]) -> dict[str, tuple[Head, ...]]:
-    """The published heads of GPT-2; of any other model, those that look where the roles do."""
+    """The published heads of GPT-2; of any other model, those that clearly look where a role does: perhaps none."""
     if is_gpt2(source):
         return dict(_GPT2)
     found: dict[str, tuple[Head, ...]] = {}
-    for one in find_roles(model, examples[:32], ROLES, heads=3, threshold=0.2, required=False):
+    for one in find_roles(model, examples, IOI_ROLES, heads=3, threshold=0.2, required=False):
         found[one.place.role] = (*found.get(one.place.role, ()), one.place.head)
-    if not found:
-        raise KeyholeError(f"no head of {model.name} plays a role in IOI prompts: choose a model that solves them.")
     return found
 
 
@@ -137,17 +168,72 @@ def _measured(asked: Asked) -> Measured:
     two = sparse_study(
         model, others, name="unrelated text", draws=draws, progress=lambda d, t: asked.progress(t + d, 2 * t)
     )
-    return Measured(model, examples, heads_by_role(asked.model, model, examples), one, two)
+    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
+    return Measured(model, examples, roles, one, two)
 
 
 def subject(job: Job) -> Subject:
     """The model of a job with its prompts, loaded once for all figures."""
-    return _subject(Asked(job.model, job.device, job.quick, job.seed, job.progress))
+    asked = Asked(job.model, job.device, job.quick, job.seed, job.progress)
+    seen = replace(_subject(asked), asked=asked)
+    _require_solved(seen)
+    return seen
 
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
     model = load_model(asked.model, asked.device)
-    examples = single_tokens(model, 4 if asked.quick else 128, asked.seed)
+    examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
-    return Subject(model, examples, heads_by_role(asked.model, model, examples), threshold, asked.progress)
+    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
+    return Subject(asked, model, examples, roles, threshold, _solved(model, examples))
+
+
+def answer_ids(model: Model, example: Example) -> tuple[int, int]:
+    """IO and S, each as the token that would follow the prompt."""
+    length = len(encode(model, example.text, None).ids)
+    names = (example.answer, example.wrong)
+    right, wrong = (encode(model, f"{example.text} {name}", None).ids[length] for name in names)
+    return right, wrong
+
+
+def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
+    """The circuit behind an answer; None where that is the unembedding's bias alone, which no circuit is behind."""
+    try:
+        return run.trace(target, **options)
+    except KeyholeError as error:
+        if not any(said in str(error) for said in _BIAS_ALONE):
+            raise
+        return None
+
+
+def _solved(model: Model, examples: Sequence[Example]) -> int:
+    """In how many prompts is IO preferred to S?"""
+    solved = 0
+    for example in examples:
+        right, wrong = answer_ids(model, example)
+        logits = model.run(example.text).logits[-1]
+        solved += bool(logits[right] > logits[wrong])
+    return solved
+
+
+def _require_solved(seen: Subject) -> None:
+    """What makes a model prefer IO to S can be asked only of one that does: in more prompts than coins would show."""
+    source, of = seen.asked.model, len(seen.examples)
+    if lower_share(seen.solved, of) > 0.5:
+        return
+    said = f"{_named(source)} prefers IO to S in {seen.solved} of {of} IOI prompts, no more than by chance"
+    if is_gpt2(source):
+        raise KeyholeError(f"{said}: these are not the published weights, so that nothing is judged. Give those.")
+    raise MissingModelError(f"{said}: choose a model that solves them.")
+
+
+def lower_share(right: int, of: int) -> float:
+    """Wilson's lower 95 % bound of a share.
+
+    >>> round(lower_share(7, 8), 2)
+    0.53
+    """
+    z, share = 1.96, right / max(of, 1)
+    spread = z * math.sqrt(share * (1 - share) / max(of, 1) + (z / (2 * max(of, 1))) ** 2)
+    return (share + z * z / (2 * max(of, 1)) - spread) / (1 + z * z / max(of, 1))

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.outcome import Outcome, Progress
+from keyhole.models.device import require_device
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
+
+_LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
 
 
 def silent(done: int, total: int) -> None:
@@ -37,10 +40,28 @@ class MissingModelError(KeyholeError):
 
 
 def load_model(source: str | None, device: str | None = None, *, revision: str | None = None) -> "Model":
-    """The model of that name, or the organism; MissingModelError if it cannot be had."""
+    """The model of that name, or the organism; MissingModelError if its weights cannot be found or reached."""
     from keyhole.models.load import load
 
     try:
         return load(source, device=device, revision=revision)
     except KeyholeError as error:
-        raise MissingModelError(str(error)) from error
+        # the hub's refusals are OSErrors: unreachable, no such name, no permission; all else is a fault worth seeing
+        on_hub = source is not None and not Path(source).expanduser().exists()
+        if on_hub and isinstance(error.__cause__, OSError):
+            raise MissingModelError(str(error)) from error
+        raise
+
+
+def require_possible(model: str | None, device: str | None, seed: int) -> None:
+    """Refuses what no experiment could run with, before any has begun."""
+    if not 0 <= seed <= _LAST_SEED:
+        raise KeyholeError(f"there is no seed {seed}: choose one from 0 to {_LAST_SEED}.")
+    if model is not None and _is_path(model) and not Path(model).expanduser().exists():
+        raise KeyholeError(f"there is no model at {model}: give a folder, a .gguf file, or a name on the hub.")
+    if device is not None:
+        require_device(device)
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~", "/")) or model.endswith(".gguf") or len(Path(model).parts) > 2

@@ -5,9 +5,11 @@ its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the 
 """
 
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from keyhole import tasks
 from keyhole.errors import KeyholeError
+from keyhole.models.device import require_device
 from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.organism import folder
@@ -93,7 +96,7 @@ def snapshot_steps(steps: int, snapshots: int = 12, first: int = 50) -> tuple[in
         raise KeyholeError(f"{snapshots} snapshots of {steps} steps: ask for two or more, of at least one step.")
     first = min(first, steps)
     ratio = (steps / first) ** (1 / max(snapshots - 2, 1))
-    return tuple(sorted({0, steps, *(round(first * ratio**i) for i in range(snapshots - 1))}))
+    return tuple(sorted({0, steps, *(round(first * ratio**i) for i in range(snapshots - 2))}))
 
 
 def train_language(
@@ -110,8 +113,9 @@ def train_language(
     """
     settings = settings or LanguageSettings()
     stops = set(snapshot_steps(settings.steps) if at is None else at) | {settings.steps}
-    rows = corpus(settings).to(device)
-    hf = new_language_model(settings).to(device)
+    place = require_device(device)
+    rows = corpus(settings).to(place)
+    hf = new_language_model(settings).to(place)
     optimizer = _optimizer(hf, settings)
     snapshots, losses = [], []
     stream = _batches(rows, settings)
@@ -126,6 +130,26 @@ def train_language(
         if progress is not None:
             progress(step + 1, settings.steps)
     return Trained(settings, tuple(snapshots), tuple(losses))
+
+
+def save_trained(trained: Trained, path: Path) -> None:
+    """Keep a training in a file; a stop in between leaves no half-written one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = [(one.step, dict(one.state), dict(one.accuracy)) for one in trained.snapshots]
+    kept = {"settings": asdict(trained.settings), "snapshots": parts, "losses": list(trained.losses)}
+    torch.save(kept, path.with_suffix(".part"))
+    os.replace(path.with_suffix(".part"), path)
+
+
+def read_trained(settings: LanguageSettings, path: Path) -> Trained:
+    """The training of these settings that `save_trained` has kept."""
+    try:
+        stored = torch.load(path, weights_only=True)
+    except Exception as error:  # torch names no exception for a damaged file
+        raise KeyholeError(f"{path} is no training that was kept here: remove it to train again.") from error
+    if stored.get("settings", asdict(settings)) != asdict(settings):
+        raise KeyholeError(f"{path} was trained with other settings: remove it to train again, or ask for its own.")
+    return Trained(settings, tuple(Snapshot(*part) for part in stored["snapshots"]), tuple(stored["losses"]))
 
 
 def checkpoints(trained: Trained, *, device: str | torch.device = "cpu") -> Iterator[tuple[int, Model]]:

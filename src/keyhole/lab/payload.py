@@ -30,7 +30,7 @@ __all__ = [
     "train",
 ]
 
-_VALIDATION = (20, 512)  # batches of a fixed set, and their size
+VALIDATION = (20, 512)  # batches of a fixed set, and their size
 _TOGETHER = (
     *("d_head", "d", "context", "payloads", "lr", "weight_decay", "batch"),
     *("max_steps", "check_every", "patience", "min_gain"),
@@ -213,7 +213,7 @@ def _validate(
 ) -> tuple[Float[Tensor, "cell"], Float[Tensor, "cell"]]:
     """Loss and accuracy on each cell's fixed set, which its seed redraws every time instead of staying in memory."""
     streams = [generator(settings.seed, "validation") for settings in cells]
-    n, size = _VALIDATION
+    n, size = VALIDATION
     loss, right = torch.zeros(len(cells)), torch.zeros(len(cells))
     for _ in range(n):
         part, hits = _loss(weights, [draw(s, m, size, g) for s, m, g in zip(cells, maps, streams, strict=True)])

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
@@ -14,24 +15,29 @@ from keyhole.lab.outcome import Progress
 from keyhole.lab.payload import Payload, PayloadSettings, train
 from keyhole.lab.payload_task import draw_maps
 
+RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
 _TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more
 _NUMBERS = ("step", "trained", "loss", "accuracy")
 _WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 
 
 def trained_heads(cells: Sequence[PayloadSettings], folder: Path, progress: Progress) -> list[Payload]:
-    """The head of every cell, read from the folder or else trained and kept there."""
+    """The head of every cell, read from the folder or else trained and kept there.
+
+    A file that cannot be read, or that another recipe has made, is replaced.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in dict.fromkeys(cells) if not _path(folder, cell).is_file()]
-    chunks = _chunks(missing)
+    heads = {cell: _read(_path(folder, cell), cell) for cell in dict.fromkeys(cells)}
+    chunks = _chunks([cell for cell, head in heads.items() if head is None])
     for number, chunk in enumerate(chunks):
 
         def told(step: int, steps: int, number: int = number) -> None:
             progress(number * steps + step, len(chunks) * steps)
 
-        for head in train(chunk, progress=told):
-            _write(head, _path(folder, head.settings))
-    return [_read(_path(folder, cell), cell) for cell in cells]
+        for trained in train(chunk, progress=told):
+            _write(trained, _path(folder, trained.settings))
+            heads[trained.settings] = trained
+    return [head for cell in cells if (head := heads[cell]) is not None]
 
 
 def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:
@@ -56,11 +62,24 @@ def _path(folder: Path, cell: PayloadSettings) -> Path:
 
 def _write(head: Payload, path: Path) -> None:
     parts: dict[str, Any] = {name: getattr(head, name) for name in (*_NUMBERS, *_WEIGHTS)}
-    draft = path.with_suffix(".part")
-    torch.save(parts, draft)
-    os.replace(draft, path)  # a stop in between leaves no half-written head
+    draft = path.with_suffix(f".{secrets.token_hex(4)}.part")
+    try:
+        torch.save({**parts, "recipe": RECIPE}, draft)
+        os.replace(draft, path)  # a stop in between leaves no half-written head
+    finally:
+        draft.unlink(missing_ok=True)
 
 
-def _read(path: Path, cell: PayloadSettings) -> Payload:
-    # the maps follow from the cell's seed, so they need not be kept
-    return Payload(settings=cell, maps=draw_maps(cell), **torch.load(path, weights_only=True))
+def _read(path: Path, cell: PayloadSettings) -> Payload | None:
+    """The head of a file, or None if it has to be trained."""
+    if not path.is_file():
+        return None
+    try:
+        parts = torch.load(path, weights_only=True)
+        recipe = parts.pop("recipe", 1)  # the first recipe did not sign
+        # the maps follow from the cell's seed, so they need not be kept
+        head = Payload(settings=cell, maps=draw_maps(cell), **parts)
+        fits = head.W_Q.shape == head.W_K.shape == (cell.d_head, cell.d)
+    except Exception:  # a damaged file raises whatever its bytes happen to say
+        return None
+    return head if fits and recipe == RECIPE else None

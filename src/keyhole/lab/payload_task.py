@@ -19,6 +19,9 @@ from keyhole.errors import KeyholeError
 
 Latents = Literal["discrete", "gaussian"]
 _PURPOSES = ("maps", "init", "data", "validation", "sample", "contrast", "targets", "bases")
+_APART = 1 << 31  # further than any seed, where several streams of one purpose meet no other (generators keep 32 bits)
+_COUNTS = ("r1", "r2", "d_head", "d", "context", "payloads", "batch", "max_steps", "patience")
+_SIZES = ("noise", "lr", "weight_decay", "min_gain")
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,23 @@ class PayloadSettings:
     min_gain: float = 1e-4  # a smaller fall of the validation loss is no gain
 
     def __post_init__(self) -> None:
-        counts = ("r1", "r2", "d_head", "d", "context", "payloads", "batch", "max_steps", "patience")
-        for name in (*counts, "check_every"):
+        for name in (*_COUNTS, "seed", "check_every"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if name == "check_every" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise KeyholeError(f"{name} is {value!r}, but it counts something: give a whole number.")
+            if name != "seed" and value < 1:
                 raise KeyholeError(f"{name} is {value}, but a cell needs at least 1: give a positive {name}.")
         if self.latents not in ("discrete", "gaussian"):
             raise KeyholeError(f"there are no {self.latents!r} latents: choose 'discrete' or 'gaussian'.")
-        if self.noise < 0 or self.weight_decay < 0 or self.lr <= 0:
+        for name in _SIZES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise KeyholeError(f"{name} is {value!r}, which is no size: give a finite number.")
+        if min(self.noise, self.weight_decay, self.min_gain) < 0 or self.lr <= 0:
             raise KeyholeError(
-                "noise and weight_decay cannot be negative and lr must be positive: correct the settings."
+                "noise, weight_decay and min_gain cannot be negative and lr must be positive: correct the settings."
             )
 
     @classmethod
@@ -123,8 +133,12 @@ def ceiling(settings: PayloadSettings) -> float:
 
 
 def purpose_seed(seed: int, purpose: str) -> int:
-    """A seed of its own for every purpose, so that drawing more for one does not change the others."""
-    return seed * len(_PURPOSES) + _PURPOSES.index(purpose)
+    """A seed of its own for every purpose, so that drawing more for one does not change the others.
+
+    "bases" is followed by a few free ones: swaps draw random subspaces of several ranks.
+    """
+    own = seed * len(_PURPOSES) + _PURPOSES.index(purpose)
+    return own + _APART if purpose == "bases" else own
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:

@@ -2,54 +2,120 @@
 
 import base64
 import html
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.catalogue import CATALOGUE, PAPERS, Paper, Published
 from keyhole.lab.report_page import PAGE
-from keyhole.lab.results import STATES, Result, State
+from keyhole.lab.results import Result, State, write_at_once
 
-_SAID: dict[State, str] = {
+Label = State | Literal["contrary"]  # "needs a model", when another model was measured and does not show it
+_SAID: dict[Label, str] = {
     "reproduced": "reproduced",
     "partly": "partly",
     "not": "not reproduced",
+    "contrary": "not on a stand-in",
     "needs a model": "needs a model",
+    "quick": "quick trial",
     "later": "later",
     "failed": "failed",
     "schematic": "drawing",
 }
-_MANY: dict[State, str] = {**_SAID, "needs a model": "need a model", "schematic": "drawings"}
+_MANY: dict[Label, str] = {
+    **_SAID,
+    "needs a model": "need a model",
+    "quick": "quick trials without a verdict",
+    "schematic": "drawings",
+}
+_ONE: dict[Label, str] = {**_SAID, "quick": "quick trial without a verdict"}
 _KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
+_TERMS = (
+    "Reproduced: the published claim held here on the published model or toy. "
+    "Partly: another model showed the pattern, or a part of the claim held. "
+    "Not on a stand-in: another model was measured and does not show it; only the named model can decide. "
+    "Needs a model: nothing could be measured without it. "
+    "Quick trial: it ran, on too little for a verdict, and counts for nothing."
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A published item with the result that a report shows for it."""
+
+    one: Published
+    result: Result
+    others: tuple[Result, ...] = ()  # of other models, measured in full too
+
+    @property
+    def label(self) -> Label:
+        """What a reader may conclude."""
+        if self.result.state == "needs a model" and self.result.numbers:  # without any, there was nothing to measure
+            return "contrary"
+        return self.result.state
+
+    @property
+    def said(self) -> str:
+        """The label in a word or two."""
+        return _SAID[self.label]
+
+    @property
+    def remark(self) -> str:
+        """What the label leaves open."""
+        if self.label == "contrary":
+            return f"measured on another model, which does not show it; a verdict needs {self.one.needs}"
+        return "a trial of the machinery, no verdict" if self.label == "quick" else ""
+
+
+def items(results: Mapping[str, Result]) -> list[Item]:
+    """What to show of each item, in the catalogue's order: the published model's result before a stand-in's.
+
+    A slide shows what its figure shows. What an older version called otherwise is left out.
+    """
+    several: dict[str, list[Result]] = defaultdict(list)
+    for result in results.values():
+        several[result.id].append(result)
+    found = []
+    for id, one in CATALOGUE.items():
+        own = sorted(several.get(one.same_as or id) or several.get(id, []), key=_weight, reverse=True)
+        if own:
+            first, *rest = [replace(result, id=id) for result in own]
+            others = tuple(result for result in rest if result.finished and result.state != "quick")
+            found.append(Item(one, first, others))
+    return found
 
 
 def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What reproduces") -> str:
     """The page: every result with its claim, pictures inside; `folder` is where their paths begin."""
-    ordered = _ordered(results)
+    shown = items(results)
     shades = "".join(
         f".{_slug(s)} {{ color: var(--{_slug(s)}); }} .bar .{_slug(s)} {{ background: var(--{_slug(s)}); }}\n"
-        for s in STATES
+        for s in _SAID
     )
-    papers = [paper for paper in PAPERS if any(one.paper == paper for one, _ in ordered)]
+    papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
     return PAGE.format(
         title=html.escape(title),
-        summary=html.escape(_summary(results)),
+        summary=html.escape(_summary(shown)),
         shades=shades,
-        overview="".join(_overview(paper, ordered) for paper in papers),
-        buttons=_buttons(papers, results),
-        sections="".join(_section(paper, ordered, folder) for paper in papers),
-        footer=html.escape(_footer(results)),
+        overview="".join(_overview(paper, shown) for paper in papers),
+        buttons=_buttons(papers, shown),
+        sections="".join(_section(paper, shown, folder) for paper in papers),
+        footer=html.escape(_footer(shown)),
     )
 
 
 def to_markdown(results: Mapping[str, Result]) -> str:
     """The table: counts on top, then a line for every result."""
-    lines = ["# Reproduction", "", _summary(results), "", "| verdict | items |", "|---|---|"]
-    lines += [f"| {_SAID[state]} | {count} |" for state, count in _counts(results).items()]
+    shown = items(results)
+    lines = ["# Reproduction", "", _summary(shown), "", "| verdict | items |", "|---|---|"]
+    lines += [f"| {_ONE[label]} | {count} |" for label, count in _counts(shown).items()]
+    lines += ["", _footer(shown)]
     for paper, name in PAPERS.items():
-        own = [(one, result) for one, result in _ordered(results) if one.paper == paper]
+        own = [item for item in shown if item.one.paper == paper]
         if own:
             lines += [
                 "",
@@ -58,85 +124,102 @@ def to_markdown(results: Mapping[str, Result]) -> str:
                 "| id | published | measured here | verdict | command |",
                 "|---|---|---|---|---|",
             ]
-            lines += [_line(one, result) for one, result in own]
+            lines += [_line(item) for item in own]
     return "\n".join([*lines, ""])
 
 
 def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path | None = None) -> list[Path]:
     """Writes `report.html` beside the results and, if asked, the Markdown table; returns the files."""
+    require_writable(folder, markdown)
     written = [folder / "report.html"]
-    written[0].write_text(to_html(results, folder), encoding="utf-8")
+    write_at_once(written[0], to_html(results, folder))
     if markdown is not None:
-        if not markdown.parent.is_dir():
-            raise KeyholeError(f"cannot write {markdown}: there is no folder {str(markdown.parent)!r}; make it first.")
-        markdown.write_text(to_markdown(results), encoding="utf-8")
+        try:
+            markdown.write_text(to_markdown(results), encoding="utf-8")
+        except OSError as error:
+            raise KeyholeError(f"cannot write {markdown} ({error.strerror}): choose another file.") from error
         written.append(markdown)
     return written
 
 
-def _ordered(results: Mapping[str, Result]) -> list[tuple[Published, Result]]:
-    """In the catalogue's order; what an older version called otherwise is left out."""
-    return [(one, results[id]) for id, one in CATALOGUE.items() if id in results]
+def require_writable(folder: Path, markdown: Path | None = None) -> None:
+    """Refuses places that a report cannot take, so that this is known before the hours of measuring."""
+    if (folder / "report.html").is_dir():
+        raise KeyholeError(f"cannot write {folder / 'report.html'}: it is a folder; remove it or choose another one.")
+    if markdown is None:
+        return
+    if markdown.is_dir():
+        raise KeyholeError(f"cannot write {markdown}: it is a folder; name a file, such as {markdown / 'table.md'}.")
+    if not markdown.parent.is_dir():
+        raise KeyholeError(f"cannot write {markdown}: there is no folder {str(markdown.parent)!r}; make it first.")
 
 
-def _counts(results: Mapping[str, Result]) -> dict[State, int]:
-    counted = Counter(result.state for result in results.values())
-    return {state: counted[state] for state in STATES if counted[state]}
-
-
-def _summary(results: Mapping[str, Result]) -> str:
-    counts = ", ".join(f"{n} {(_SAID if n == 1 else _MANY)[state]}" for state, n in _counts(results).items())
-    return f"{len(results)} of {len(CATALOGUE)} published figures, tables and theorems: {counts}."
-
-
-def _footer(results: Mapping[str, Result]) -> str:
-    quick = any(result.settings.get("quick") for result in results.values())
-    minutes = sum(result.seconds for result in results.values()) / 60
-    text = (
-        f"{minutes:.1f} minutes of measuring. Reproduced: the published claim held here on the published model or toy. "
+def _weight(result: Result) -> tuple[bool, ...]:
+    """What a full measurement says counts most, and of these what the published model says."""
+    quick = bool(result.settings.get("quick"))
+    return (
+        result.finished and not quick,
+        result.state == "failed" and not quick,
+        result.finished,
+        result.state in ("reproduced", "not"),  # said of no stand-in
+        bool(result.settings.get("model")),
     )
-    text += "Partly: another model showed the pattern, or a part of the claim held."
-    return text + (" Some runs were quick ones, too small for a claim." if quick else "")
 
 
-def _slug(state: State) -> str:
-    return state.replace(" ", "-")
+def _counts(shown: Sequence[Item]) -> dict[Label, int]:
+    counted = Counter(item.label for item in shown)
+    return {label: counted[label] for label in _SAID if counted[label]}
 
 
-def _overview(paper: Paper, ordered: list[tuple[Published, Result]]) -> str:
+def _summary(shown: Sequence[Item]) -> str:
+    counts = ", ".join(f"{n} {(_ONE if n == 1 else _MANY)[label]}" for label, n in _counts(shown).items())
+    return f"{len(shown)} of {len(CATALOGUE)} published figures, tables and theorems: {counts}."
+
+
+def _footer(shown: Sequence[Item]) -> str:
+    runs = {item.one.same_as or item.one.id: (item.result, *item.others) for item in shown}  # a slide took no time
+    minutes = sum(result.seconds for own in runs.values() for result in own) / 60
+    return f"{minutes:.1f} minutes, without the training of heads and models that earlier runs had left. {_TERMS}"
+
+
+def _slug(label: Label) -> str:
+    return label.replace(" ", "-")
+
+
+def _overview(paper: Paper, shown: Sequence[Item]) -> str:
     """A bar of verdicts per paper."""
-    own = Counter(result.state for one, result in ordered if one.paper == paper)
+    own = _counts([item for item in shown if item.one.paper == paper])
     bars = "".join(
-        f'<i class="{_slug(state)}" style="flex:{own[state]}" title="{own[state]} {_SAID[state]}"></i>'
-        for state in STATES
-        if own[state]
+        f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {_SAID[label]}"></i>'
+        for label, count in own.items()
     )
-    told = ", ".join(f"{own[state]} {_SAID[state]}" for state in STATES if own[state])
-    label = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(own.values())}</span></span>'
+    told = ", ".join(f"{count} {_SAID[label]}" for label, count in own.items())
+    name = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(own.values())}</span></span>'
     drawn = f'<span class="bar" role="img" aria-label="{told}">{bars}</span>'
-    return f'{label}{drawn}<span class="faint">{own["reproduced"]} reproduced</span>'
+    return f'{name}{drawn}<span class="faint">{own.get("reproduced", 0)} reproduced</span>'
 
 
-def _buttons(papers: list[Paper], results: Mapping[str, Result]) -> str:
+def _buttons(papers: list[Paper], shown: Sequence[Item]) -> str:
     def button(kind: str, value: str, text: str) -> str:
         pressed = "true" if value == "" else "false"
         return f'<button data-kind="{kind}" data-value="{value}" aria-pressed="{pressed}">{text}</button>'
 
     chosen = [button("paper", "", "All papers"), *(button("paper", paper, _SHORT[paper]) for paper in papers)]
-    states = [button("state", state, f"{_SAID[state]} {count}") for state, count in _counts(results).items()]
-    return "".join([*chosen, '<span class="gap"></span>', button("state", "", "All verdicts"), *states])
+    labels = [button("state", label, f"{_SAID[label]} {count}") for label, count in _counts(shown).items()]
+    return "".join([*chosen, '<span class="gap"></span>', button("state", "", "All verdicts"), *labels])
 
 
-def _section(paper: Paper, ordered: list[tuple[Published, Result]], folder: Path) -> str:
-    rows = "".join(_row(one, result, folder) for one, result in ordered if one.paper == paper)
+def _section(paper: Paper, shown: Sequence[Item], folder: Path) -> str:
+    rows = "".join(_row(item, folder) for item in shown if item.one.paper == paper)
     head = '<th class="where">item</th><th>published</th><th>measured here</th><th class="verdict">verdict</th>'
     table = f"<table><thead><tr>{head}</tr></thead>{rows}</table>"
     return f'<section data-paper="{paper}"><h2>{html.escape(PAPERS[paper])}</h2>{table}</section>'
 
 
-def _row(one: Published, result: Result, folder: Path) -> str:
-    say = html.escape
-    note = f'<p class="note">{say(result.note)}</p>' if result.note else ""
+def _row(item: Item, folder: Path) -> str:
+    say, one, result = html.escape, item.one, item.result
+    notes = [text for text in (result.note, *_others(item)) if text]
+    note = "".join(f'<p class="note">{say(text)}</p>' for text in notes)
     command = "" if one.schematic else f"<code>{say(one.command)}</code>"
     measured = "".join(f"<p>{say(line)}</p>" for line in result.measured.splitlines())
     link = f'<a class="id" id="{one.id}" href="#{one.id}">{one.id}</a>'
@@ -144,20 +227,29 @@ def _row(one: Published, result: Result, folder: Path) -> str:
         f'<td class="where">{link}<small>{say(one.figure)}</small></td>'
         f"<td><b>{say(one.title)}</b>{say(one.claim)}<br>{command}</td>"
         f"<td>{measured}{note}</td>"
-        f'<td class="verdict"><span class="chip {_slug(result.state)}">{_SAID[result.state]}</span>{_how(result)}</td>'
+        f'<td class="verdict"><span class="chip {_slug(item.label)}">{item.said}</span>{_how(item)}</td>'
     )
     pictures = "".join(_picture(folder / path, f"{one.id}: {one.title}") for path in result.figures)
     shown = f'<tr class="pictures"><td colspan="4"><div>{pictures}</div></td></tr>' if pictures else ""
-    return f'<tbody data-state="{result.state}"><tr>{cells}</tr>{shown}</tbody>'
+    return f'<tbody data-state="{item.label}"><tr>{cells}</tr>{shown}</tbody>'
 
 
-def _how(result: Result) -> str:
+def _others(item: Item) -> list[str]:
+    """What other models said about the same item."""
+    return [
+        f"With {other.settings.get('model') or 'the stand-in'}: {Item(item.one, other).said}. {other.measured}"
+        for other in item.others
+    ]
+
+
+def _how(item: Item) -> str:
+    result = item.result
     parts = [str(result.settings["model"])] if result.settings.get("model") else []
-    if result.settings.get("quick") and result.seconds:
-        parts.append("quick run")
+    if result.settings.get("seed"):
+        parts.append(f"seed {result.settings['seed']}")
     if result.seconds:
         parts.append(f"{result.seconds:.0f} s")
-    return f"<small>{html.escape(', '.join(parts))}</small>" if parts else ""
+    return "".join(f"<small>{html.escape(text)}</small>" for text in (item.remark, ", ".join(parts)) if text)
 
 
 def _picture(path: Path, text: str) -> str:
@@ -168,9 +260,11 @@ def _picture(path: Path, text: str) -> str:
     return f'<img tabindex="0" loading="lazy" alt="{html.escape(text)}" src="{source}">'
 
 
-def _line(one: Published, result: Result) -> str:
-    measured = " ".join(part for part in (result.measured, result.note) if part)
+def _line(item: Item) -> str:
+    one, result = item.one, item.result
+    measured = " ".join(part for part in (result.measured, result.note, *_others(item)) if part)
     place = f"{one.figure}: {one.title}. {one.claim}"
     command = "" if one.schematic else f"`{one.command}`"
-    cells = (one.id, place, measured, _SAID[result.state], command)
+    verdict = f"{item.said}: {item.remark}" if item.remark else item.said
+    cells = (one.id, place, measured, verdict, command)
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"

@@ -1,23 +1,32 @@
 """Do published results hold? Runs experiments one after another, keeps what is done, and goes on after a failure."""
 
+import hashlib
 import importlib
 import pkgutil
+import re
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
 
 from keyhole.contrast.study import Stage, quiet
 from keyhole.errors import KeyholeError
+from keyhole.folders import require_folder
 from keyhole.lab import experiments as _folder
 from keyhole.lab.catalogue import CATALOGUE, Paper, Published
-from keyhole.lab.job import Experiment, Job, MissingModelError, load_model
+from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.results import Result, read_results, write_results
+from keyhole.lab.results import Result, as_stored, keep_result, key_of, locked, read_results
 
 __all__ = ["Experiment", "Job", "MissingModelError", "Result", "experiments", "load_model", "reproduce", "resolve"]
 
-_Settings = dict[str, str | bool | int | None]
+QUICK = "Quick: a trial of the machinery, no verdict."
+_Settings = dict[str, Any]
 
 
 def experiments() -> dict[str, Experiment]:
@@ -29,24 +38,30 @@ def experiments() -> dict[str, Experiment]:
         for id, run in runs.items():
             if id not in CATALOGUE:
                 raise KeyholeError(f"{module}.RUNS has {id}, which is no published item: add it to the catalogue.")
+            if CATALOGUE[id].same_as:
+                raise KeyholeError(f"{module}.RUNS has {id}, which repeats {CATALOGUE[id].same_as}: take it out.")
             if id in found:
                 raise KeyholeError(f"{owner[id]}.RUNS and {module}.RUNS both have {id}: take it out of one of them.")
             found[id], owner[id] = run, module
     return found
 
 
-def resolve(ids: Sequence[str], paper: Paper | None = None) -> list[str]:
+def resolve(ids: Sequence[str] | str, paper: Paper | None = None) -> list[str]:
     """The ids meant, in the catalogue's order: "all", or each by name; of one paper only, if asked."""
+    ids = [ids] if isinstance(ids, str) else ids
     unknown = [id for id in ids if id not in CATALOGUE and id != "all"]
     if unknown:
         raise KeyholeError(_unknown(unknown[0]))
     wanted = set(CATALOGUE) if "all" in ids else set(ids)
-    return [id for id, one in CATALOGUE.items() if id in wanted and paper in (None, one.paper)]
+    found = [id for id, one in CATALOGUE.items() if id in wanted and paper in (None, one.paper)]
+    if wanted and not found:
+        raise KeyholeError(f"none of {', '.join(ids)} is of {paper!r}: leave the paper out, or name its own items.")
+    return found
 
 
 def reproduce(
-    ids: Sequence[str],
-    out: Path,
+    ids: Sequence[str] | str,
+    out: Path | str,
     *,
     paper: Paper | None = None,
     model: str | None = None,
@@ -57,45 +72,71 @@ def reproduce(
     stage: Stage = quiet,
     runs: Mapping[str, Experiment] | None = None,
 ) -> dict[str, Result]:
-    """Measure these items and write `out/results.json` after each one; returns theirs.
+    """Measure these items and write `out/results.json` after each one; returns how they came out, by id.
 
-    What was finished with the same settings is not run again unless `fresh`. An experiment that fails is recorded with
-    its message and the others go on. `runs` replaces the experiments found.
+    What was finished with the same settings is not run again unless `fresh`, which also trains again. An experiment
+    that fails is recorded with its message and the others go on; a finished result is never replaced by less. A slide
+    that repeats a figure takes the figure's result. `runs` replaces the experiments found.
     """
-    chosen = resolve(ids, paper)
+    chosen, out = resolve(ids, paper), Path(out)
+    require_possible(model, device, seed)
     runs = experiments() if runs is None else runs
-    out.mkdir(parents=True, exist_ok=True)
-    results = read_results(out)
-    for id in chosen:
-        one = CATALOGUE[id]
-        settings = _settings(one, model=model, quick=quick, seed=seed)
-        known = None if fresh else _known(one, results, settings)
-        if known is None:
-            with stage(f"{id}  {one.title}") as progress:
-                job = Job(out / id, model, quick, device, seed, progress)
-                known = _run(one, runs.get(id) or runs.get(one.same_as or ""), job, settings)
-        results[id] = known
-        write_results(results, out)
-    return {id: results[id] for id in chosen}
+    _open(out)
+    done: dict[str, Result] = {}
+    with _workshop(out, fresh) as workshop:
+        for one in dict.fromkeys(CATALOGUE[CATALOGUE[id].same_as or id] for id in chosen):
+            settings = _settings(one, model=model, quick=quick, seed=seed)
+            known = None if fresh else _known(one, out, settings)
+            if known is None:
+                with stage(f"{one.id}  {one.title}") as progress:
+                    job = Job(workshop, settings["model"], quick, device, seed, progress)
+                    known = _kept(_run(one, runs.get(one.id), job, settings, out), out)
+            done[one.id] = known
+    return {id: replace(done[CATALOGUE[id].same_as or id], id=id) for id in chosen}
+
+
+def _open(out: Path) -> None:
+    """The folder, with results that can be read and written."""
+    with locked(require_folder(out)):
+        read_results(out)
+
+
+@contextmanager
+def _workshop(out: Path, fresh: bool) -> Iterator[Path]:
+    """Where experiments work, and find what others have trained: `out`, or a new folder that ends up in it."""
+    if not fresh:
+        yield out
+        return
+    new = Path(mkdtemp(prefix=".fresh-", dir=out))
+    try:
+        yield new
+    finally:
+        _move(new, out)  # what was trained takes the place of older files, also after a stop
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _settings(one: Published, *, model: str | None, quick: bool, seed: int) -> _Settings:
-    """What a result depends on; toys do not depend on --model."""
+    """What a result depends on; toys do not depend on --model, and what is not run not on --quick."""
     from keyhole import __version__
 
-    return {"model": model if one.needs else None, "quick": quick, "seed": seed, "keyhole": __version__}
+    runs = not (one.schematic or one.later)
+    return {"model": model if one.needs else None, "quick": quick and runs, "seed": seed, "keyhole": __version__}
 
 
-def _known(one: Published, results: Mapping[str, Result], settings: _Settings) -> Result | None:
-    """A finished result with these settings: its own, or that of the figure which a slide repeats."""
-    for id in (one.id, one.same_as):
-        known = results.get(id or "")
-        if known is not None and known.finished and dict(known.settings) == settings:
-            return Result(**{**vars(known), "id": one.id})
-    return None
+def _known(one: Published, out: Path, settings: _Settings) -> Result | None:
+    """A finished result with these settings."""
+    known = read_results(out).get(key_of(one.id, settings))
+    return known if known is not None and known.finished and dict(known.settings) == settings else None
 
 
-def _run(one: Published, run: Experiment | None, job: Job, settings: _Settings) -> Result:
+def _kept(result: Result, out: Path) -> Result:
+    if keep_result(result, out) is result:
+        return result
+    return replace(result, note=f"{result.note} The finished result from before is kept.")
+
+
+def _run(one: Published, run: Experiment | None, job: Job, settings: _Settings, out: Path) -> Result:
+    """The item's result; `job.folder` is the workshop, in which it gets a folder of its own."""
     if one.schematic:
         return Result(one.id, "schematic", note="A drawing: there is nothing to measure.", settings=settings)
     if one.later is not None:
@@ -106,32 +147,60 @@ def _run(one: Published, run: Experiment | None, job: Job, settings: _Settings) 
     if run is None:
         note = f"`{one.command}` will run it once its experiment is built in."
         return Result(one.id, "later", note=note, settings=settings)
-    job.folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     try:
-        outcome = run(job)
+        # a draft, so that a run which fails does not spoil the pictures of one which did not
+        with TemporaryDirectory(
+            prefix=f"{one.id}.", suffix=".part", dir=job.folder, ignore_cleanup_errors=True
+        ) as draft:
+            own = replace(job, folder=Path(draft).resolve())
+            outcome = run(own)
+            return _result(one, outcome, own, settings, out=out, seconds=time.perf_counter() - start)
     except MissingModelError as error:
         note = f"Needs {one.needs}: {error} Where the hub is reachable: `{one.command}`."
         return Result(one.id, "needs a model", note=note, settings=settings)
     except Exception as error:  # one broken experiment must not take the others' hours with it
         said = str(error) if isinstance(error, KeyholeError) else f"{type(error).__name__}: {error}"
         return Result(one.id, "failed", note=said, settings=settings, seconds=time.perf_counter() - start)
-    return _result(one, outcome, job, settings, time.perf_counter() - start)
 
 
-def _result(one: Published, outcome: Outcome, job: Job, settings: _Settings, seconds: float) -> Result:
-    root = job.folder.parent.resolve()
-    figures = tuple(path.resolve().relative_to(root).as_posix() for path in outcome.figures)
-    return Result(
-        id=one.id,
-        state=outcome.verdict,
-        measured=outcome.measured,
-        numbers=outcome.numbers,
-        figures=figures,
-        note=f"Quick run, too small for a claim. {outcome.note}" if job.quick else outcome.note,
-        settings=settings,
-        seconds=seconds,
+def _result(one: Published, outcome: Outcome, job: Job, settings: _Settings, *, out: Path, seconds: float) -> Result:
+    """What will be kept; its pictures move from the draft to their place."""
+    place = _place(one.id, settings)
+    inside = [path.resolve() for path in outcome.figures]
+    if any(not path.is_relative_to(job.folder) for path in inside):
+        raise KeyholeError(f"the experiment {one.id} drew outside its folder: its figures must go into job.folder.")
+    result = as_stored(
+        Result(
+            id=one.id,
+            state="quick" if job.quick and outcome.measured else outcome.verdict,
+            measured=outcome.measured,
+            numbers=outcome.numbers,
+            figures=tuple((Path(place) / path.relative_to(job.folder)).as_posix() for path in inside),
+            note=f"{QUICK} {outcome.note}".strip() if job.quick else outcome.note,
+            settings=settings,
+            seconds=seconds,
+        )
     )
+    _move(job.folder, out / place)
+    return result
+
+
+def _place(id: str, settings: _Settings) -> str:
+    """The folder of the pictures: models do not draw over each other's."""
+    model, quick = settings["model"], "-quick" if settings["quick"] else ""
+    if model is None:
+        return f"{id}{quick}"
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", str(model).rstrip("/").rpartition("/")[2])[:40]
+    return f"{id}-{name}-{hashlib.sha256(str(model).encode()).hexdigest()[:6]}{quick}"
+
+
+def _move(source: Path, target: Path) -> None:
+    """Every file to the same place under the target, over an older one."""
+    for path in [path for path in source.rglob("*") if path.is_file()]:
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, place)
 
 
 def _unknown(id: str) -> str:

@@ -9,10 +9,9 @@ import torch
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
 from keyhole.lab.intervals import interval
-from keyhole.lab.ioi_studies import Subject, subject
+from keyhole.lab.ioi_studies import LEAST, Subject, answer_ids, subject
 from keyhole.lab.job import Job
 from keyhole.lab.sparse import Head
-from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example
 from keyhole.tracing.candidates import Keys
@@ -20,6 +19,7 @@ from keyhole.tracing.firing import SideName
 from keyhole.tracing.parts import Part
 from keyhole.tracing.writers import Writer
 
+Interval = tuple[float, float, float]  # a mean (or another number), and where it lies with 95 %
 _PROMPTS = 48
 _KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
 
@@ -44,10 +44,9 @@ class Effect:
 
 
 def effects(job: Job, role: str, number: int = 0) -> tuple[tuple[Effect, ...], Head]:
-    """All signals into the firings of one head, changed one by one; measured once for all figures."""
+    """All signals into the firings of a role's first, second or third head, changed one by one; measured once."""
     seen = subject(job)
-    heads = seen.role(role)
-    head = heads[min(number, len(heads) - 1)]
+    head = seen.one(role, number)
     return _effects(seen, head, "IO" if role == "name mover" else "S2"), head
 
 
@@ -78,9 +77,9 @@ def _part(writer: Writer, channels: tuple[int, ...]) -> Part:
 
 
 def _metric(example: Example, run: Run) -> Metric:
-    """Logit of IO against that of S, each as the token that would follow the prompt."""
-    ids = [encode(run.model, f"{example.text} {name}", None).ids[len(run)] for name in (example.answer, example.wrong)]
-    return Metric(len(run) - 1, (ids[0],), (ids[1],))
+    """Logit of IO against that of S."""
+    right, wrong = answer_ids(run.model, example)
+    return Metric(len(run) - 1, (right,), (wrong,))
 
 
 def _changed(
@@ -114,7 +113,17 @@ def _changed(
     return found
 
 
-def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> tuple[float, float, float]:
+def prompts_of(own: Sequence[Effect]) -> int:
+    """In how many prompts was something changed?"""
+    return len({one.prompt for one in own})
+
+
+def enough(own: Sequence[Effect]) -> bool:
+    """Are these prompts enough to judge from?"""
+    return prompts_of(own) >= LEAST
+
+
+def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> Interval:
     """Prompts are the independent observations: their means, then the interval over them."""
     each: dict[int, list[float]] = {}
     for one in own:
@@ -122,13 +131,36 @@ def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> tuple[
     return interval([sum(values) / len(values) for values in each.values()]) if each else (float("nan"),) * 3
 
 
-def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's; 0 where there is nothing to rank.
+def rank_correlation(
+    own: Sequence[Effect], a: Callable[[Effect], float], b: Callable[[Effect], float], draws: int = 200
+) -> Interval:
+    """Spearman's over all signals, with its 95 % interval over prompts, drawn again with all of their signals.
 
-    >>> rank_correlation([1.0, 2.0, 3.0], [1.0, 4.0, 9.0])
+    0 where there is nothing to rank.
+    """
+    each: dict[int, list[tuple[float, float]]] = {}
+    for one in own:
+        each.setdefault(one.prompt, []).append((a(one), b(one)))
+    groups, generator = list(each.values()), torch.Generator().manual_seed(0)
+    whole = spearman([pair for group in groups for pair in group])
+    found = []
+    for _ in range(draws if len(groups) > 1 else 0):
+        drawn = torch.randint(len(groups), (len(groups),), generator=generator).tolist()
+        found.append(spearman([pair for i in drawn for pair in groups[i]]))
+    if not found:
+        return whole, float("nan"), float("nan")
+    low, high = torch.tensor(found, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
+    return whole, low, high
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+    """The correlation of ranks; 0 where there is nothing to rank.
+
+    >>> spearman([(1.0, 1.0), (2.0, 4.0), (3.0, 9.0)])
     1.0
     """
-    if len(a) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
+    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(pairs) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
         return 0.0
     from scipy.stats import spearmanr
 

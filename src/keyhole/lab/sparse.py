@@ -96,10 +96,14 @@ class SparseStudy:
                 return table
         raise KeyholeError(f"head {head[0]}.{head[1]} is not in this study: it measured {len(self.heads)} others.")
 
-    def firing_heads(self, least: int = 10) -> tuple[Head, ...]:
-        """Heads with at least this many firing pairs, most first."""
-        counts = {(table.layer, table.head): len(table) for table in self.tables if table.firing}
-        return tuple(head for head in sorted(counts, key=lambda h: -counts[h]) if counts[head] >= least)
+    def firing_heads(self, least: int = 5) -> tuple[Head, ...]:
+        """Heads that fire in at least this many prompts, those with most firing pairs first.
+
+        Pairs of one prompt are no independent observations, so that many of them make no head measurable.
+        """
+        firing = {(table.layer, table.head): table for table in self.tables if table.firing}
+        enough = [head for head, table in firing.items() if len(set(table.pairs[:, 0].tolist())) >= least]
+        return tuple(sorted(enough, key=lambda head: -len(firing[head])))
 
 
 def sparse_study(

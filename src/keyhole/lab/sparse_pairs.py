@@ -1,7 +1,8 @@
 """Which pairs of tokens does a head fire on, and what are they in its channels? All heads of a layer at once.
 
-Firing is the 2024 paper's: weight >= threshold, score >= 0, source not the first token. The pairs, terms and counts
-are those of `qk.channels` and `qk.slices`, computed together so that one pass over many prompts serves every head.
+Firing is the 2024 paper's: weight >= threshold, score >= 0, source not the first token. Quiet pairs, below the
+threshold, leave that source out too, lest the two differ by the sink alone. Terms and counts are those of `qk.channels`
+and `qk.slices`, computed together so that one pass over many prompts serves every head.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,13 +65,14 @@ def layer_coordinates(
     """
     record, n, heads = run.layer(layer), len(run), list(generators)
     visible = visible_mask(record.first, torch.arange(n, device=record.first.device), n)
+    beyond = visible.clone()
+    beyond[:, 0] = False
     weights, scores = record.weights(heads, range(n)), record.scores(heads, range(n))
     split = _in_channels(run, layer, rule.relative), _in_channels(run, layer, rule.slices)
     found = {}
     for i, (head, generator) in enumerate(generators.items()):
-        fires = (weights[i] >= rule.threshold) & (scores[i] >= 0) & visible
-        fires[:, 0] = False
-        others = (visible & (weights[i] < rule.threshold)).nonzero()
+        fires = (weights[i] >= rule.threshold) & (scores[i] >= 0) & beyond
+        others = (beyond & (weights[i] < rule.threshold)).nonzero()
         # one call of the generator, as in `slice_use`, so that both draw the same pairs
         drawn = torch.randint(max(1, len(others)), (rule.quiet,), generator=generator)[: rule.quiet * len(others)]
         firing, quiet = (

@@ -24,7 +24,7 @@ class Spread:
 
     count: int
     mean: float
-    low: float  # 95 % interval of the mean, bootstrap over prompts
+    low: float  # 95 % interval of the mean, bootstrap over prompts; NaN where there is one prompt
     high: float
     quantiles: tuple[float, ...]  # at QUANTILES
 
@@ -62,7 +62,8 @@ class Agreement:
     firing: float  # both fire
     quiet: float  # neither does
     between: float  # one fires
-    chance: float  # both fire, but the slices of each are reshuffled
+    chance: float  # both fire, but the slices of one are reshuffled
+    chance_quiet: float  # neither does, but the slices of one are reshuffled
 
 
 def spread(values: Float[Tensor, "pair"], prompts: Int[Tensor, "pair"], *, seed: int = 0) -> Spread:
@@ -80,9 +81,11 @@ def spread(values: Float[Tensor, "pair"], prompts: Int[Tensor, "pair"], *, seed:
     sums = torch.zeros(size, dtype=torch.float64).index_add(0, prompts, values)
     counts = prompts.bincount(minlength=size)
     sums, counts = sums[counts > 0], counts[counts > 0]
-    drawn = torch.randint(len(sums), (_DRAWS, len(sums)), generator=torch.Generator().manual_seed(seed))
-    means = sums[drawn].sum(-1) / counts[drawn].sum(-1)
-    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low = high = nan  # one prompt, drawn again and again, would look certain
+    if len(sums) > 1:
+        drawn = torch.randint(len(sums), (_DRAWS, len(sums)), generator=torch.Generator().manual_seed(seed))
+        means = sums[drawn].sum(-1) / counts[drawn].sum(-1)
+        low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     # the data point nearest from below: counts stay whole numbers
     at = values.sort().values[[int(q * (len(values) - 1)) for q in QUANTILES]]
     return Spread(len(values), float(values.mean()), low, high, tuple(at.tolist()))
@@ -117,8 +120,8 @@ def summarise(tables: HeadPairs | Sequence[HeadPairs], name: str = "") -> Summar
     )
 
 
-def summaries(study: SparseStudy, *, firing: bool = True, least: int = 10) -> tuple[Summary, ...]:
-    """Every head with at least `least` firing pairs, most first."""
+def summaries(study: SparseStudy, *, firing: bool = True, least: int = 5) -> tuple[Summary, ...]:
+    """Every head that fires in at least `least` prompts, those with most firing pairs first."""
     return tuple(summarise(study.of(head, firing=firing)) for head in study.firing_heads(least))
 
 
@@ -135,12 +138,13 @@ def agreement(study: SparseStudy, head: Head, *, seed: int = 0) -> Agreement:
     chosen = [torch.randperm(len(table), generator=g)[:_MOST_SETS] for table in tables]
     fire, quiet = (table.used[at] for table, at in zip(tables, chosen, strict=True))
     p, q = (table.pairs[at, 0] for table, at in zip(tables, chosen, strict=True))
-    shuffled = fire.gather(-1, torch.rand(fire.shape, generator=g).argsort(-1))
+    mixed, mixed_quiet = (sets.gather(-1, torch.rand(sets.shape, generator=g).argsort(-1)) for sets in (fire, quiet))
     return Agreement(
         firing=_alike(fire, fire, p, p),
         quiet=_alike(quiet, quiet, q, q),
         between=_alike(fire, quiet, p, q),
-        chance=_alike(fire, shuffled, p, p),
+        chance=_alike(fire, mixed, p, p),
+        chance_quiet=_alike(quiet, mixed_quiet, q, q),
     )
 
 

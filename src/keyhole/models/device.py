@@ -15,5 +15,5 @@ def require_device(device: str | torch.device) -> torch.device:
         reason = "torch knows no such device" if unknown else str(error).splitlines()[0].rstrip(".")
         raise KeyholeError(f"cannot compute on {str(device)!r}: {reason}. Leave it out to use the CPU.") from error
     if place.type == "meta":
-        raise KeyholeError("the device 'meta' holds no numbers: use cpu or cuda.")
+        raise KeyholeError("cannot compute on 'meta': it holds no numbers. Leave it out to use the CPU.")
     return place

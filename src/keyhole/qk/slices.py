@@ -75,7 +75,7 @@ def slice_use(
     """Which channels does this head use over many prompts?
 
     Firing pairs: weight >= threshold, score >= 0, src not the first token. Otherwise one pair per prompt is drawn
-    at random among those that do not fire. The paper's figures use the homogeneous basis.
+    at random among those that do not fire, nor look at the first token. The paper's figures use the homogeneous basis.
     """
     generator = torch.Generator().manual_seed(seed)
     pairs, terms, worst = [], [], 0.0
@@ -106,7 +106,9 @@ def _pairs(
     if firing:
         dests, sources = fires.nonzero(as_tuple=True)
         return dests, sources
-    dests, sources = (visible & (weights < threshold)).nonzero(as_tuple=True)
+    quiet = visible & (weights < threshold)
+    quiet[:, 0] = False  # as above: the contrast is not to be between the sink and other tokens
+    dests, sources = quiet.nonzero(as_tuple=True)
     chosen = torch.randint(len(dests), (1,), generator=generator).to(dests.device) if len(dests) else dests[:0]
     return dests[chosen], sources[chosen]
 

@@ -60,8 +60,8 @@ PUBLISHED: tuple[Published, ...] = (
         "cc-fig8",
         "Figure 8",
         "Order and lexical subspaces",
-        "Clusters by order and by thing, queries and keys aligned; the order contrast has rank 2 or 3, the lexical 9 "
-        "or 10.",
+        "Clusters by order and by thing, queries and keys aligned; the order contrast usually has rank 2 or 3, the "
+        "lexical 9 or 10.",
         needs=_LLAMA,
     ),
     entry(
@@ -131,14 +131,14 @@ PUBLISHED: tuple[Published, ...] = (
         "cc-fig19",
         "Figure 19",
         "Filter heads of Qwen3-4B",
-        "Swapping categories moves attention as in Llama.",
+        "Swapping categories in another model. The text gives no result; what Figure 7 shows is asked of it.",
         needs=_QWEN,
     ),
     entry(
         "cc-fig20",
         "Figure 20",
         "Binding heads of Qwen3-4B",
-        "Swapping order and lexical features moves attention as in Llama.",
+        "Swapping binding features in another model. The text gives no result; what Figure 9 shows is asked of it.",
         needs=_QWEN,
     ),
     entry(

@@ -29,15 +29,15 @@ PUBLISHED: tuple[Published, ...] = (
     _figure(
         4,
         "Which heads write to 10.0 and 9.9 at END",
-        "With all slices most upstream heads seem to contribute; with S_ij 8.6 stands out, and for 9.9 also 7.3 and "
-        "7.9.",
+        "With all slices more upstream heads seem to contribute than with S_ij, where 8.6 stands out, and for 9.9 also "
+        "7.3 and 7.9.",
     ),
     _figure(
         5,
         "Traced network",
         _IOI
         + "starting at 9.6, 9.9, 10.0, edges seen 65 times or more agree widely with the known IOI circuit and show "
-        "a lattice in layers 7 to 9.",
+        "a lattice of name movers and S-inhibition heads.",
     ),
     _figure(
         6,
@@ -75,9 +75,9 @@ PUBLISHED: tuple[Published, ...] = (
     _figure(
         12,
         "Cosine before and after multi-edge removals",
-        "Sharply peaked at 1, global and local, though wider than for single edges.",
+        "Sharply peaked at 1, though wider than for single edges.",
     ),
-    _figure(13, "Norm ratio of multi-edge removals", "Sharply peaked at 1, global and local."),
+    _figure(13, "Norm ratio of multi-edge removals", "Sharply peaked at 1."),
     _figure(
         14,
         "Top layers of the traced network",
@@ -131,6 +131,6 @@ PUBLISHED: tuple[Published, ...] = (
     _figure(
         28,
         "Removing edges out of 2.8",
-        "2.8, which attends to the verb and was not in the known circuit, matters for the answer.",
+        "2.8, which was not in the known circuit, matters for the answer.",
     ),
 )

@@ -60,7 +60,8 @@ PUBLISHED: tuple[Published, ...] = (
         "talk-12",
         "Picture 12",
         "A circuit of one prompt",
-        "The search, applied recursively in one forward pass, ends at embeddings; every edge carries its signal.",
+        "The search, applied recursively in one forward pass, ends at embeddings or at components with no attention "
+        "upstream; every edge carries its signal.",
         needs="gpt2",
     ),
     schematic("talk-13", "Picture 13", "Why per prompt", "Averages mix different mechanisms into one dense graph."),

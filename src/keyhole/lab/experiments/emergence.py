@@ -8,9 +8,10 @@ from pathlib import Path
 from keyhole.figures import save
 from keyhole.figures.emergence import emergence_figure
 from keyhole.figures.sparse import contributions_figure
-from keyhole.lab.emergence_curves import Interval, change, curve
-from keyhole.lab.emergence_roles import PYTHIA_160M
+from keyhole.lab.emergence_checkpoints import PYTHIA_160M
+from keyhole.lab.emergence_curves import Interval, change, curve, gap
 from keyhole.lab.emergence_trainings import Split, watched
+from keyhole.lab.ioi_studies import lower_share
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.qk.channels import Channels
@@ -25,8 +26,8 @@ def falling(job: Job) -> Outcome:
     asked = {"S(v)": ("sparsity", None), "ambient control": ("ambient", None), "refactor control": ("refactor", None)}
     asked |= {"S(v) beyond ambient": ("sparsity", "ambient"), "S(v) beyond refactor": ("sparsity", "refactor")}
     found = {name: change(seen.heads, one, against=other, over=seen.over) for name, (one, other) in asked.items()}
-    holds = [_below(found[name]) for name in ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor")]
-    holds += [not _below(found[name]) for name in ("ambient control", "refactor control")]
+    beyond = [found["S(v) beyond ambient"], found["S(v) beyond refactor"]]
+    holds = fall(found["S(v)"], beyond, [found["ambient control"], found["refactor control"]])
     numbers = _numbers(found)
     lines = [f"{name} changes by {_text(one)}." for name, one in found.items()]
     if seen.others is not None:
@@ -49,24 +50,32 @@ def falling(job: Job) -> Outcome:
     )
 
 
+def fall(own: Interval, beyond: Sequence[Interval], controls: Sequence[Interval]) -> list[bool]:
+    """Does S(v) fall; more than each control; and do these not fall? Without the first, the others say nothing."""
+    fell = _below(own)
+    return [fell, *(fell and _below(one) for one in beyond), *(fell and not _below(one) for one in controls)]
+
+
 def counted(job: Job) -> Outcome:
-    """Does N_recon fall, and does it end at 1 to 4?"""
+    """Does N_recon fall, and does it end at 1 to 4, fewer than in rotated channels?"""
     seen = watched(job)
     moved, points = change(seen.heads, "n_recon", over=seen.over), curve(seen.heads, "n_recon", over=seen.over)
     beyond = change(seen.heads, "n_recon", against="n_recon_refactor", over=seen.over)
     control = curve(seen.heads, "n_recon_refactor", over=seen.over)[-1]
+    fewer = gap(seen.heads, "n_recon", "n_recon_refactor", over=seen.over)
     found = {
         "change": moved,
         "change beyond refactor": beyond,
         "first": points[0],
         "last": points[-1],
         "last, refactor": control,
+        "last beyond refactor": fewer,
     }
-    holds = [_below(moved), 1 <= points[-1].mean <= 4]
+    holds = [_below(moved), 1 <= points[-1].mean <= 4 and _below(fewer)]
     measured = (
-        f"N_recon goes from {_text(points[0], 1)} to {_text(points[-1], 1)} of {seen.heads.channels} channels "
-        f"(in rotated "
-        f"channels {_text(control, 1)}); it changes by {_text(moved, 2)}, beyond the rotated one by {_text(beyond, 2)}."
+        f"N_recon goes from {_text(points[0], 1)} to {_text(points[-1], 1)} of {seen.heads.channels} channels (in "
+        f"rotated channels {_text(control, 1)}, a difference of {_text(fewer, 1)}). Where it is defined at both ends "
+        f"it changes by {_text(moved, 2)}, beyond the rotated one by {_text(beyond, 2)}."
     )
     path = save(
         emergence_figure(seen.heads, over=seen.over, title="Task heads over training"), job.folder / "emergence.png"
@@ -79,41 +88,64 @@ def decomposed(job: Job, most: int | None) -> Outcome:
     """Is relative attention spread at the start and sparse at the end, head by head, and not in rotated bases?"""
     seen = watched(job)
     chosen = _one_each(seen.splits)[:most] if most else seen.splits
-    first, last = [split[1] for split in chosen], [split[2] for split in chosen]
+    first, last = [split.first for split in chosen], [split.last for split in chosen]
     starts, ends = ([one.sparsity for one in splits] for splits in (first, last))
+    turned = [split.spread for split in chosen]
     rows = [row for row in seen.heads.rows[-1] if not math.isnan(row.sparsity)]
     below = sum(row.sparsity < min(row.ambient, row.refactor) for row in rows) / max(len(rows), 1)
-    sparser = sum(end < start for start, end in zip(starts, ends, strict=True)) / len(chosen)
+    fell = sum(end < start for start, end in zip(starts, ends, strict=True))
+    again = sum(spread_again(*three) for three in zip(starts, ends, turned, strict=True)) / len(chosen)
     small = sum(int(one.relative_terms.argmax()) >= len(one.relative_terms) / 4 for one in last) / len(chosen)
-    holds = [sparser > 0.5, below > 0.5] + ([small >= 0.25] if most else [])
-    numbers: Numbers = {"S(v) at the start": starts, "S(v) at the end": ends, "sparser": sparser}
+    sparser, mostly = fell / len(chosen), lower_share(fell, len(chosen)) > 0.5
+    holds = [mostly, mostly and below > 0.5 and again > 0.5] + ([mostly and small >= 0.25] if most else [])
+    numbers: Numbers = {"S(v) at the start": starts, "S(v) at the end": ends, "S(v), rotated": turned}
+    numbers |= {"sparser": sparser, "spread again": again}
     numbers |= {"below both controls": below, "largest term in small singular values": small}
-    each = "; ".join(f"{a.layer}.{a.head} ({name}) {a.sparsity:.2f} to {b.sparsity:.2f}" for name, a, b in chosen)
+    each = "; ".join(
+        f"{one.last.layer}.{one.last.head} ({one.name}) {one.first.sparsity:.2f} to {one.last.sparsity:.2f}, rotated "
+        f"{one.spread:.2f}"
+        for one in chosen
+    )
     measured = (
-        f"S(v) from the first checkpoint to the last: {each}. Sparser at the end in {sparser:.0%} of these "
-        f"heads. At the "
-        f"end, over all heads and prompts, S(v) lies below both rotated controls in {below:.0%}. The largest "
-        f"term is not in "
+        f"S(v) from the first checkpoint to the last, and of the last in rotated channels: {each}. Sparser at the end "
+        f"in {sparser:.0%} of these heads; rotated, nearer to the start than to the end in {again:.0%}. At the end, "
+        f"over all heads and prompts, S(v) lies below both rotated controls in {below:.0%}. The largest term is not in "
         f"the first quarter of singular values in {small:.0%}."
     )
-    figures = [*_drawn(job, "start", seen.heads.steps[0], first), *_drawn(job, "end", seen.heads.steps[-1], last)]
-    return Outcome(
-        _verdict(job, holds), measured, numbers, tuple(figures), f"One prompt per head is drawn. {seen.about}"
+    steps = seen.heads.steps
+    figures = [*_drawn(job, "start", steps[0], first), *_drawn(job, "end", steps[-1], last)]
+    figures += _drawn(job, "rotated", steps[-1], [split.rotated for split in chosen], rotated=True)
+    note = (
+        "Most heads: more than a coin would show (Wilson's lower bound above a half), without which nothing else "
+        f"counts. One prompt per head, and one rotation of many, are drawn. {seen.about}"
     )
+    return Outcome(_verdict(job, holds), measured, numbers, tuple(figures), note)
+
+
+def spread_again(start: float, end: float, rotated: float) -> bool:
+    """Was it spread, is it sparse, and does a rotation bring it nearer to the start than to the end?
+
+    >>> spread_again(0.5, 0.1, 0.4), spread_again(0.5, 0.1, 0.2), spread_again(0.1, 0.5, 0.6)
+    (True, False, False)
+    """
+    return end < (start + end) / 2 < rotated
 
 
 def _one_each(splits: Sequence[Split]) -> tuple[Split, ...]:
     """One head a role first, then the others."""
-    first = {name.partition(",")[0]: split for split in reversed(splits) for name in (split[0],)}
+    first = {split.name.partition(",")[0]: split for split in reversed(splits)}
     kept = [split for split in splits if any(split is one for one in first.values())]
     return (*kept, *(split for split in splits if not any(split is one for one in kept)))
 
 
-def _drawn(job: Job, name: str, step: int, splits: Sequence[Channels]) -> list[Path]:
-    title = f"Terms of relative attention, step {step:,}"
+def _drawn(job: Job, name: str, step: int, splits: Sequence[Channels], *, rotated: bool = False) -> list[Path]:
+    title = f"Terms of relative attention{' in rotated channels' if rotated else ''}, step {step:,}"
     parts = [splits[i : i + _A_FIGURE] for i in range(0, len(splits), _A_FIGURE)]
     return [
-        save(contributions_figure(part, relative=True, title=title), job.folder / f"{name}-{number}.png")
+        save(
+            contributions_figure(part, relative=True, rotated=rotated, title=title),
+            job.folder / f"{name}-{number}.png",
+        )
         for number, part in enumerate(parts, start=1)
     ]
 
@@ -129,7 +161,8 @@ def roles(job: Job) -> Outcome:
     if job.model is None:
         found = {role for _, role, _ in means}
         holds = len(found & table2) >= 2
-        lines = [f"Of the roles {', '.join(sorted(table2))}, heads were found for {', '.join(sorted(found & table2))}."]
+        told = ", ".join(sorted(found & table2)) or "none"
+        lines = [f"Of the roles {', '.join(sorted(table2))}, heads were found for {told}."]
     else:
         holds = sum(value >= 0.1 for value in means.values()) >= 0.75 * len(means)
         lines = [f"{sum(value >= 0.1 for value in means.values())} of {len(means)} heads give a tenth or more."]
@@ -151,10 +184,11 @@ def _below(one: Interval) -> bool:
 
 
 def _verdict(job: Job, holds: Sequence[bool]) -> Verdict:
-    """Small models, with half of what was published of a large one, show a part of it; nor do they refute it."""
+    """Half of what was published is a part of it. Small models show no more than a part; nor do they refute it."""
+    half = 2 * sum(holds) >= len(holds)
     if job.model is None:
-        return "partly" if 2 * sum(holds) >= len(holds) else "needs a model"
-    return "reproduced" if all(holds) else "partly" if any(holds) else "not"
+        return "partly" if half else "needs a model"
+    return "reproduced" if all(holds) else "partly" if half else "not"
 
 
 def _text(one: Interval, digits: int = 3) -> str:

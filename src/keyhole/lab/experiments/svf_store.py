@@ -18,6 +18,7 @@ from keyhole.lab.svf_train import train
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training
+RECIPE = 1  # to be raised whenever training changes: models of another recipe are trained again
 
 
 def snapshots(steps: int) -> list[int]:
@@ -30,24 +31,19 @@ def snapshots(steps: int) -> list[int]:
     return sorted({0, *(round(steps / ratio**k) for k in range(_KEPT - 1))})
 
 
-def trained_models(
-    configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress, *, since: float = 0.0
-) -> list[SVF]:
-    """The model of every setting, read from the folder or else trained and kept there.
-
-    Files that are damaged, or were written before the time `since`, count as missing.
-    """
+def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress) -> list[SVF]:
+    """The model of every setting, read from the folder or else trained and kept there; a damaged file is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    models = {config: _read(_path(folder, config), config, since) for config in dict.fromkeys(configs)}
+    models = {config: _read(_path(folder, config), config) for config in dict.fromkeys(configs)}
     wanted = sorted(models, key=lambda config: config.steps)  # equal numbers of steps share their snapshots: one call
     for steps, group in groupby(wanted, lambda config: config.steps):
         alike = list(group)
         sweep = folder / f"sweep-{device.replace(':', '')}-{_digest(alike)}"
         begun = _begun(sweep, alike, [config for config in alike if models[config] is None])
         if begun:
-            for model in train(begun, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweep):
-                _write(model, _path(folder, model.settings))
-                models[model.settings] = model
+            for new in train(begun, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweep):
+                _write(new, _path(folder, new.settings))
+                models[new.settings] = new
         shutil.rmtree(sweep, ignore_errors=True)
     return [model for config in configs if (model := models[config]) is not None]
 
@@ -80,21 +76,22 @@ def _path(folder: Path, settings: SVFSettings) -> Path:
 
 
 def _write(model: SVF, path: Path) -> None:
-    parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")}
+    parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")} | {"recipe": RECIPE}
     parts["snapshots"] = [(step, vars(weights)) for step, weights in model.snapshots]
     draft = path.with_suffix(f".{os.getpid()}.part")
     torch.save(parts, draft)
     os.replace(draft, path)  # a stop in between leaves no half-written model
 
 
-def _read(path: Path, settings: SVFSettings, since: float) -> SVF | None:
+def _read(path: Path, settings: SVFSettings) -> SVF | None:
     """The model in a file, or None if there is none that can be used."""
-    if not path.is_file() or path.stat().st_mtime < since:
+    if not path.is_file():
         return None
     try:
         parts = torch.load(path, weights_only=True)
+        alike = parts.pop("recipe", 1) == RECIPE
         kept = tuple((step, SVFWeights(**weights)) for step, weights in parts.pop("snapshots"))
         whole = [step for step, _ in kept] == snapshots(settings.steps)
-        return SVF(settings=settings, snapshots=kept, **parts) if whole else None
+        return SVF(settings=settings, snapshots=kept, **parts) if whole and alike else None
     except Exception:  # torch names no exception for a damaged file
         return None

@@ -5,27 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
-from keyhole.lab.ioi_studies import Subject, is_gpt2, judged, stood_in, subject
+from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.sparse import Head
 from keyhole.models.run import Run
-from keyhole.tasks.example import Example
-from keyhole.tracing.svt import ChannelChoice, Start, contributions, significant, trace_svt
+from keyhole.tracing.svt import ChannelChoice, trace_svt
 
-_NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
+NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
 _KNOWN = {  # of Wang et al. (2023), those that can lie below the three name movers
     *((9, 6), (9, 9), (10, 0), (7, 3), (7, 9), (8, 6), (8, 10), (5, 5), (5, 8), (5, 9), (6, 9)),
     *((0, 1), (0, 10), (3, 0), (2, 2), (4, 11)),
 }
+LATTICE = (
+    "more pairs of name movers and S-inhibition heads are joined than there are name movers, two of which hear several "
+    "S-inhibition heads"
+)
 Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
 
 
@@ -53,26 +54,31 @@ def traced(job: Job, channels: ChannelChoice = "singular") -> Network:
 
 @lru_cache(maxsize=4)
 def _traced(seen: Subject, channels: ChannelChoice) -> Network:
+    movers = seen.role("name mover")
     counts: Counter[Edge] = Counter()
     done = 0
     for number, example in enumerate(seen.examples):
         run = seen.model.run(example.text)
-        try:
-            circuit = trace_svt(run, start=_starts(seen, example, run), threshold=seen.threshold, channels=channels)
-        except KeyholeError:  # no name mover fires in this prompt
-            continue
-        finally:
-            seen.progress(number + 1, len(seen.examples))
-        done += 1
-        counts.update(_edges(circuit))
+        end, io = example.position(run, "END"), example.position(run, "IO")
+        starts = [(*head, end, io) for head in movers if _fires(run, head, end, io, seen.threshold)]
+        if starts:
+            done += 1
+            counts.update(_edges(trace_svt(run, start=starts, threshold=seen.threshold, channels=channels)))
+        seen.progress(number + 1, len(seen.examples))
     if not done:
-        raise KeyholeError(f"no name mover of {seen.model.name} fires in these prompts: choose another model.")
-    return Network({edge: n / done for edge, n in counts.items()}, seen.role("name mover"), done)
+        raise KeyholeError(
+            f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "
+            f"{seen.threshold:g} from END to IO): choose another model."
+        )
+    return Network({edge: n / done for edge, n in counts.items()}, movers, done)
 
 
-def _starts(seen: Subject, example: Example, run: Run) -> list[Start]:
-    end, io = example.position(run, "END"), example.position(run, "IO")
-    return [(*head, end, io) for head in seen.role("name mover")]
+def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
+    """The paper's rule: enough weight, from a score that is not negative, and not on the first token."""
+    layer, index = head
+    record = run.layer(layer)
+    weight, score = (float(table([index], [dest])[0, 0, src]) for table in (record.weights, record.scores))
+    return weight >= threshold and score >= 0 and src != 0
 
 
 def _edges(circuit: Circuit) -> set[Edge]:
@@ -89,81 +95,187 @@ def _edges(circuit: Circuit) -> set[Edge]:
 # -- networks ------------------------------------------------------------------------------------------------------
 
 
-def network(job: Job, least: float) -> Outcome:
-    """Do frequent edges join the heads that are known to do the task?"""
+def network(job: Job, least: float, woven: bool = False) -> Outcome:
+    """Do frequent edges join the heads that are known to do the task, and (if `woven`) cross between its top roles?"""
     seen, found = subject(job), traced(job)
-    precision, recall, chance = _agreement(job, seen, found.heads(least), found)
+    shown = _agreement(job, seen, found.heads(least), found)
     edges, heads = found.frequent(least), found.heads(least)
-    numbers: Numbers = {"prompts": found.traced, "heads": len(heads), "edges": len(edges)}
-    numbers |= {"precision": precision, "recall": recall, "precision of random heads": chance}
+    numbers: Numbers = {"prompts": found.traced, "heads": len(heads), "edges": len(edges), **shown.numbers}
     strong = sorted(edges, key=lambda edge: -edges[edge])[:6]
     text = (
-        f"{found.traced} of {len(seen.examples)} prompts traced from {', '.join(map(_name, found.starts))}: "
+        f"{found.traced} of {len(seen.examples)} prompts traced from {', '.join(map(name_of, found.starts))}: "
         f"{len(edges)} edges in {least:.0%} of them or more join {len(heads)} heads. Of upstream heads with a known "
-        f"role: precision "
-        f"{precision:.2f} (random heads {chance:.2f}), recall {recall:.2f}. Most frequent: {_listed(strong, edges)}."
+        f"role: {shown.text}. Most frequent: {_listed(strong, edges)}."
     )
+    asked, holds = "precision .4, recall .5, and more known heads than by chance (p < .05)", [shown.agrees]
+    if woven:
+        crossed = lattice(job, seen, found)
+        numbers |= crossed.numbers
+        text, asked, holds = f"{text} {crossed.text}", f"{asked}; {LATTICE}", [shown.agrees, *crossed.holds]
     title = f"Edges traced in {least:.0%} of {found.traced} prompts or more"
     path = save(network_figure(edges, _known(job, seen), seen.model.dims.heads, title), job.folder / "network.png")
-    return Outcome(
-        judged(job, [precision >= 0.4 and precision > chance, recall >= 0.5]), text, numbers, (path,), _note(job)
-    )
+    first = found.traced >= LEAST and shown.beyond_chance
+    note = f"Asked: {asked}; {LEAST} traced prompts or more. {known_here(job)}"
+    return Outcome(judged(job, holds, first=first), text, numbers, (path,), note)
 
 
 def without(job: Job) -> Outcome:
     """Does tracing with whole residuals miss what tracing with singular vectors finds?"""
     seen, found, whole = subject(job), traced(job), traced(job, "all")
     numbers: Numbers = {}
-    lines = []
-    results = {}
+    lines, results = [], []
     for name, one in (("singular vectors", found), ("whole residuals", whole)):
-        precision, recall, _ = _agreement(job, seen, one.heads(_SKELETON), one)
+        shown = _agreement(job, seen, one.heads(_SKELETON), one)
         edges = one.frequent(_SKELETON)
         at_source = sum(edge[2] == "src" for edge in edges)
-        results[name] = (recall, at_source)
+        results.append((shown, at_source))
         numbers |= {f"{name}: edges": len(edges), f"{name}: at sources": at_source}
-        numbers |= {f"{name}: precision": precision, f"{name}: recall": recall}
+        numbers |= {f"{name}: {what}": value for what, value in shown.numbers.items()}
         lines.append(
-            f"With {name}: {len(edges)} edges in two thirds of the prompts, {at_source} of them at source tokens; "
-            f"precision {precision:.2f}, recall {recall:.2f}."
+            f"With {name}: {len(edges)} edges in two thirds of {one.traced} prompts, {at_source} of them at source "
+            f"tokens; {shown.text}."
         )
-    (recall, sources), (other, few) = results.values()
+    (right, sources), (other, few) = results
     title = "Edges traced with whole residuals, in two thirds of the prompts"
     figure = network_figure(whole.frequent(_SKELETON), _known(job, seen), seen.model.dims.heads, title)
     path = save(figure, job.folder / "network.png")
-    return Outcome(judged(job, [other < recall, few < sources / 2]), "\n".join(lines), numbers, (path,), _note(job))
+    note = (
+        "Asked first: singular vectors find more known heads than by chance (p < .05), and edges at source tokens. "
+        f"Then: whole residuals find fewer of the known heads and less than half, and a fifth of those edges or less; "
+        f"{LEAST} traced prompts or more. {known_here(job)}"
+    )
+    first = min(found.traced, whole.traced) >= LEAST and right.beyond_chance and sources > 0
+    holds = [other.recall < min(right.recall, 0.5), few <= sources / 5]
+    return Outcome(judged(job, holds, first=first), "\n".join(lines), numbers, (path,), note)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well traced heads are the known ones."""
+
+    precision: float
+    recall: float
+    chance: float  # precision of random heads
+    p: float  # how often random heads are as many known ones
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Are there known heads among them, more than chance would give?"""
+        return self.recall > 0 and self.p < 0.05
+
+    @property
+    def agrees(self) -> bool:
+        """Widely, as published?"""
+        return self.beyond_chance and self.precision >= 0.4 and self.recall >= 0.5
+
+    @property
+    def numbers(self) -> Numbers:
+        """For an outcome."""
+        return {
+            "precision": self.precision,
+            "recall": self.recall,
+            "precision of random heads": self.chance,
+            "p of random heads": self.p,
+        }
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return (
+            f"precision {self.precision:.2f} (random heads {self.chance:.2f}), recall {self.recall:.2f}, as many "
+            f"known ones by chance with p = {self.p:.2g}"
+        )
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Edges between the heads of the two top roles."""
+
+    movers: set[Head]
+    inhibitors: set[Head]
+    among: set[tuple[Head, Head]]  # pairs of these heads that are joined
+
+    @property
+    def crossing(self) -> set[tuple[Head, Head]]:
+        """S-inhibition heads that name movers hear."""
+        return {(a, b) for a, b in self.among if a in self.inhibitors and b in self.movers}
+
+    @property
+    def several(self) -> int:
+        """Name movers that hear several S-inhibition heads."""
+        return sum(len({a for a, b in self.crossing if b == mover}) > 1 for mover in self.movers)
+
+    @property
+    def holds(self) -> list[bool]:
+        """What is asked of it, one by one."""
+        return [len(self.among) > len(self.movers), self.several >= 2]
+
+    @property
+    def numbers(self) -> Numbers:
+        """For an outcome."""
+        return {
+            "pairs among both roles": len(self.among),
+            "S-inhibition to name mover": len(self.crossing),
+            "name movers with several S-inhibition heads": self.several,
+        }
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return (
+            f"{len(self.among)} pairs of heads of both roles are joined, {len(self.crossing)} of them an S-inhibition "
+            f"head with a name mover; {self.several} of {len(self.movers)} name movers hear several S-inhibition heads."
+        )
+
+
+def lattice(job: Job, seen: Subject, found: Network) -> Lattice:
+    """Do name movers and S-inhibition heads cross in the network of frequent edges?"""
+    movers = set(found.starts)
+    inhibitors = set(seen.roles.get("S-inhibition", ())) - movers
+    if is_gpt2(job.model):
+        inhibitors |= {(7, 3), (7, 9)}  # the others that the published figure names
+    both = movers | inhibitors
+    return Lattice(movers, inhibitors, {(a, b) for a, b, _ in found.frequent(NETWORK) if {a, b} <= both})
 
 
 def _known(job: Job, seen: Subject) -> set[Head]:
     return set(_KNOWN) if is_gpt2(job.model) else {head for heads in seen.roles.values() for head in heads}
 
 
-def _agreement(job: Job, seen: Subject, heads: set[Head], found: Network) -> tuple[float, float, float]:
-    """Precision and recall of known heads below the starts (which are given), and the precision of random heads."""
+def _agreement(job: Job, seen: Subject, heads: set[Head], found: Network) -> Agreement:
+    """Of known heads below the starts, which are given and do not count."""
+    from scipy.stats import hypergeom
+
     top = max(layer for layer, _ in found.starts)
     known = {head for head in _known(job, seen) if head[0] < top} - set(found.starts)
     upstream = heads - set(found.starts)
-    exist = sum(layer < top for layer in seen.model.attention_layers) * seen.model.dims.heads
+    starts = sum(layer < top for layer, _ in found.starts)
+    exist = sum(layer < top for layer in seen.model.attention_layers) * seen.model.dims.heads - starts
     right = len(upstream & known)
-    return right / max(len(upstream), 1), right / max(len(known), 1), len(known) / max(exist, 1)
+    p = float(hypergeom.sf(right - 1, exist, len(known), len(upstream)))
+    return Agreement(right / max(len(upstream), 1), right / max(len(known), 1), len(known) / max(exist, 1), p)
 
 
-def _note(job: Job) -> str:
+def known_here(job: Job) -> str:
+    """Which heads count as known, and what is not counted."""
     if is_gpt2(job.model):
         return "Starts are not counted: without them the published precision is .44 and the recall .62."
     return (
-        "Known heads are here those that look where the roles of the task do (a fifth of their attention or more), and "
-        f"a firing is a weight of a quarter, since name movers give less than half; heads where tracing starts are not "
-        f"counted. {stood_in(job)}"
+        "Known heads are here those that clearly look where the roles of the task do (a fifth of their attention or "
+        "more, and more than elsewhere), and a firing is a weight of a quarter, since name movers give less than half; "
+        f"heads where tracing starts are not counted. {stood_in(job)}"
     )
 
 
-def _name(head: Head) -> str:
+def name_of(head: Head) -> str:
+    """Layer and head, as in the paper."""
     return f"{head[0]}.{head[1]}"
 
 
 def _listed(edges: Sequence[Edge], share: dict[Edge, float]) -> str:
-    return ", ".join(f"{_name(a)} to {_name(b)} ({side}, {share[a, b, side]:.0%})" for a, b, side in edges) or "none"
+    return (
+        ", ".join(f"{name_of(a)} to {name_of(b)} ({side}, {share[a, b, side]:.0%})" for a, b, side in edges) or "none"
+    )
 
 
 def network_figure(edges: dict[Edge, float], known: set[Head], n_heads: int, title: str) -> Figure:
@@ -182,7 +294,7 @@ def network_figure(edges: dict[Edge, float], known: set[Head], n_heads: int, tit
         )
     for head in shown:
         shade = INK if head in known else GREY
-        axis.text(*head, _name(head), color="white", ha="center", va="center", fontsize=9, zorder=3, bbox=_box(shade))
+        axis.text(*head, name_of(head), color="white", ha="center", va="center", fontsize=9, zorder=3, bbox=_box(shade))
     axis.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
     axis.set_ylim(n_heads - 0.5, -0.5)
     axis.set_xticks(layers)
@@ -206,62 +318,8 @@ def _handles() -> list[object]:
 _SIDES = ((RED, "read at the destination"), (BLUE, "read at the source"))
 
 
-# -- who writes to a name mover ------------------------------------------------------------------------------------
-
-
-def filtered(job: Job) -> Outcome:
-    """Do the slices of a firing single out the heads that matter, where the whole residual shows many?"""
-    seen = subject(job)
-    movers = seen.role("name mover")[:2]
-    numbers: Numbers = {}
-    lines, holds, panels = [], [], {}
-    for head in movers:
-        counts = {}
-        for kind in ("all", "singular"):
-            values, chosen = _contributed(seen, head, kind)
-            panels[f"{_name(head)}, {'all slices' if kind == 'all' else 'slices of the firing'}"] = values
-            counts[kind] = chosen
-            numbers[f"{_name(head)} {kind}: heads"] = chosen
-        top = [divmod(int(i), values.shape[1]) for i in values.flatten().argsort(descending=True)[:3]]
-        named = [(seen.model.attention_layers[row], column) for row, column in top]
-        holds += [counts["singular"] < counts["all"], named[0] in seen.roles.get("S-inhibition", ())]
-        lines.append(
-            f"{_name(head)} at END: 70 % of all contributions come from {counts['singular']:.1f} heads in the "
-            f"slices of "
-            f"the firing, and from {counts['all']:.1f} in all slices; the largest are {', '.join(map(_name, named))}."
-        )
-    path = save(_heat_figure(panels), job.folder / "contributions.png")
-    inhibits = ", ".join(map(_name, seen.roles.get("S-inhibition", ()))) or "none"
-    note = f"Means over {len(seen.examples)} prompts. S-inhibition heads: {inhibits}. {_note(job)}"
-    return Outcome(judged(job, holds), "\n".join(lines), numbers, (path,), note)
-
-
-def _contributed(seen: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor, float]:
-    """Mean contribution of every upstream head at END, each prompt's scaled to its largest, and how many matter."""
-    total, chosen = [], []
-    for example in seen.examples:
-        run = seen.model.run(example.text)
-        found = contributions(run, head, example.position(run, "END"), example.position(run, "IO"), channels=kind)
-        values = found.at_dest.double().cpu()
-        total.append(values / values.abs().max().clamp_min(1e-30))
-        chosen.append(int(significant(values).sum()))
-    return torch.stack(total).mean(0), sum(chosen) / len(chosen)
-
-
-def _heat_figure(panels: dict[str, Tensor]) -> Figure:
-    layers, heads = next(iter(panels.values())).shape
-    figure = blank(0.9 + len(panels) * (0.28 * heads + 1.0), 1.8 + 0.3 * layers)
-    heading(figure, "What upstream heads contribute at END, mean over prompts")
-    for axis, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        tidy(axis, name, x="head", y="layer" if name == next(iter(panels)) else "")
-        axis.imshow(values.tolist(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", origin="lower")
-        axis.set_yticks(range(values.shape[0]))
-    return figure
-
-
 RUNS: dict[str, Experiment] = {
-    "svt-fig4": filtered,
-    "svt-fig5": partial(network, least=_NETWORK),
+    "svt-fig5": partial(network, least=NETWORK, woven=True),
     "svt-fig15": partial(network, least=_SKELETON),
     "svt-fig16": without,
 }

@@ -1,5 +1,6 @@
 """Do signals into the heads of the IOI circuit cause its answers? Removed and boosted, alone and together."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -13,70 +14,192 @@ from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, l
 from keyhole.intervene.remove import Mode
 from keyhole.lab.emergence_roles import Role, role_attention
 from keyhole.lab.intervals import interval
-from keyhole.lab.ioi_studies import is_gpt2, judged, stood_in, subject
+from keyhole.lab.ioi_studies import LEAST, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.signal_effects import effects, over_prompts, rank_correlation
+from keyhole.lab.signal_effects import Effect, Interval, effects, enough, over_prompts, prompts_of, rank_correlation
 from keyhole.lab.sparse import Head
 from keyhole.tracing.firing import SideName
 
-Means = dict[str, tuple[float, float, float]]  # what was done -> mean and interval
+Means = dict[str, Interval]  # what was done
+Claim = Literal["heavier", "rises", "apart", "alike"]  # what the logit difference does, beside attention
+LOCAL = (
+    "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
+    "input at the token, and so its query, key and value."
+)
 _ORDER = ("removed", "boosted", "random removed", "random boosted")
 _BOTH: tuple[SideName, ...] = ("dest", "src")
+_MODES: tuple[Mode, Mode] = ("global", "local")
 _NAMES = ("IO", "S1", "S2")
+_PROPORTION = 0.5  # rank correlation
 _SHADES = (BLUE, RED, GREY, FAINT)
 
 
 # -- what is said of them ------------------------------------------------------------------------------------------
 
 
-def single(job: Job, role: str, number: int, sides: Sequence[SideName]) -> Outcome:
-    """Does removing a signal lower the logit difference, and boosting raise it, unlike random channels?"""
+def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavier: bool = False) -> Outcome:
+    """Does removing a signal lower the logit difference, and boosting raise it, unlike random channels?
+
+    With `heavier`, more so if tracing gave it more weight.
+    """
     found, head = effects(job, role, number)
     numbers: Numbers = {}
     lines, holds, panels = [], [], {}
-    for side in sides:
-        for mode in ("global", "local"):
-            own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
-            if not own:
-                continue
-            means = {
-                "removed": over_prompts(own, lambda one: one.answer),
-                "boosted": over_prompts(own, lambda one: one.boosted),
-                "random removed": over_prompts(own, lambda one: one.random),
-                "random boosted": over_prompts(own, lambda one: one.random_boosted),
-            }
-            where = f"{'END' if side == 'dest' else 'source'}, {mode}"
-            panels[where] = means
-            heavier = rank_correlation([one.weight for one in own], [-one.answer for one in own])
-            numbers |= {f"{where}: {name}": list(value) for name, value in means.items()}
-            numbers[f"{where}: heavier"] = heavier
-            off, on, random, other = (means[name] for name in _ORDER)
-            holds += [off[2] < 0 and abs(random[0]) < -off[0] / 2, on[1] > 0 and abs(other[0]) < on[0] / 2]
-            lines.append(
-                f"{where}, {len(own)} signals: removed {_text(off)}, boosted {_text(on)}, random removed "
-                f"{_text(random)}; "
-                f"rank correlation of weight and loss {heavier:.2f}."
-            )
+    for side, mode in ((side, mode) for side in sides for mode in _MODES):
+        own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
+        where = f"{_at(side, role)}, {mode}"
+        if not own:
+            lines.append(f"{where}: no signals.")
+            holds += [False] * (3 if heavier else 2)
+            continue
+        panels[where] = means = _means(own)
+        more = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
+        numbers |= {f"{where}: {name}": told(value) for name, value in means.items()}
+        numbers |= {f"{where}: heavier": told(more), f"{where}: prompts": prompts_of(own)}
+        off, on, random, other = (means[name] for name in _ORDER)
+        claims = [off[2] < 0 and abs(random[0]) < -off[0] / 2, on[1] > 0 and abs(other[0]) < on[0] / 2]
+        claims += [more[1] > 0] if heavier else []
+        holds += [enough(own) and claim for claim in claims]
+        lines.append(
+            f"{where}, {len(own)} signals in {prompts_of(own)} prompts: removed {_text(off)}, boosted {_text(on)}, "
+            f"random removed {_text(random)}, random boosted {_text(other)}; rank correlation of weight and loss "
+            f"{_text(more)}."
+        )
     title = f"Change of the logit difference, signals into {head[0]}.{head[1]}"
-    path = save(_bars(panels, title), job.folder / "effects.png")
-    return Outcome(judged(job, holds), "\n".join(lines), numbers, (path,), _note(job, head, role))
+    paths = (save(_bars(panels, title), job.folder / "effects.png"),) if panels else ()
+    asked = (
+        "Asked at each token, globally and locally: a loss on removal and a gain on boosting whose intervals exclude "
+        f"0, each more than twice the change by random channels{_HEAVIER if heavier else ''}. "
+    )
+    return Outcome(judged(job, holds), "\n".join(lines), numbers, paths, f"{asked}{measured_in(job, head, role)}")
 
 
-def falls(job: Job, number: int, side: SideName, mode: Mode) -> Outcome:
-    """Do attention and logit difference both fall when a signal is removed, and in proportion?"""
+def _means(own: Sequence[Effect]) -> Means:
+    return {
+        "removed": over_prompts(own, lambda one: one.answer),
+        "boosted": over_prompts(own, lambda one: one.boosted),
+        "random removed": over_prompts(own, lambda one: one.random),
+        "random boosted": over_prompts(own, lambda one: one.random_boosted),
+    }
+
+
+def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) -> Outcome:
+    """Does attention fall when a signal is removed, and does the logit difference go with it as was published?"""
     found, head = effects(job, "name mover", number)
     own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
+    note = f"{_ASKED[claim]} {_SCORES} {measured_in(job, head, 'name mover')}"
+    if not own:
+        return Outcome(judged(job, []), f"No signals into {head[0]}.{head[1]} at {_at(side)}.", {}, (), note)
     attention, answer = (over_prompts(own, of) for of in (lambda one: one.attention, lambda one: one.answer))
-    alike = rank_correlation([one.attention for one in own], [one.answer for one in own])
-    heavier = rank_correlation([one.weight for one in own], [-one.attention for one in own])
-    numbers: Numbers = {"attention": list(attention), "logit difference": list(answer)}
-    numbers |= {"rank correlation of both": alike, "rank correlation of weight and attention lost": heavier}
+    both = rank_correlation(own, lambda one: one.attention, lambda one: one.answer)
+    weight = rank_correlation(own, lambda one: one.weight, lambda one: -one.attention)
+    worse = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
+    numbers: Numbers = {"attention": told(attention), "logit difference": told(answer), "prompts": prompts_of(own)}
+    numbers |= {"rank correlation of both": told(both), "rank correlation of weight and attention lost": told(weight)}
+    numbers["rank correlation of weight and logit difference lost"] = told(worse)
     text = (
-        f"{len(own)} signals into {head[0]}.{head[1]}: attention changes by {_text(attention)}, the logit "
-        f"difference by "
-        f"{_text(answer)}; rank correlation of both {alike:.2f}, of weight and attention lost {heavier:.2f}."
+        f"{len(own)} signals into {head[0]}.{head[1]} in {prompts_of(own)} prompts: attention changes by "
+        f"{_text(attention)}, the logit difference by {_text(answer)}; rank correlation of both {_text(both)}, of "
+        f"weight and attention lost {_text(weight)}, of weight and logit difference lost {_text(worse)}."
     )
+    goes = answer[1] > 0 if claim == "rises" else answer[2] < 0
+    holds = {
+        "heavier": [weight[1] > 0, worse[1] > 0],
+        "rises": [both[2] < 0],
+        "apart": [both[2] < _PROPORTION],
+        "alike": [both[0] >= _PROPORTION and both[1] > 0],
+    }[claim]
+    first = enough(own) and attention[2] < 0 and goes
+    path = save(_scatter(own, head, mode), job.folder / "removed.png")
+    return Outcome(judged(job, [first, *holds], first=first), text, numbers, (path,), note)
+
+
+def small(job: Job, what: Literal["cosine", "norm"], together: bool) -> Outcome:
+    """Do residuals hardly change? Their cosines, or the ratio of their norms, before and after."""
+    seen = subject(job)
+    heads = [(role, i) for role in ("name mover", "S-inhibition") for i in range(len(seen.roles.get(role, ())))]
+    several = [one for head in heads or [("name mover", 0)] for one in effects(job, *head)[0] if one.mode == "local"]
+    own, alone = ([one for one in several if one.together == kind] for kind in (together, False))
+    limit = _LIMITS[what, together]
+    many = "with several signals " if together else ""
+    note = (
+        f"Asked: {_LIMIT_TEXT[what, together]} in more than half of the removals, in {LEAST} prompts or more"
+        f"{_WIDER if (what, together) == ('cosine', True) else ''}. "
+        + ("" if is_gpt2(job.model) else "A signal is a larger part of a residual of few dimensions. ")
+        + f"{_VECTOR} {_SIGNALS} {stood_in(job)}"
+    )
+    if not own:
+        return Outcome(judged(job, []), f"No removals {many}in {len(seen.examples)} prompts.", {}, (), note)
+    values = torch.tensor([getattr(one, what) for one in own], dtype=torch.float64)
+    off, off_alone = (torch.tensor([abs(getattr(one, what) - 1) for one in some]) for some in (own, alone))
+    within, wider = float((off < limit).double().mean()), float(off.median()) > float(off_alone.median())
+    middle, low, high = float(values.median()), float(values.quantile(0.05)), float(values.quantile(0.95))
+    numbers: Numbers = {"median": middle, "5 %": low, "95 %": high, "within": within, "prompts": prompts_of(own)}
+    numbers["median distance from 1"] = float(off.median())
+    numbers["median distance from 1, single signals"] = float(off_alone.median())
+    text = (
+        f"{len(own)} removals {many}in {prompts_of(own)} prompts: median {middle:.4f}, 5 % below {low:.4f}; "
+        f"{within:.0%} are {_LIMIT_TEXT[what, together]}."
+    )
+    if together:
+        text += f" Median distance from 1: {off.median():.4f}, of single signals {off_alone.median():.4f}."
+    path = save(_histogram(values.tolist(), what), job.folder / "residuals.png")
+    peaked = enough(own) and within > 0.5
+    holds = [peaked, wider] if (what, together) == ("cosine", True) else [peaked]
+    return Outcome(judged(job, holds, first=peaked), text, numbers, (path,), note)
+
+
+def parallel(job: Job) -> Outcome:
+    """Do the effects of signals that reach a head side by side add up? At each token, global and local."""
+    found, head = effects(job, "name mover")
+    numbers: Numbers = {}
+    lines, adds, points = [], [], {}
+    for side, mode in ((side, mode) for side in _BOTH for mode in _MODES):
+        own = [one for one in found if (one.side, one.mode) == (side, mode)]
+        sums: dict[int, float] = {}
+        for one in own:
+            if not one.together:
+                sums[one.prompt] = sums.get(one.prompt, 0.0) + one.answer
+        at_once = [one for one in own if one.together]
+        where = f"{_at(side)}, {mode}"
+        if not at_once:
+            adds.append(False)
+            lines.append(f"{where}: no firing has two signals.")
+            continue
+        points[where] = [(sums[one.prompt], one.answer) for one in at_once]
+        joint, summed = interval([one.answer for one in at_once]), interval([sums[one.prompt] for one in at_once])
+        random = interval([one.random for one in at_once])
+        share = joint[0] / summed[0] if summed[0] else 0.0
+        numbers |= {f"{where}: together": told(joint), f"{where}: sum": told(summed), f"{where}: share": share}
+        numbers |= {f"{where}: random": told(random)}
+        matters = joint[1] * joint[2] > 0 and abs(random[0]) < abs(joint[0]) / 2
+        adds.append(enough(at_once) and matters and 0.5 <= share <= 1.5)
+        lines.append(
+            f"{where}, {len(at_once)} sets: removed together {_text(joint)}, sum of single removals {_text(summed)}, "
+            f"random channels {_text(random)}."
+        )
+    paths = (save(_sums_figure(points, head), job.folder / "sums.png"),) if points else ()
+    note = (
+        "Asked in two of the four or more: an effect together whose interval excludes 0, more than twice that of "
+        f"random channels, and .5 to 1.5 of the sum. {measured_in(job, head, 'name mover')}"
+    )
+    return Outcome(judged(job, [sum(adds) >= 2]), "\n".join(lines), numbers, paths, note)
+
+
+# -- how that looks ------------------------------------------------------------------------------------------------
+
+
+def _histogram(values: list[float], what: str) -> Figure:
+    figure = blank(5.2, 3.2)
+    heading(figure, f"{'Cosine' if what == 'cosine' else 'Norm ratio'} of residuals after and before removal")
+    axis = figure.subplots()
+    tidy(axis, x=what, y="removals")
+    axis.hist(values, bins=40, color=BLUE)
+    return figure
+
+
+def _scatter(own: Sequence[Effect], head: Head, mode: Mode) -> Figure:
     figure = blank(4.8, 3.8)
     heading(figure, f"Signals into {head[0]}.{head[1]} removed, {mode}")
     axis = figure.subplots()
@@ -84,59 +207,7 @@ def falls(job: Job, number: int, side: SideName, mode: Mode) -> Outcome:
     axis.scatter([one.attention for one in own], [one.answer for one in own], s=14, color=BLUE, alpha=0.5, linewidths=0)
     axis.axhline(0, color=INK, linewidth=0.8)
     axis.axvline(0, color=INK, linewidth=0.8)
-    path = save(figure, job.folder / "removed.png")
-    holds = [attention[2] < 0 and answer[2] < 0]
-    return Outcome(judged(job, holds), text, numbers, (path,), _note(job, head, "name mover"))
-
-
-def small(job: Job, what: Literal["cosine", "norm"], together: bool) -> Outcome:
-    """Do residuals hardly change? Their cosines, or the ratio of their norms, before and after."""
-    several = [effects(job, "name mover", number)[0] for number in range(len(subject(job).role("name mover")))]
-    own = [one for found in several for one in found if one.together == together and one.mode == "local"]
-    values = torch.tensor([getattr(one, what) for one in own], dtype=torch.float64)
-    middle, low = float(values.median()), float(values.quantile(0.05))
-    off = (values - 1).abs()
-    within = float((off < (0.001 if what == "cosine" else 0.01)).double().mean())
-    numbers: Numbers = {"median": middle, "5 %": low, "95 %": float(values.quantile(0.95)), "within": within}
-    limit = "above .999" if what == "cosine" else "within 1 % of 1"
-    text = f"{len(own)} removals: median {middle:.4f}, 5 % below {low:.4f}; {within:.0%} are {limit}."
-    figure = blank(5.2, 3.2)
-    heading(figure, f"{'Cosine' if what == 'cosine' else 'Norm ratio'} of residuals after and before removal")
-    axis = figure.subplots()
-    tidy(axis, x=what, y="removals")
-    axis.hist(values.tolist(), bins=40, color=BLUE)
-    path = save(figure, job.folder / "residuals.png")
-    holds = [within > 0.5] if not together else [bool((off < 0.05).double().mean() > 0.5)]
-    wide = "" if is_gpt2(job.model) else "A signal is a larger part of a residual of few dimensions. "
-    return Outcome(judged(job, holds), text, numbers, (path,), f"{wide}{_SIGNALS} {stood_in(job)}")
-
-
-def parallel(job: Job) -> Outcome:
-    """Do the effects of signals that reach a head side by side add up? At each token, global and local."""
-    found, head = effects(job, "name mover")
-    numbers: Numbers = {}
-    lines, holds, points = [], [], {}
-    for side, mode in ((side, mode) for side in _BOTH for mode in ("global", "local")):
-        own = [one for one in found if (one.side, one.mode) == (side, mode)]
-        sums: dict[int, float] = {}
-        for one in own:
-            if not one.together:
-                sums[one.prompt] = sums.get(one.prompt, 0.0) + one.answer
-        at_once = [one for one in own if one.together]
-        if not at_once:
-            continue
-        where = f"{'END' if side == 'dest' else 'source'}, {mode}"
-        points[where] = [(sums[one.prompt], one.answer) for one in at_once]
-        joint, summed = interval([one.answer for one in at_once]), interval([sums[one.prompt] for one in at_once])
-        share = joint[0] / summed[0] if summed[0] else 0.0
-        numbers |= {f"{where}: together": list(joint), f"{where}: sum": list(summed), f"{where}: share": share}
-        holds.append(joint[1] * joint[2] > 0 and 0.5 <= share <= 1.5)
-        lines.append(
-            f"{where}, {len(at_once)} sets: removed together {_text(joint)}, sum of single removals {_text(summed)}."
-        )
-    text = "\n".join(lines) or "No firing has two signals on one side."
-    path = save(_sums_figure(points, head), job.folder / "sums.png")
-    return Outcome(judged(job, holds), text, numbers, (path,), _note(job, head, "name mover"))
+    return figure
 
 
 def _sums_figure(points: dict[str, list[tuple[float, float]]], head: Head) -> Figure:
@@ -154,21 +225,51 @@ _SIGNALS = (
     "Signals are those of the present tracer (one writer, of any kind, with one source token and set of channels), "
     "finer than the published edges between heads; each is changed at the one token where it is read."
 )
+_SCORES = "Attention is the weight after the softmax, where the paper shows the score before it."
+_VECTOR = (
+    "What is taken from the residual stream at the token is the same vector for global and local removal, so that one "
+    "of them is shown."
+)
+_HEAVIER = ", and a rank correlation of weight and loss whose interval (over prompts) is above 0"
+_WIDER = "; wider: a larger median distance from 1 than for single signals"
+_ASKED: dict[Claim, str] = {
+    "heavier": "Asked: both fall, and both more for heavier signals (rank correlations whose intervals are above 0).",
+    "rises": "Asked: attention falls, the logit difference rises, and a rank correlation of both with an interval "
+    "below 0.",
+    "apart": "Asked: both fall; not in proportion: a rank correlation of both with an interval below .5.",
+    "alike": "Asked: both fall; in proportion: a rank correlation of both of .5 or more, with an interval above 0.",
+}
+_LIMITS = {("cosine", False): 0.001, ("norm", False): 0.01, ("cosine", True): 0.01, ("norm", True): 0.02}
+_LIMIT_TEXT = {
+    ("cosine", False): "above .999",
+    ("norm", False): "within 1 % of 1",
+    ("cosine", True): "above .99",
+    ("norm", True): "within 2 % of 1",
+}
 
 
-def _note(job: Job, head: Head, role: str) -> str:
+def measured_in(job: Job, head: Head, role: str) -> str:
     """Who was measured, and whether its role is what its name says."""
     seen = subject(job)
     at = seen.model.attention_layers.index(head[0]), head[1]
     looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
     told = ", ".join(f"{value:.2f} to {src}" for src, value in looks.items())
     where = f"Head {head[0]}.{head[1]}, for {role}, looks from END {told} on average."
-    return f"{where} Intervals over prompts. {_SIGNALS} {stood_in(job)}"
+    return f"{where} Intervals over {LEAST} prompts or more. {_SIGNALS} {LOCAL} {stood_in(job)}"
 
 
-def _text(value: tuple[float, float, float]) -> str:
+def _at(side: SideName, role: str = "name mover") -> str:
+    return "END" if side == "dest" else "IO" if role == "name mover" else "S2"
+
+
+def told(value: Interval) -> list[float]:
+    """As numbers of an outcome: without an interval where there is none."""
+    return [one for one in value if not math.isnan(one)]
+
+
+def _text(value: Interval) -> str:
     mean, low, high = value
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{mean:.3f}" if math.isnan(low) else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _bars(panels: dict[str, Means], title: str) -> Figure:
@@ -189,14 +290,14 @@ def _bars(panels: dict[str, Means], title: str) -> Figure:
 
 
 RUNS: dict[str, Experiment] = {
-    "svt-fig6": partial(single, role="name mover", number=1, sides=("dest",)),
+    "svt-fig6": partial(single, role="name mover", number=1, sides=("dest",), heavier=True),
     "svt-fig10": partial(small, what="cosine", together=False),
     "svt-fig11": partial(small, what="norm", together=False),
     "svt-fig12": partial(small, what="cosine", together=True),
     "svt-fig13": partial(small, what="norm", together=True),
-    "svt-fig17": partial(falls, number=2, side="dest", mode="global"),
-    "svt-fig19": partial(falls, number=1, side="src", mode="global"),
-    "svt-fig20": partial(falls, number=1, side="src", mode="local"),
+    "svt-fig17": partial(falls, number=2, side="dest", mode="global", claim="heavier"),
+    "svt-fig19": partial(falls, number=1, side="src", mode="global", claim="apart"),
+    "svt-fig20": partial(falls, number=1, side="src", mode="local", claim="alike"),
     "svt-fig22": partial(single, role="name mover", number=0, sides=_BOTH),
     "svt-fig23": partial(single, role="S-inhibition", number=0, sides=_BOTH),
     "svt-fig24": partial(single, role="name mover", number=1, sides=_BOTH),

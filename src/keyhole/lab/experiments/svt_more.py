@@ -1,53 +1,51 @@
-"""What is odd about the name mover 9.6, and what do the top layers of the traced network look like?"""
+"""What do the top layers of the traced network look like, who writes to name movers, and what is odd about 9.6?"""
 
+import math
 from dataclasses import replace
+from functools import partial
 
+import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
-from keyhole.lab.experiments.svt import Edge, network_figure, traced
-from keyhole.lab.experiments.svt_cuts import falls, single
+from keyhole.lab.experiments.svt import LATTICE, NETWORK, Edge, known_here, lattice, name_of, network_figure, traced
+from keyhole.lab.experiments.svt_cuts import LOCAL, falls, measured_in, single
 from keyhole.lab.intervals import interval
-from keyhole.lab.ioi_studies import is_gpt2, judged, stood_in, subject
+from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.signal_effects import Effect, effects
+from keyhole.lab.signal_effects import Effect, Interval, effects, enough
 from keyhole.lab.sparse import Head
 from keyhole.tracing.firing import SideName
+from keyhole.tracing.svt import ChannelChoice, contributions, significant
 
 _ODD = 2  # 9.6 is the third of the name movers
-_LEAST = 65 / 256  # in how many prompts an edge must be
 _SIDES: tuple[tuple[SideName, str], ...] = (("dest", "END"), ("src", "IO"))
-
-
-def rises(job: Job) -> Outcome:
-    """Does the logit difference rise although attention falls, when signals are removed for this head alone?"""
-    found = falls(job, _ODD, "dest", "local")
-    attention, answer = _triple(found, "attention"), _triple(found, "logit difference")
-    alike = found.numbers["rank correlation of both"]
-    assert isinstance(alike, float)
-    return replace(found, verdict=judged(job, [attention[2] < 0, answer[1] > 0, alike < 0]))
 
 
 def inverted(job: Job) -> Outcome:
     """Does global removal lower the logit difference, local removal raise it, and local boosting lower it?"""
     found = single(job, "name mover", _ODD, ("dest",))
-    holds, odd = [], ""
-    if "END, global: removed" in found.numbers:
-        removed, local, boosted = (
-            _triple(found, f"END, {what}") for what in ("global: removed", "local: removed", "local: boosted")
-        )
-        holds = [removed[2] < 0, local[1] > 0, boosted[2] < 0]
-        if removed[1] > 0 and local[1] > 0:
-            odd = "Global removal raises the logit difference too: here the two do not oppose each other. "
-    return replace(found, verdict=judged(job, holds), note=f"{odd}{found.note}")
+    removed, local, boosted = (
+        _triple(found, f"END, {what}") for what in ("global: removed", "local: removed", "local: boosted")
+    )
+    many = found.numbers.get("END, local: prompts", 0)
+    assert isinstance(many, int)
+    holds = [many >= LEAST and held for held in (removed[2] < 0, local[1] > 0, boosted[2] < 0)]
+    odd = ""
+    if removed[1] > 0 and local[1] > 0:
+        odd = "Global removal raises the logit difference too: here the two do not oppose each other. "
+    head = effects(job, "name mover", _ODD)[1]
+    note = f"{odd}Asked: all three, with intervals that exclude 0. {measured_in(job, head, 'name mover')}"
+    return replace(found, verdict=judged(job, holds), note=note)
 
 
-def _triple(found: Outcome, name: str) -> tuple[float, float, float]:
-    value = found.numbers[name]
+def _triple(found: Outcome, name: str) -> Interval:
+    value = found.numbers.get(name, [])
     assert isinstance(value, list)
-    mean, low, high = value
+    mean, low, high = value if len(value) == 3 else [math.nan] * 3
     return mean, low, high
 
 
@@ -58,12 +56,13 @@ def all_into(job: Job) -> Outcome:
     """Does the logit difference rise locally and fall globally, when all signals into the head are removed?"""
     found, head = effects(job, "name mover", _ODD)
     numbers: Numbers = {}
-    means: dict[str, tuple[float, float, float]] = {}
+    means: dict[str, Interval] = {}
     lines = []
     for side, token in _SIDES:
         for mode in ("local", "global"):
             own = _all_at_once([one for one in found if (one.side, one.mode) == (side, mode)])
-            if len(own) < 2:
+            if not enough(own):
+                lines.append(f"{token}, {mode}: prompts with signals {len(own)}, too few to judge.")
                 continue
             where = f"{token}, {mode}"
             answer, attention = interval([one.answer for one in own]), interval([one.attention for one in own])
@@ -73,14 +72,18 @@ def all_into(job: Job) -> Outcome:
                 f"{where}, {len(own)} prompts: all signals removed together change the logit difference by "
                 f"{_text(answer)} and attention by {_text(attention)}."
             )
-    both = [token for _, token in _SIDES if f"{token}, local" in means and f"{token}, global" in means]
-    holds = [means[f"{token}, local"][1] > 0 and means[f"{token}, global"][2] < 0 for token in both]
-    path = save(_means_figure(means, head), job.folder / "together.png")
+    nothing = math.nan, math.nan, math.nan
+    holds = [
+        means.get(f"{token}, local", nothing)[1] > 0 and means.get(f"{token}, global", nothing)[2] < 0
+        for _, token in _SIDES
+    ]
+    paths = (save(_means_figure(means, head), job.folder / "together.png"),) if means else ()
     note = (
-        f"Head {head[0]}.{head[1]} stands where 9.6 is; its signals at END and at IO are removed in turn, as sets. "
-        f"{stood_in(job)}"
+        f"Asked at each token: a local rise and a global fall, with intervals over {LEAST} prompts or more that "
+        f"exclude 0. Head {head[0]}.{head[1]} stands where 9.6 is; its signals at END and at IO are removed in turn, "
+        f"as sets. {LOCAL} {stood_in(job)}"
     )
-    return Outcome(judged(job, holds), "\n".join(lines) or "This head has no signals.", numbers, (path,), note)
+    return Outcome(judged(job, holds), "\n".join(lines), numbers, paths, note)
 
 
 def _all_at_once(own: list[Effect]) -> list[Effect]:
@@ -91,7 +94,7 @@ def _all_at_once(own: list[Effect]) -> list[Effect]:
     return list(found.values())
 
 
-def _means_figure(means: dict[str, tuple[float, float, float]], head: Head) -> Figure:
+def _means_figure(means: dict[str, Interval], head: Head) -> Figure:
     figure = blank(5.4, 3.4)
     heading(figure, f"All signals into {head[0]}.{head[1]} removed together")
     axis = figure.subplots()
@@ -104,7 +107,7 @@ def _means_figure(means: dict[str, tuple[float, float, float]], head: Head) -> F
     return figure
 
 
-def _text(value: tuple[float, float, float]) -> str:
+def _text(value: Interval) -> str:
     mean, low, high = value
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -114,37 +117,29 @@ def _text(value: tuple[float, float, float]) -> str:
 
 def top(job: Job) -> Outcome:
     """Are name movers and S-inhibition heads joined by many paths, each to several of the others?"""
-    seen, found = subject(job), traced(job)
-    movers, inhibitors = set(found.starts), set(seen.roles.get("S-inhibition", ())) - set(found.starts)
-    if is_gpt2(job.model):
-        inhibitors |= {(7, 3), (7, 9)}  # the heads that the figure names
-    lowest = min(layer for layer, _ in movers | inhibitors)
-    edges = {edge: share for edge, share in found.frequent(_LEAST).items() if edge[0][0] >= lowest}
-    among = {(a, b) for a, b, _ in edges if {a, b} <= movers | inhibitors}
-    crossing = {(a, b) for a, b in among if a in inhibitors and b in movers}
-    several = sum(len({a for a, b in crossing if b == mover}) > 1 for mover in movers)
-    numbers: Numbers = {
-        "edges": len(edges),
-        "pairs among both roles": len(among),
-        "S-inhibition to name mover": len(crossing),
-        "name movers with several S-inhibition heads": several,
-        "prompts": found.traced,
-    }
+    seen = subject(job)
+    seen.role("name mover", 2)
+    seen.role("S-inhibition", 1 if is_gpt2(job.model) else 2)  # the published figure names two more
+    found = traced(job)
+    woven = lattice(job, seen, found)
+    lowest = min(layer for layer, _ in woven.movers | woven.inhibitors)
+    edges = {edge: share for edge, share in found.frequent(NETWORK).items() if edge[0][0] >= lowest}
+    numbers: Numbers = {"edges": len(edges), **woven.numbers, "prompts": found.traced}
     text = (
-        f"{len(edges)} edges in {_LEAST:.0%} or more of {found.traced} prompts lie in layers {lowest} and above; "
-        f"{len(among)} pairs of heads of both roles are joined, {len(crossing)} of them an S-inhibition head with a "
-        f"name mover; {several} of {len(movers)} name movers hear several S-inhibition heads."
+        f"{len(edges)} edges in {NETWORK:.0%} or more of {found.traced} prompts lie in layers {lowest} and above; "
+        f"{woven.text}"
     )
     title = f"Layers {lowest} and above of the traced network, with numbers of prompts out of {found.traced}"
-    figure = network_figure(edges, movers | inhibitors, seen.model.dims.heads, title)
+    figure = network_figure(edges, woven.movers | woven.inhibitors, seen.model.dims.heads, title)
     _count(figure, edges, found.traced)
     path = save(figure, job.folder / "top.png")
     names = "; ".join(
-        f"{role}: {', '.join(f'{layer}.{head}' for layer, head in sorted(heads)) or 'none'}"
-        for role, heads in (("name movers", movers), ("other heads for S-inhibition", inhibitors))
+        f"{role}: {', '.join(name_of(head) for head in sorted(heads)) or 'none'}"
+        for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
     )
-    holds = [len(among) > len(movers), several >= 2]
-    return Outcome(judged(job, holds), text, numbers, (path,), f"{names}. {stood_in(job)}")
+    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {stood_in(job)}"
+    first = found.traced >= LEAST and len(woven.crossing) > 0
+    return Outcome(judged(job, woven.holds, first=first), text, numbers, (path,), note)
 
 
 def _count(figure: Figure, edges: dict[Edge, float], prompts: int) -> None:
@@ -158,9 +153,76 @@ def _count(figure: Figure, edges: dict[Edge, float], prompts: int) -> None:
         axis.text(x, y, f"{share * prompts:.0f}", fontsize=7, color=shade, ha="center", va="center", bbox=box)
 
 
+# -- who writes to a name mover ------------------------------------------------------------------------------------
+
+
+def filtered(job: Job) -> Outcome:
+    """Do the slices of a firing single out the heads that matter, where the whole residual shows many?"""
+    seen = subject(job)
+    movers, inhibits = seen.role("name mover")[:2], seen.role("S-inhibition")
+    numbers: Numbers = {}
+    lines, fewer, stands_out = [], [], []
+    panels: dict[str, Tensor] = {}
+    for head in movers:
+        (values, some), (whole, every) = (_contributed(seen, head, kind) for kind in _KINDS)
+        panels |= {f"{name_of(head)}, all slices": whole, f"{name_of(head)}, slices of the firing": values}
+        less = interval([float(a - b) for a, b in zip(some, every, strict=True)])
+        fewer.append(less[2] < 0)
+        top = [divmod(int(i), values.shape[1]) for i in values.flatten().argsort(descending=True)[:3]]
+        named = [(seen.model.attention_layers[row], column) for row, column in top]
+        wanted = _OTHERS.get(head, ()) if is_gpt2(job.model) else ()
+        stands_out.append(named[0] in inhibits and set(wanted) <= set(named))
+        means = [sum(counts) / len(counts) for counts in (some, every)]
+        numbers |= {f"{name_of(head)} singular: heads": means[0], f"{name_of(head)} all: heads": means[1]}
+        numbers[f"{name_of(head)} fewer"] = list(less)
+        lines.append(
+            f"{name_of(head)} at END: 70 % of all contributions come from {means[0]:.1f} heads in the slices of the "
+            f"firing, and from {means[1]:.1f} in all slices (difference {less[0]:.1f} [{less[1]:.1f}, {less[2]:.1f}]); "
+            f"the largest are {', '.join(map(name_of, named))}."
+        )
+    path = save(_heat_figure(panels), job.folder / "contributions.png")
+    note = (
+        "Asked of each: fewer heads in the slices of the firing (an interval over prompts below 0), and an "
+        f"S-inhibition head as the largest, in GPT-2 also 7.3 and 7.9 next to it for 9.9; nothing if no S-inhibition "
+        f"head is the largest. Means over {len(seen.examples)} prompts. S-inhibition heads: "
+        f"{', '.join(map(name_of, inhibits))}. {known_here(job)}"
+    )
+    verdict = judged(job, [*fewer, *stands_out], first=any(stands_out) and len(seen.examples) >= LEAST)
+    return Outcome(verdict, "\n".join(lines), numbers, (path,), note)
+
+
+_KINDS: tuple[ChannelChoice, ChannelChoice] = ("singular", "all")
+_OTHERS: dict[Head, tuple[Head, ...]] = {(9, 9): ((7, 3), (7, 9))}  # published beside 8.6
+
+
+def _contributed(seen: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor, list[int]]:
+    """Mean contribution of every upstream head at END, each prompt's scaled to its largest, and how many matter."""
+    total, chosen = [], []
+    for number, example in enumerate(seen.examples):
+        run = seen.model.run(example.text)
+        found = contributions(run, head, example.position(run, "END"), example.position(run, "IO"), channels=kind)
+        values = found.at_dest.double().cpu()
+        total.append(values / values.abs().max().clamp_min(1e-30))
+        chosen.append(int(significant(values).sum()))
+        seen.progress(number + 1, len(seen.examples))
+    return torch.stack(total).mean(0), chosen
+
+
+def _heat_figure(panels: dict[str, Tensor]) -> Figure:
+    layers, heads = next(iter(panels.values())).shape
+    figure = blank(0.9 + len(panels) * (0.28 * heads + 1.0), 1.8 + 0.3 * layers)
+    heading(figure, "What upstream heads contribute at END, mean over prompts")
+    for axis, (name, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        tidy(axis, name, x="head", y="layer" if name == next(iter(panels)) else "")
+        axis.imshow(values.tolist(), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", origin="lower")
+        axis.set_yticks(range(values.shape[0]))
+    return figure
+
+
 RUNS: dict[str, Experiment] = {
+    "svt-fig4": filtered,
     "svt-fig14": top,
-    "svt-fig18": rises,
+    "svt-fig18": partial(falls, number=_ODD, side="dest", mode="local", claim="rises"),
     "svt-fig21": inverted,
     "svt-fig27": all_into,
 }

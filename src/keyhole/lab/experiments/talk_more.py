@@ -7,11 +7,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, plain, tidy
-from keyhole.lab.ioi_studies import Subject, judged, stood_in, subject
+from keyhole.lab.ioi_studies import LEAST, Subject, judged, stood_in, subject, trace_answer
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.sparse import Head
@@ -22,6 +22,8 @@ from keyhole.tracing.signals import signal_vector
 _EXACT = 1e-4  # of a decomposition, relative
 _PROMPTS = 16
 _FIRES = 0.5
+_ALIKE = 0.5  # cosine
+_MANY = 8  # heads
 _SIDES: tuple[SideName, SideName] = ("dest", "src")
 
 
@@ -31,36 +33,52 @@ _SIDES: tuple[SideName, SideName] = ("dest", "src")
 def one_circuit(job: Job) -> Outcome:
     """Does the recursion end by itself, and does every edge carry channels?"""
     seen = subject(job)
-    circuits = []
-    for number, example in enumerate(seen.examples[:_PROMPTS]):  # the richest shows most
+    found = []
+    chosen = seen.examples[:_PROMPTS]
+    for number, example in enumerate(chosen):
         run = seen.model.run(example.text)
-        circuits.append(run.trace(int(run.logits[-1].argmax())))
-        seen.progress(number + 1, min(_PROMPTS, len(seen.examples)))
-    circuit = max(circuits, key=lambda one: len(one.edges))
-    signals = [edge for edge in circuit.edges if edge.side != "target"]
+        found.append(trace_answer(run, int(run.logits[-1].argmax())))
+        seen.progress(number + 1, len(chosen))
+    circuits = [one for one in found if one is not None]
+    rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
+    note = (
+        "Asked of all circuits, "
+        f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
+        "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
+        f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. {stood_in(job)}"
+    )
+    if not rich:
+        return Outcome(judged(job, []), f"None of {len(circuits)} circuits has signals.", {}, (), note)
+    signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
     carried = sum(bool(edge.channels) for edge in signals)
-    targets = {edge.target for edge in circuit.edges}
-    leaves = [node for i, node in enumerate(circuit.nodes) if i not in targets]
+    leaves = [leaf for one in circuits for leaf in _leaves(one)]
     kinds = Counter(node.kind for node in leaves)
     lowest = seen.model.attention_layers[0]
-    open_ends = sum(n.kind == "head" and n.layer != lowest and n.dest > 0 for n in leaves)
-    error = max(circuit.errors.values())
-    numbers: Numbers = {"nodes": len(circuit.nodes), "edges": len(circuit.edges), "signals": len(signals)}
-    numbers |= {"signals with channels": carried, "largest error": error, "unexplained heads": open_ends}
+    open_ends = sum(node.kind == "head" and node.layer != lowest and node.dest > 0 for node in leaves)
+    error = max(max(one.errors.values()) for one in circuits)
+    largest = max(rich, key=lambda one: len(one.edges))  # shows most
+    numbers: Numbers = {"circuits": len(circuits), "with signals": len(rich), "signals": len(signals)}
+    numbers |= {
+        "signals with channels": carried,
+        "largest error": error,
+        "ends at heads above the first layer": open_ends,
+    }
     numbers |= {f"leaves: {kind}": n for kind, n in kinds.items()}
-    told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
     text = (
-        f"{len(circuit.nodes)} nodes and {len(circuit.edges)} edges in the largest of {len(circuits)} circuits; "
-        f"{carried} of {len(signals)} signals carry channels; {len(leaves)} leaves ({told}), {open_ends} of them heads "
-        f"that could be traced further; largest relative error of a decomposition {error:.1e}."
+        f"{len(rich)} of {len(circuits)} circuits have signals, the largest {len(largest.nodes)} nodes and "
+        f"{len(largest.edges)} edges; {carried} of {len(signals)} signals carry channels; {len(leaves)} leaves "
+        f"({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())}), {open_ends} of them heads above "
+        f"the first layer; largest relative error of a decomposition {error:.1e}."
     )
-    path = save(_circuit_figure(circuit), job.folder / "circuit.png")
-    note = (
-        "Tracing stops at embeddings, biases and MLPs (whose outputs are not taken apart), at heads of the first layer "
-        f"and at the first token. {stood_in(job)}"
-    )
-    holds = [carried == len(signals) > 0, open_ends == 0, error < _EXACT]
-    return Outcome(judged(job, holds), text, numbers, (path,), note)
+    path = save(_circuit_figure(largest), job.folder / "circuit.png")
+    holds = [carried == len(signals), open_ends == 0, error < _EXACT]
+    return Outcome(judged(job, holds, first=len(rich) >= LEAST), text, numbers, (path,), note)
+
+
+def _leaves(circuit: Circuit) -> list[Node]:
+    """Where tracing ended."""
+    targets = {edge.target for edge in circuit.edges}
+    return [node for i, node in enumerate(circuit.nodes) if i not in targets]
 
 
 def _circuit_figure(circuit: Circuit) -> Figure:
@@ -123,12 +141,16 @@ def sinks(job: Job) -> Outcome:
     for side in _SIDES:
         rest, fire = found[side, True], found[side, False]
         if not rest.between or not fire.between:
+            holds.append(False)
+            lines.append(f"{side} side: fewer than two layers have heads that fire on the first token and on others.")
             continue
         first, other = (torch.tensor(one.between, dtype=torch.float64) for one in (rest, fire))
-        near = float((first > 0.5).double().mean())
+        near = float((first > _ALIKE).double().mean())
         numbers |= {f"{side}: first token": float(first.median()), f"{side}: other tokens": float(other.median())}
-        numbers |= {f"{side}: above .5": near, f"{side}: above .5, other": float((other > 0.5).double().mean())}
-        holds.append(bool(first.median() > 0.5 and first.median() > other.median()))
+        numbers |= {f"{side}: above .5": near, f"{side}: above .5, other": float((other > _ALIKE).double().mean())}
+        numbers[f"{side}: heads"] = len(rest.heads)
+        alike = first.median() > _ALIKE and first.median() > other.median()
+        holds.append(bool(alike) and len(rest.heads) >= _MANY)
         lines.append(
             f"{side} side: median cosine of heads in different layers {float(first.median()):.2f} on the first token "
             f"({len(rest.heads)} heads, {near:.0%} of pairs above .5), {float(other.median()):.2f} on other tokens "
@@ -136,11 +158,12 @@ def sinks(job: Job) -> Outcome:
         )
     path = save(_heat(found), job.folder / "cosines.png")
     note = (
-        f"A firing has a weight of {_FIRES:g} or more; its signal is the sum of what its writers put into their "
-        f"channels, in residual space; directions are means over firings. {stood_in(job)}"
+        f"Asked on each side: {_MANY} heads or more that rest on the first token, with a median cosine above .5 and "
+        f"above that on other tokens. A firing has a weight of {_FIRES:g} or more; its signal is the sum of what its "
+        f"writers put into their channels, in residual space; directions are means over firings. {stood_in(job)}"
     )
-    text = "\n".join(lines) or "Fewer than two layers have heads that fire on the first token and on others."
-    return Outcome(judged(job, holds), text, numbers, (path,), note)
+    first_side = len(seen.examples) >= LEAST and any(holds)
+    return Outcome(judged(job, holds, first=first_side), "\n".join(lines), numbers, (path,), note)
 
 
 def _directions(seen: Subject) -> dict[tuple[SideName, bool], _Directions]:

@@ -1,0 +1,263 @@
+"""Verdicts on the contrast paper: heads that were not trained and subspaces that are random must not pass."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from keyhole.contrast.moves import Effect
+from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.swaps import swap_effects
+from keyhole.contrast.sweep import RankRow
+from keyhole.lab import contrast_studies
+from keyhole.lab.contrast_studies import named, studied, verdict
+from keyhole.lab.experiments import (
+    contrast,
+    contrast_boxes,
+    contrast_categories,
+    contrast_swaps,
+    payload,
+    payload_interactions,
+    payload_ranks,
+    payload_shapes,
+    payload_swaps,
+    phase,
+    published_settings,
+)
+from keyhole.lab.experiments.contrast_categories import Clusters, clustered, only
+from keyhole.lab.experiments.contrast_swaps import Swapped, held
+from keyhole.lab.experiments.payload_interactions import Met, judged_diagonal, judged_symmetry
+from keyhole.lab.job import Job
+from keyhole.lab.outcome import Outcome
+from keyhole.lab.payload import Payload, PayloadSettings, train
+from keyhole.lab.payload_task import Latents
+
+pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
+TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)
+RUNS = {id: run for module in TOYS for id, run in module.RUNS.items()}
+UNTRAINED = {"max_steps": 1, "batch": 8}
+
+
+def quick(run: Callable[[Job], Outcome], folder: Path) -> Outcome:
+    (folder / "item").mkdir(parents=True, exist_ok=True)
+    return run(Job(folder / "item", quick=True))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where quick runs keep their heads."""
+    return tmp_path_factory.mktemp("trained")
+
+
+# -- the toy -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "QUICK", UNTRAINED)
+
+
+@pytest.mark.parametrize("id", RUNS)
+def test_untrained_heads_show_nothing(id: str, raw: None, tmp_path: Path) -> None:
+    outcome = quick(RUNS[id], tmp_path)
+    assert outcome.verdict == "not"
+    assert "what can be reached" in outcome.note
+
+
+@pytest.mark.parametrize("id", ["cc-fig3", "cc-fig4", "cc-fig5", "cc-fig12", "cc-fig13", "cc-fig14", "cc-fig15"])
+def test_what_is_measured_fails_on_untrained_heads_too(
+    id: str, raw: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload, "TRAINED", 0.0)  # accuracy is not asked for
+    assert quick(RUNS[id], tmp_path).verdict == "not"
+
+
+@pytest.mark.parametrize("id", ["cc-fig2", "cc-fig4"])
+def test_trained_heads_pass(id: str, trained: Path) -> None:
+    outcome = quick(RUNS[id], trained)
+    assert outcome.verdict == "reproduced"
+    assert "untrained" in outcome.measured  # a control beside every measure
+
+
+def test_random_subspaces_have_no_shape(trained: Path) -> None:
+    job = Job(trained / "item", quick=True)
+    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
+    bases = random_bases(16, 3, len(heads), seed=3)
+    shapes = [payload_shapes.shape(job, head, basis, basis) for head, basis in zip(heads, bases, strict=True)]
+    assert payload.are_trained(heads)
+    assert payload_shapes.judged(heads, shapes, "discrete") == payload_shapes.judged(heads, shapes, "gaussian") == "not"
+
+
+def one_step(**changes: Any) -> Payload:
+    return train([PayloadSettings.paper(3, 4, 8, **{"max_steps": 1, "batch": 8, **changes})])[0]
+
+
+def test_the_table_is_about_heads_as_they_were_trained() -> None:
+    printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
+    assert published_settings.differ([printed]) == []
+    assert published_settings.differ([printed, other]) == ["lr", "check_every"]
+    raw = one_step()
+    good = dataclasses.replace(raw, accuracy=0.949, settings=PayloadSettings.paper(3, 4, 8), trained=30_000)
+    assert published_settings.judged([raw], [True]) == "not"
+    assert published_settings.judged([good], [True]) == "reproduced"
+    assert published_settings.judged([good], [False]) == "partly"
+    assert published_settings.judged([dataclasses.replace(good, trained=50_000)], [True]) == "partly"
+    changed = dataclasses.replace(good, settings=dataclasses.replace(good.settings, lr=1e-2))
+    assert published_settings.judged([changed], [True]) == "partly"
+
+
+def met(latents: Latents, accuracy: float, G: Tensor) -> Met:
+    head = train([PayloadSettings(6, 6, 8, latents=latents, max_steps=1, batch=8)])[0]
+    return Met([dataclasses.replace(head, accuracy=accuracy)], [G], G)
+
+
+def test_interactions_are_judged_beside_their_controls() -> None:
+    stream = torch.Generator().manual_seed(0)
+    split, noise = torch.eye(12), torch.randn(12, 12, generator=stream)
+    mixed = noise + noise.T
+    inside, beyond = (3, 4, 8), (6, 6, 8)
+    found = {inside: met("gaussian", 0.88, split), beyond: met("gaussian", 0.88, mixed)}
+    assert judged_diagonal(found) == "reproduced"
+    assert judged_diagonal({inside: found[inside], beyond: found[inside]}) == "partly"  # nothing off the diagonal
+    assert judged_diagonal({inside: found[beyond], beyond: found[beyond]}) == "not"
+    assert judged_diagonal({inside: met("gaussian", 0.5, split), beyond: found[beyond]}) == "not"
+    unlike = {beyond: met("discrete", 0.99, noise)}
+    assert judged_symmetry(unlike, {beyond: found[beyond]}) == "reproduced"
+    assert judged_symmetry({beyond: met("discrete", 0.99, mixed + 0.5 * noise)}, {beyond: found[beyond]}) == "partly"
+    assert judged_symmetry(unlike, {beyond: met("gaussian", 0.88, noise)}) == "not"  # as unlike as random numbers
+    assert judged_symmetry({beyond: met("discrete", 0.5, noise)}, {beyond: found[beyond]}) == "not"
+
+
+def test_a_rise_beyond_capacity_is_asked_of_every_seed() -> None:
+    inside = {name: [0.1, 0.2] for name in ("missed", "overlap", "off")}
+    assert phase.risen(inside, {name: [0.3, 0.3] for name in inside})
+    assert not phase.risen(inside, {name: [0.3, 0.2] for name in inside})
+    assert not phase.risen(inside, {name: [0.3, float("nan")] for name in inside})
+
+
+# -- models --------------------------------------------------------------------------------------------------------
+
+
+def effect(name: str, shift: float, *, random: float = 0.0, full: float = 0.8, low: float = 0.5) -> Effect:
+    near = (shift - 0.01, shift + 0.01)
+    return Effect(name, 5, 0.1, 0.5, shift, random, full, low + 0.1, (low, low + 0.2), near)
+
+
+def binding(whole: Effect, more: tuple[float, float, float] = (0.2, 0.1, 0.3)) -> Swapped:
+    parts = effect("order", 0.2), effect("lexical", 0.3)
+    return Swapped((0, 0), whole, parts, (more, more), (0.1, 0.05, 0.15))
+
+
+def test_swaps_are_judged_by_the_sizes_claimed() -> None:
+    assert held(binding(effect("both", 0.7)), "boxes") == "all"
+    assert held(binding(effect("both", 0.7, random=0.2)), "boxes") == "part"  # not next to nothing
+    assert held(binding(effect("both", 0.3)), "boxes") == "part"  # not most of it
+    assert held(binding(effect("both", 0.05, full=0.06)), "boxes") == "none"
+    assert held(binding(effect("both", 0.7), (0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
+    assert held(binding(effect("both", 0.7, low=-0.1)), "boxes") == "none"
+    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), (0.3, 0.2, 0.4))
+    assert held(lists, "lists") == "all"
+    assert held(dataclasses.replace(lists, short=(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
+    assert held(dataclasses.replace(lists, whole=effect("category", 0.3, random=0.2)), "lists") == "part"
+
+
+def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
+    study = studied(Job(tmp_path, quick=True), "lists")
+    head = study.selected[0]
+    real = contrast_swaps.measure(study, head, seed=0)
+    assert held(real, "lists") == "all" and real.short[1] > 0
+    (basis,) = random_bases(16, real.whole.rank, 1, seed=5)
+    effects = {e.name: e for e in swap_effects(study.test, {head: {"category": basis}}, draws=10)[head]}
+    assert held(dataclasses.replace(real, whole=effects["category"]), "lists") != "all"
+
+
+def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
+    study = studied(Job(tmp_path, quick=True), "lists")
+    head = study.selected[0]
+    moved = contrast_swaps._shifts(study, head, 0)
+    effects = {e.name: e.shift for e in study.swaps[head]}
+    assert float(moved["category"].mean()) == pytest.approx(effects["category"], abs=1e-6)
+    assert float(moved["full"].mean()) == pytest.approx(effects["full"], abs=1e-6)
+
+
+def test_heads_that_are_not_there_are_not_measured(tmp_path: Path) -> None:
+    outcome = contrast_swaps.swapped(Job(tmp_path, quick=True), "cc-fig18", slice(100, None))
+    assert outcome.verdict == "needs a model" and outcome.numbers == {}
+    assert "nothing to measure" in outcome.measured and "--model" in outcome.note
+
+
+def test_items_that_share_a_run_say_so(tmp_path: Path) -> None:
+    assert "The same run as cc-fig7" in contrast_swaps.RUNS["cc-fig19"](Job(tmp_path, quick=True)).note
+
+
+def test_alignment_must_exceed_random_subspaces() -> None:
+    assert contrast.meets([0.9, 0.8, 0.1], [[0.5], [0.6], [0.5]])
+    assert not contrast.meets([0.9, 0.8, 0.1], [[0.5], [0.9], [0.5]])  # the median head does not
+    assert not contrast.meets([0.4] * 3, [[0.1]] * 3)
+    assert not contrast.meets([1.0] * 3, [[0.2, 1.0]] * 3)
+
+
+def test_clusters_must_exceed_random_subspaces() -> None:
+    found = Clusters((0, 0), 5, 1.0, [0.7, 0.9], 1.0, [3])
+    assert clustered([found])
+    assert not clustered([dataclasses.replace(found, random=[0.7, 1.0])])
+    assert not clustered([dataclasses.replace(found, nearest=0.4, random=[0.1])])
+
+
+def test_words_are_held_out(tmp_path: Path) -> None:
+    from keyhole.contrast.lists import lists_contrast
+
+    model = studied(Job(tmp_path, quick=True), "lists").test.model
+    whole = lists_contrast(model, 20)
+    kept = only(whole, {"dog", "apple", "water", "car", "France"})
+    words = {contrast_categories._word(kept, site) for s in kept.samples for site in (*s.positive, *s.negative)}
+    assert words <= {"dog", "apple", "water", "car", "France"} and len(kept.samples) < len(whole.samples)
+
+
+def test_explained_rows_must_exceed_random_ones() -> None:
+    rows = [contrast_boxes.Row(0.9, 0.8, 0.2, 2.0 + 0.1 * i, 0.5, 0.3, 0.1) for i in range(4)]
+    assert contrast_boxes.attributed(rows)
+    for changes in ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}):
+        assert not contrast_boxes.attributed([dataclasses.replace(one, **changes) for one in rows])
+
+
+def test_both_ranks_of_a_head_must_stop_growing() -> None:
+    counts = (2, 3, 4, 5)
+
+    def rows(ranks: tuple[int, ...], null: int = 1) -> tuple[RankRow, ...]:
+        return tuple(RankRow((1, 6), n, rank, null, 0) for n, rank in zip(counts, ranks, strict=True))
+
+    flat, rising = (1, 3, 3, 3), (1, 2, 3, 4)
+    assert contrast_boxes.is_flat((1, 6), {"order": rows(flat), "lexical": rows(flat)}, counts)
+    assert not contrast_boxes.is_flat((1, 6), {"order": rows(flat), "lexical": rows(rising)}, counts)
+    assert not contrast_boxes.is_flat((1, 6), {"order": rows(flat, null=0), "lexical": rows(flat)}, counts)
+
+
+def test_models_are_compared_by_their_whole_name(tmp_path: Path) -> None:
+    def job(model: str) -> Job:
+        return Job(tmp_path, model=model)
+
+    assert named(job("/models/llama-3.1-8b-instruct/"), "cc-fig9")
+    assert not named(job("my/Llama-3.1-8B-Instruct-tuned"), "cc-fig9")
+    assert not named(job("Llama-3.1-8B-Instruct/checkpoint"), "cc-fig9")
+    llama = job("meta-llama/Llama-3.1-8B-Instruct")
+    assert verdict(llama, "cc-fig9", False, part=True) == "partly"
+    assert verdict(Job(tmp_path), "cc-fig9", False, part=True) == "needs a model"
+
+
+def test_a_model_is_loaded_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, quick=True)
+    assert studied(job, "lists").test.model is studied(job, "boxes").test.model
+    assert contrast_studies.held_out(job, "boxes")["lexical"].model is studied(job, "boxes").test.model
+
+
+def test_heads_are_selected_on_other_prompts(tmp_path: Path) -> None:
+    study = studied(Job(tmp_path, quick=True), "lists")
+    assert len(study.selected) == 3 and study.passed
+    fit, test = (set(map(str, one.resolved.contrast.prompts)) for one in (study.fits["category"], study.test))
+    assert not fit & test
+    assert torch.isfinite(torch.tensor([row.ratio for row in study.attention])).any()
