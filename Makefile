@@ -39,8 +39,9 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/payload.py --paper
 	$(BIN)/python benchmarks/svf.py
 
-reproduce: .venv/installed  ## every published figure that can be run offline; hours on two cores, and it can be interrupted
-	$(BIN)/keyhole reproduce all --markdown docs/reproduction.md
+reproduce: .venv/installed-dev .cache/smollm2.gguf  ## every published figure, offline; hours on two cores, can be interrupted
+	$(BIN)/keyhole reproduce all
+	$(BIN)/keyhole reproduce --paper svt --model .cache/smollm2.gguf --markdown docs/reproduction.md
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
