@@ -33,6 +33,7 @@ from keyhole.figures import (
     umap_figure,
 )
 from keyhole.figures.attribution import stack
+from keyhole.figures.network import network_figure
 from keyhole.figures.ranks import plateau
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
 
@@ -498,3 +499,11 @@ def test_interaction_figure_of_one_latent(G: torch.Tensor, tmp_path: Path) -> No
 def test_interaction_figure_refuses(call: Callable[[], Figure], says: str) -> None:
     with pytest.raises(KeyholeError, match=says):
         call()
+
+
+def test_of_a_dense_network_the_most_frequent_edges_are_drawn() -> None:
+    edges = {((0, i), (1, j), "dest"): (10 * i + j) / 100 for i in range(10) for j in range(10)}
+    figure = network_figure(edges, {(1, 9)}, 10, "Edges", most=7)
+    assert len(figure.axes[0].lines) == 7 and "7 most frequent of 100" in figure.get_suptitle()
+    assert {text.get_text() for text in figure.axes[0].texts} == {"0.9", *(f"1.{j}" for j in range(3, 10))}
+    assert len(network_figure({}, set(), 10, "Edges").axes[0].lines) == 0

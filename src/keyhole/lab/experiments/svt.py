@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from matplotlib.figure import Figure
-
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
-from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
+from keyhole.figures.network import Edge, name_of, network_figure
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
@@ -27,7 +25,6 @@ LATTICE = (
     "more pairs of name movers and S-inhibition heads are joined than there are name movers, two of which hear several "
     "S-inhibition heads"
 )
-Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
 
 
 @dataclass(frozen=True)
@@ -267,55 +264,10 @@ def known_here(job: Job) -> str:
     )
 
 
-def name_of(head: Head) -> str:
-    """Layer and head, as in the paper."""
-    return f"{head[0]}.{head[1]}"
-
-
 def _listed(edges: Sequence[Edge], share: dict[Edge, float]) -> str:
     return (
         ", ".join(f"{name_of(a)} to {name_of(b)} ({side}, {share[a, b, side]:.0%})" for a, b, side in edges) or "none"
     )
-
-
-def network_figure(edges: dict[Edge, float], known: set[Head], n_heads: int, title: str) -> Figure:
-    """Which head writes to which? Layers from left to right; wider lines are in more prompts."""
-    shown = sorted({head for edge in edges for head in edge[:2]})
-    layers = sorted({layer for layer, _ in shown}) or [0]
-    figure = blank(max(6.0, 1.6 * len(layers) + 2), max(3.6, 0.34 * n_heads + 1.2))
-    heading(figure, title)
-    axis = figure.subplots()
-    tidy(axis, x="layer", y="head")
-    for (a, b, side), share in edges.items():
-        lift = 0.08 if side == "src" else -0.08
-        shade = BLUE if side == "src" else RED
-        axis.plot(
-            [a[0], b[0]], [a[1] + lift, b[1] + lift], color=shade, linewidth=0.5 + 3 * share, alpha=0.55, zorder=1
-        )
-    for head in shown:
-        shade = INK if head in known else GREY
-        axis.text(*head, name_of(head), color="white", ha="center", va="center", fontsize=9, zorder=3, bbox=_box(shade))
-    axis.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
-    axis.set_ylim(n_heads - 0.5, -0.5)
-    axis.set_xticks(layers)
-    axis.set_yticks([])
-    legend(figure, _handles(), columns=4, beneath=True)
-    return figure
-
-
-def _box(shade: str) -> dict[str, str]:
-    return {"boxstyle": "round,pad=0.3", "facecolor": shade, "edgecolor": "none"}
-
-
-def _handles() -> list[object]:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    lines = [Line2D([], [], color=shade, linewidth=2, label=text) for shade, text in _SIDES]
-    return [*lines, Patch(color=INK, label="known role"), Patch(color=GREY, label="other head")]
-
-
-_SIDES = ((RED, "read at the destination"), (BLUE, "read at the source"))
 
 
 RUNS: dict[str, Experiment] = {

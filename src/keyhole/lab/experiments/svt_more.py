@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures import save
+from keyhole.figures.network import Edge, name_of, network_figure
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
-from keyhole.lab.experiments.svt import LATTICE, NETWORK, Edge, known_here, lattice, name_of, network_figure, traced
+from keyhole.lab.experiments.svt import LATTICE, NETWORK, known_here, lattice, traced
 from keyhole.lab.experiments.svt_cuts import LOCAL, falls, measured_in, single
 from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
