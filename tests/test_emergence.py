@@ -395,7 +395,7 @@ def test_what_does_not_fall_proves_nothing() -> None:
 
 def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:
     monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, seed, progress: trained)
-    with pytest.raises(MissingModelError, match="none of the 3 small models"):
+    with pytest.raises(MissingModelError, match=f"none of the {emergence_trainings._SEEDS} small models"):
         emergence_trainings.watched(Job(tmp_path / "job"))
 
 
