@@ -1,4 +1,4 @@
-"""How do a few seeds differ? Their mean with Student's interval, and with its range as text."""
+"""How do a few seeds differ? Means with Student's interval, shares with Wilson's, and ranges: as numbers and text."""
 
 import math
 from collections.abc import Sequence
@@ -29,3 +29,27 @@ def told(values: Sequence[float], digits: int = 3) -> str:
     """
     mean = f"{sum(values) / len(values):.{digits}f}"
     return mean if len(values) < 2 else f"{mean} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def with_interval(values: Sequence[float], digits: int = 3, least: float = -math.inf, most: float = math.inf) -> str:
+    """A mean with its 95 % interval, cut at what is possible.
+
+    >>> with_interval([0.0, 0.2, 0.1], 2, least=0.0)
+    '0.10 [0.00, 0.35]'
+    """
+    mean, low, high = interval(values)
+    return f"{mean:.{digits}f} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
+
+
+def wilson(right: int, of: int) -> tuple[float, float, float]:
+    """A share with Wilson's 95 % interval; of nothing, anything is possible.
+
+    >>> [round(x, 2) for x in wilson(10, 10)], wilson(0, 0)
+    ([1.0, 0.72, 1.0], (0.0, 0.0, 1.0))
+    """
+    if of == 0:
+        return 0.0, 0.0, 1.0
+    share, z = right / of, 1.959964
+    half = z * math.sqrt(share * (1 - share) / of + (z / (2 * of)) ** 2)
+    low, high = ((share + z * z / (2 * of) + side) / (1 + z * z / of) for side in (-half, half))
+    return share, max(low, 0.0), min(high, 1.0)

@@ -1,6 +1,5 @@
 """How are published results on IOI prompts repeated on a model? Its heads by role, shared by many figures."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -9,6 +8,7 @@ from typing import Any
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
+from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Job, MissingModelError, load_model
 from keyhole.lab.outcome import Progress, Verdict
 from keyhole.lab.sparse import Head, SparseStudy, matched_text, sparse_study
@@ -220,20 +220,9 @@ def _solved(model: Model, examples: Sequence[Example]) -> int:
 def _require_solved(seen: Subject) -> None:
     """What makes a model prefer IO to S can be asked only of one that does: in more prompts than coins would show."""
     source, of = seen.asked.model, len(seen.examples)
-    if lower_share(seen.solved, of) > 0.5:
+    if wilson(seen.solved, of)[1] > 0.5:
         return
     said = f"{_named(source)} prefers IO to S in {seen.solved} of {of} IOI prompts, no more than by chance"
     if is_gpt2(source):
         raise KeyholeError(f"{said}: these are not the published weights, so that nothing is judged. Give those.")
     raise MissingModelError(f"{said}: choose a model that solves them.")
-
-
-def lower_share(right: int, of: int) -> float:
-    """Wilson's lower 95 % bound of a share.
-
-    >>> round(lower_share(7, 8), 2)
-    0.53
-    """
-    z, share = 1.96, right / max(of, 1)
-    spread = z * math.sqrt(share * (1 - share) / max(of, 1) + (z / (2 * max(of, 1))) ** 2)
-    return (share + z * z / (2 * max(of, 1)) - spread) / (1 + z * z / max(of, 1))

@@ -5,7 +5,6 @@ its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the 
 """
 
 import math
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from keyhole import tasks
 from keyhole.errors import KeyholeError
+from keyhole.lab.stored import store
 from keyhole.models.device import require_device
 from keyhole.models.load import load
 from keyhole.models.model import Model
@@ -137,8 +137,7 @@ def save_trained(trained: Trained, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = [(one.step, dict(one.state), dict(one.accuracy)) for one in trained.snapshots]
     kept = {"settings": asdict(trained.settings), "snapshots": parts, "losses": list(trained.losses)}
-    torch.save(kept, path.with_suffix(".part"))
-    os.replace(path.with_suffix(".part"), path)
+    store(kept, path)
 
 
 def read_trained(settings: LanguageSettings, path: Path) -> Trained:

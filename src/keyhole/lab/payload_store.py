@@ -1,8 +1,6 @@
 """Has this head been trained before? Trained payload heads on disk: figures share them, and a restart keeps them."""
 
 import hashlib
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
@@ -14,6 +12,7 @@ import torch
 from keyhole.lab.outcome import Progress
 from keyhole.lab.payload import Payload, PayloadSettings, train
 from keyhole.lab.payload_task import draw_maps
+from keyhole.lab.stored import store
 
 RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
 _TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more
@@ -62,12 +61,7 @@ def _path(folder: Path, cell: PayloadSettings) -> Path:
 
 def _write(head: Payload, path: Path) -> None:
     parts: dict[str, Any] = {name: getattr(head, name) for name in (*_NUMBERS, *_WEIGHTS)}
-    draft = path.with_suffix(f".{secrets.token_hex(4)}.part")
-    try:
-        torch.save({**parts, "recipe": RECIPE}, draft)
-        os.replace(draft, path)  # a stop in between leaves no half-written head
-    finally:
-        draft.unlink(missing_ok=True)
+    store({**parts, "recipe": RECIPE}, path)
 
 
 def _read(path: Path, cell: PayloadSettings) -> Payload | None:

@@ -4,8 +4,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.folders import require_folder
 from keyhole.lab.outcome import Progress
+from keyhole.lab.stored import store
 from keyhole.lab.svf import RECORD, SVF, SVFSettings, generator
 from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
 from keyhole.models.device import require_device
@@ -59,7 +58,7 @@ def train(
             for step in sweep.run(kept):
                 sweep.require_finite()
                 if file is not None and sweep.due(step):
-                    _save(file, {"plan": plan, **sweep.state()})
+                    store({"plan": plan, **sweep.state()}, file)
                 if progress is not None:
                     progress(done + step * len(group), total)
             done += sweep.settings.steps * len(group)
@@ -211,20 +210,6 @@ def _require(configs: Sequence[SVFSettings], snapshots: Sequence[int]) -> frozen
 def _fingerprint(plan: list[Any]) -> str:
     """Tells one sweep from another, in few letters however many configurations it has."""
     return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
-def _save(file: Path, state: dict[str, Any]) -> None:
-    """Write aside, flush to disk, rename: an interruption leaves the old state or the new one, never half of one."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _load(file: Path | None, plan: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from keyhole.figures.sparse import contributions_figure
 from keyhole.lab.emergence_checkpoints import PYTHIA_160M
 from keyhole.lab.emergence_curves import Interval, change, curve, gap
 from keyhole.lab.emergence_trainings import Split, watched
-from keyhole.lab.ioi_studies import lower_share
+from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.qk.channels import Channels
@@ -96,7 +96,7 @@ def decomposed(job: Job, most: int | None) -> Outcome:
     fell = sum(end < start for start, end in zip(starts, ends, strict=True))
     again = sum(spread_again(*three) for three in zip(starts, ends, turned, strict=True)) / len(chosen)
     small = sum(int(one.relative_terms.argmax()) >= len(one.relative_terms) / 4 for one in last) / len(chosen)
-    sparser, mostly = fell / len(chosen), lower_share(fell, len(chosen)) > 0.5
+    sparser, mostly = fell / len(chosen), wilson(fell, len(chosen))[1] > 0.5
     holds = [mostly, mostly and below > 0.5 and again > 0.5] + ([mostly and small >= 0.25] if most else [])
     numbers: Numbers = {"S(v) at the start": starts, "S(v) at the end": ends, "S(v), rotated": turned}
     numbers |= {"sparser": sparser, "spread again": again}

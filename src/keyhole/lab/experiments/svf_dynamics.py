@@ -17,7 +17,7 @@ from keyhole.lab.alignment import alignment
 from keyhole.lab.experiments import svf_models as toys
 from keyhole.lab.experiments.svf_models import trained
 from keyhole.lab.experiments.svf_scores import ALIGNED, HALF, MOST, PAPER_NOTE, counted, settled, share
-from keyhole.lab.intervals import interval
+from keyhole.lab.intervals import interval, with_interval
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF
@@ -121,9 +121,9 @@ def _order(courses: Sequence[Course]) -> tuple[str, Numbers, list[bool], list[fl
     }
     told = (
         f"the pair with the largest T aligns first in {counted(first)} seeds, all four in the order of T in "
-        f"{counted(full)}; rank correlation of T and time {_with_interval(tau, -1.0)}, of the time to |cos| {_EARLY} "
-        f"{_with_interval(early, -1.0)}. Singular vectors are half-way before their features in {_with_interval(lead)} "
-        f"of pairs, and settled before them in {_with_interval(end)}."
+        f"{counted(full)}; rank correlation of T and time {with_interval(tau, 2, -1.0, 1.0)}, of the time to |cos| "
+        f"{_EARLY} {with_interval(early, 2, -1.0, 1.0)}. Singular vectors are half-way before their features in "
+        f"{with_interval(lead, 2, 0.0, 1.0)} of pairs, and settled before them in {with_interval(end, 2, 0.0, 1.0)}."
     )
     return told, numbers, full, lead
 
@@ -142,11 +142,6 @@ def _half(cosine: Float[Tensor, "pair step"]) -> Bool[Tensor, "pair step"]:
 def _leads(vectors: Bool[Tensor, "pair step"], features: Bool[Tensor, "pair step"]) -> float:
     """Of how many pairs do the singular vectors get there for good before the features? Ties count half."""
     return float(((settled(features) - settled(vectors)).sign().double().mean() + 1) / 2)
-
-
-def _with_interval(values: Sequence[float], least: float = 0.0) -> str:
-    mean, low, high = interval(values)
-    return f"{mean:.2f} [{max(low, least):.2f}, {min(high, 1.0):.2f}]"
 
 
 def _dynamics_figure(courses: Sequence[Course], name: str) -> Figure:
@@ -178,8 +173,8 @@ def sooner(job: Job) -> Outcome:
     _, low, _ = interval(tau)
     verdict: Verdict = "reproduced" if sum(tau) / len(tau) >= MOST else "partly" if low > 0 else "not"
     lines.append(
-        f"Rank correlation of rarity with the time, by seed: {_with_interval(tau, -1.0)}; among the {len(often)} "
-        f"probabilities at which most seeds align {_with_interval(among, -1.0)}."
+        f"Rank correlation of rarity with the time, by seed: {with_interval(tau, 2, -1.0, 1.0)}; among the "
+        f"{len(often)} probabilities at which most seeds align {with_interval(among, 2, -1.0, 1.0)}."
     )
     shades = colours(len(courses), ordered=True)
     curves = [

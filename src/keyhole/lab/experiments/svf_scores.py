@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import scipy.stats
 from jaxtyping import Bool
 from torch import Tensor
 
 from keyhole.lab.alignment import Alignment, Matching, alignment
+from keyhole.lab.intervals import wilson
 from keyhole.lab.outcome import Verdict
 from keyhole.lab.svf import SVF
 
@@ -49,8 +49,7 @@ def share(flags: Sequence[bool]) -> tuple[float, float, float]:
     >>> [round(x, 2) for x in share([True] * 10)]
     [1.0, 0.72, 1.0]
     """
-    found = scipy.stats.binomtest(sum(flags), len(flags)).proportion_ci(method="wilson")
-    return sum(flags) / len(flags), float(found.low), float(found.high)
+    return wilson(sum(flags), len(flags))
 
 
 def counted(flags: Sequence[bool]) -> str:

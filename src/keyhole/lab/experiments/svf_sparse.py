@@ -1,7 +1,7 @@
 """Does attention of trained toys split sparsely if attended pairs are present, and only then? S(v) and controls."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from keyhole.figures.svf import Curve, curves_figure, strengths_figure, terms_fi
 from keyhole.lab.alignment import Alignment, alignment
 from keyhole.lab.experiments.svf_models import four_pairs, trained
 from keyhole.lab.experiments.svf_scores import MOST, PAPER_NOTE, SEEDS_NOTE, counted, graded, share
-from keyhole.lab.intervals import interval, told
+from keyhole.lab.intervals import told, with_interval
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF, SVFSettings, sample
@@ -205,8 +205,8 @@ def emergence(job: Job) -> Outcome:
     every = [all(one) for one in zip(ordered, sparse, apart, strict=True)]
     parts = [share(one)[0] for one in (ordered, sparse, apart)]
     verdict: Verdict = "reproduced" if share(every)[0] >= MOST else graded(parts)
-    said = "; ".join(f"{name} {_with_interval(end[:, n].tolist())}" for n, name in enumerate(names))
-    start = "; ".join(f"{name} {_with_interval(rows[:, 0, n].tolist())}" for n, name in enumerate(names[:3]))
+    said = "; ".join(f"{name} {with_interval(end[:, n].tolist())}" for n, name in enumerate(names))
+    start = "; ".join(f"{name} {with_interval(rows[:, 0, n].tolist())}" for n, name in enumerate(names[:3]))
     dip = float(rows[..., 2].nanmedian(0).values.min())
     numbers["no pair, lowest median"] = dip
     measured = (
@@ -255,11 +255,6 @@ def controls(model: SVF, found: Alignment, f: Tensor, own: tuple[Tensor, Tensor]
 def _brief(values: float | int | list[float]) -> str:
     own = values if isinstance(values, list) else [float(values)]
     return f"{sum(own) / len(own):.2g}"
-
-
-def _with_interval(values: Sequence[float]) -> str:
-    mean, low, high = interval(values)
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
 _runs: dict[str, Callable[[Job], Outcome]] = {

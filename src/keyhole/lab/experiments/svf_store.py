@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from keyhole.lab.outcome import Progress
+from keyhole.lab.stored import store
 from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
 
@@ -78,9 +78,7 @@ def _path(folder: Path, settings: SVFSettings) -> Path:
 def _write(model: SVF, path: Path) -> None:
     parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")} | {"recipe": RECIPE}
     parts["snapshots"] = [(step, vars(weights)) for step, weights in model.snapshots]
-    draft = path.with_suffix(f".{os.getpid()}.part")
-    torch.save(parts, draft)
-    os.replace(draft, path)  # a stop in between leaves no half-written model
+    store(parts, path)
 
 
 def _read(path: Path, settings: SVFSettings) -> SVF | None:
