@@ -2,14 +2,13 @@
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Removed, Traced
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 
 _KEYS = (
     "schema",
@@ -34,23 +33,7 @@ def save(circuit: Circuit, path: str | Path) -> None:
     writers = {".json": to_json, ".graphml": to_graphml, ".html": to_html, ".mib": to_mib}
     if path.suffix not in writers:
         raise KeyholeError(f"{path.name} should end in .json, .graphml, .html or .mib.")
-    write_whole(path, writers[path.suffix](circuit))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, flush to disk, rename: a reader never sees half a file."""
-    if not path.parent.is_dir():
-        raise KeyholeError(f"there is no folder {path.parent} to write {path.name} into.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_at_once(path, writers[path.suffix](circuit))
 
 
 def to_json(circuit: Circuit) -> str:

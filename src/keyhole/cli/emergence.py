@@ -14,7 +14,7 @@ from keyhole import show
 from keyhole.cli.options import DeviceOption, JsonOption, ModelOption
 from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
-from keyhole.folders import require_folder
+from keyhole.files import require_folder
 from keyhole.models.load import load
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 from keyhole.lab.catalogue import CATALOGUE, PAPERS, Paper, Published
 from keyhole.lab.report_page import PAGE
-from keyhole.lab.results import Result, State, write_at_once
+from keyhole.lab.results import Result, State
 
 Label = State | Literal["contrary"]  # "needs a model", when another model was measured and does not show it
 _SAID: dict[Label, str] = {
@@ -134,10 +135,7 @@ def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path 
     written = [folder / "report.html"]
     write_at_once(written[0], to_html(results, folder))
     if markdown is not None:
-        try:
-            markdown.write_text(to_markdown(results), encoding="utf-8")
-        except OSError as error:
-            raise KeyholeError(f"cannot write {markdown} ({error.strerror}): choose another file.") from error
+        write_at_once(markdown, to_markdown(results))
         written.append(markdown)
     return written
 

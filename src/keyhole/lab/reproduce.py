@@ -16,7 +16,7 @@ from typing import Any
 
 from keyhole.contrast.study import Stage, quiet
 from keyhole.errors import KeyholeError
-from keyhole.folders import require_folder
+from keyhole.files import require_folder
 from keyhole.lab import experiments as _folder
 from keyhole.lab.catalogue import CATALOGUE, Paper, Published
 from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible

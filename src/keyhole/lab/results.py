@@ -5,8 +5,6 @@ An item has one result per model, and a quick trial beside them, so that none ta
 
 import json
 import math
-import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,6 +14,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock
 
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 from keyhole.lab.outcome import Verdict
 
 State = Verdict | Literal["quick", "failed", "schematic"]
@@ -125,19 +124,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def write_at_once(path: Path, text: str) -> None:
-    """A file replaced at once, through a draft that no other process has."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        try:
-            draft.write_text(text, encoding="utf-8")
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise KeyholeError(f"cannot write {path} ({error}): choose another folder.") from error
 
 
 def _record(result: Result) -> dict[str, Any]:
