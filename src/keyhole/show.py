@@ -1,16 +1,14 @@
 """How do results look in a terminal, and as JSON? Labels are made here and nowhere else."""
 
+from __future__ import annotations
+
 import json
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partialmethod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tqdm
-import transformers
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -18,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from keyhole.exactness import Check
-from keyhole.models.run import Run
-from keyhole.qk.channels import Channels
-from keyhole.qk.controls import RotationControl
-from keyhole.qk.firings import Site
-from keyhole.qk.omega import blocks
+if TYPE_CHECKING:  # the terminal's side is imported for help too, and torch is not
+    from keyhole.exactness import Check
+    from keyhole.models.run import Run
+    from keyhole.qk.channels import Channels
+    from keyhole.qk.controls import RotationControl
+    from keyhole.qk.firings import Site
 
 _out = Console(highlight=False)
 _err = Console(stderr=True, highlight=False)
@@ -59,14 +57,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     _out.print(made)
-
-
-def quiet_libraries() -> None:
-    """Keep transformers' own bars and warnings out of the terminal: Keyhole shows its own."""
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    tqdm.tqdm.__init__ = partialmethod(tqdm.tqdm.__init__, disable=True)  # the GGUF reader asks nobody
 
 
 def error(message: str) -> None:
@@ -195,6 +185,8 @@ def _carriers(split: Channels, n: int = 3) -> str:
 
 def channels_record(run: Run, split: Channels, controls: Sequence[RotationControl]) -> dict[str, Any]:
     """One split as plain data."""
+    from keyhole.qk.omega import blocks
+
     record = {**_run_record(run), **_split_record(split)}
     record["blocks"] = blocks(split.sigma).tolist()
     record["controls"] = {c.kind: {"mean": c.mean_rotated, "draws": list(c.rotated)} for c in controls}
@@ -203,6 +195,8 @@ def channels_record(run: Run, split: Channels, controls: Sequence[RotationContro
 
 def channels(run: Run, split: Channels, controls: Sequence[RotationControl], top: int) -> None:
     """One split as a bar chart: what each channel adds to the relative attention."""
+    from keyhole.qk.omega import blocks
+
     _out.print(_tokens_line(run))
     _out.print(
         f"head [bold]{split.layer}.{split.head}[/bold]  {escape(_token(run, split.dest))} <- "

@@ -1,14 +1,14 @@
 """Commands that explain: one firing, the circuit behind an answer, and whether it holds."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.files import load_circuit, save
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -24,10 +24,10 @@ from keyhole.cli.options import (
     run_prompt,
 )
 from keyhole.errors import KeyholeError
-from keyhole.intervene.report import CELLS, row_cells, summary_lines
-from keyhole.intervene.verify import verify as verify_circuit
-from keyhole.tracing.firing import Tau
-from keyhole.tracing.firing import explain as explain_firing
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.tracing.firing import Tau
 
 TauOption = Annotated[str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.")]
 KeysOption = Annotated[str, typer.Option(help="What a src-side removal touches: all keys, or the source alone.")]
@@ -61,6 +61,8 @@ def explain(
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
     where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
+    from keyhole.tracing.firing import explain as explain_firing
+
     with show.progress("Searching"):
         firing = explain_firing(run, *where, tau=read_tau(tau), keys=_keys(keys))  # type: ignore[arg-type]
     if json:
@@ -119,6 +121,8 @@ def trace(
             options |= {"tau": read_tau(tau), "seed_tau": seed_tau, "keys": _keys(keys), "sinks": _sinks(sinks)}
             options["progress"] = progress
         circuit = run.trace(targets or None, method=method, **options)  # type: ignore[arg-type]
+    from keyhole.circuits.files import save
+
     for path in out or []:
         save(circuit, path)
     _show_circuit(circuit, json=json, depth=depth, written=out or [])
@@ -147,6 +151,10 @@ def verify(
 
         keyhole verify mary.json --mode global --draws 10 --json
     """
+    from keyhole.circuits.files import load_circuit
+    from keyhole.intervene.report import CELLS, row_cells, summary_lines
+    from keyhole.intervene.verify import verify as verify_circuit
+
     circuit = load_circuit(file)
     loaded = load_model(_model_of(circuit, model), revision, dtype, device)
     with show.progress_bar("Verifying") as progress:

@@ -1,9 +1,11 @@
 """The command that finds query-key features from contrasts."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,15 +19,12 @@ from keyhole.cli.options import (
     load_model,
     read_head,
 )
-from keyhole.contrast import report
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.files import read_contrast
-from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Selection, Study, study
-from keyhole.contrast.sweep import RankRow, sweep_ranks
 from keyhole.errors import KeyholeError
-from keyhole.models.model import Model
+
+if TYPE_CHECKING:
+    from keyhole.contrast import Contrast, Study
+    from keyhole.contrast.sweep import RankRow
+    from keyhole.models.model import Model
 
 FrameOption = Annotated[str, typer.Option(help="post_rope, pre_rope, or relative: coordinates of queries and keys.")]
 
@@ -83,6 +82,9 @@ def contrast(
     """
     _choice("--feature", feature, ("order", "lexical", "both"))
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
+    from keyhole.contrast import lists_contrast, lists_test, read_contrast, report, study
+    from keyhole.contrast.study import Selection
+
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
     test: Contrast | None
@@ -153,6 +155,8 @@ def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: P
 def _boxes(
     model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
 ) -> tuple[dict[str, Contrast], Contrast]:
+    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast
+
     fits = {}
     if feature in ("order", "both"):
         fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
@@ -162,6 +166,8 @@ def _boxes(
 
 
 def _file(path: str) -> dict[str, Contrast]:
+    from keyhole.contrast import read_contrast
+
     if not Path(path).is_file():
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
     given = read_contrast(path)
@@ -183,6 +189,8 @@ def _choice(option: str, text: str, choices: Sequence[str]) -> None:
 def _sweep(
     model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool, **options: Any
 ) -> dict[str, tuple[RankRow, ...]]:
+    from keyhole.contrast import lexical_contrast, order_contrast, sweep_ranks
+
     n = how.pop("n")
     makers = {
         "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
@@ -207,6 +215,8 @@ def _draw(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path, *, uma
 
 
 def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], *, centre: str) -> None:
+    from keyhole.contrast import report
+
     show.plain(report.summary(result))
     show.table(report.HEADS, report.head_rows(result))
     show.plain(report.LEGEND)

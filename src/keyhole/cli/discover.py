@@ -1,9 +1,11 @@
 """The command that finds query-key features without labels."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,15 +20,11 @@ from keyhole.cli.options import (
     load_model,
     read_head,
 )
-from keyhole.discover.attended import View
-from keyhole.discover.ica import NONLINEARITIES
-from keyhole.discover.survey import Survey
-from keyhole.discover.survey import survey as survey_heads
-from keyhole.discover.telling import HeadFeatures, head_features
 from keyhole.errors import KeyholeError
-from keyhole.models.model import Model
-from keyhole.models.prompts import text_ids
-from keyhole.tasks import documents
+
+if TYPE_CHECKING:
+    from keyhole.discover import HeadFeatures, Survey
+    from keyhole.models.model import Model
 
 SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
 FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
@@ -67,6 +65,10 @@ def discover(
 
         keyhole discover texts.txt --model SmolLM2.gguf --head 20.6 --nonlinearity tanh
     """
+    from keyhole.discover import View, head_features
+    from keyhole.discover import survey as survey_heads
+    from keyhole.discover.ica import NONLINEARITIES
+
     if nonlinearity not in NONLINEARITIES:
         raise KeyholeError(f"--nonlinearity takes {' or '.join(NONLINEARITIES)}, not {nonlinearity!r}.")
     loaded = load_model(model, revision, dtype, device)
@@ -86,6 +88,9 @@ def discover(
 
 def _generated(model: Model, n: int, seed: int) -> list[str]:
     """Text of the organism's kind, as long as the model can read it."""
+    from keyhole.models.prompts import text_ids
+    from keyhole.tasks import documents
+
     most = model.dims.positions or 1 << 30
     fitting = (text for text in documents(2 * n, seed=seed) if len(text_ids(model, text, special=True)) <= most)
     return list(islice(fitting, n))

@@ -15,7 +15,6 @@ from keyhole.cli.options import DeviceOption, JsonOption, ModelOption
 from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.models.load import load
 
 if TYPE_CHECKING:
     from keyhole.lab.emergence import Emergence
@@ -111,6 +110,7 @@ def _of_revisions(
     from keyhole.lab.emergence import emergence as follow
     from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
     from keyhole.lab.ioi_studies import single_tokens
+    from keyhole.models.load import load
 
     steps, unit = steps_of(revisions)
     with show.progress(f"Loading {revisions[-1]}"):

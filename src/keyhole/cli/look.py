@@ -1,6 +1,8 @@
 """Commands that look at one model or one prompt: check, heads, channels."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,10 +22,9 @@ from keyhole.cli.options import (
     run_prompt,
 )
 from keyhole.errors import KeyholeError
-from keyhole.exactness import check as check_model
-from keyhole.qk.channels import channels as split_score
-from keyhole.qk.controls import Rotation, rotation_control
-from keyhole.qk.firings import find_firings
+
+if TYPE_CHECKING:
+    from keyhole.qk.controls import Rotation
 
 
 def check(
@@ -54,6 +55,8 @@ def check(
     if model is not None and model_option is not None:
         raise KeyholeError("name the model once: as an argument or with --model.")
     loaded = load_model(model or model_option, revision, dtype, device)
+    from keyhole.exactness import check as check_model
+
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
     if json:
@@ -90,6 +93,9 @@ def heads(
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.firings import find_firings
+
     sites = find_firings(run, tau, dest=read_place(run, dest))
     shown = [site for site in sites if sinks or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
@@ -126,6 +132,9 @@ def channels(
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
     run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.controls import rotation_control
+
     where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
     chosen: Any = basis
     split = split_score(run, *where, basis=chosen)

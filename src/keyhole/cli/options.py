@@ -1,16 +1,18 @@
 """Options that commands share, and how their texts become models, runs and places."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from keyhole import show
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
-from keyhole.models.model import Model
-from keyhole.models.run import Run
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
 
 ModelOption = Annotated[
     str | None,
@@ -32,6 +34,10 @@ def load_model(source: str | None, revision: str | None, dtype: str, device: str
     """Load what --model names."""
     if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
         raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
+    with show.progress("Importing torch and transformers"):
+        import torch
+
+        from keyhole.models.load import load
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
     with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
         return load(source, revision=revision, dtype=kind, device=device)
