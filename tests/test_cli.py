@@ -127,7 +127,7 @@ BAD = {
     "no such folder": (("check", "./nowhere/at/all"), "neither a model folder nor a .gguf file"),
     "folder without a model": (("check", "{root}/empty"), "no config.json"),
     "damaged weights": (("check", "{root}/damaged"), "cannot load"),
-    "damaged gguf": (("check", "{root}/broken.gguf"), "cannot load"),
+    "damaged gguf": (("check", "{root}/broken.gguf"), "is damaged"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),
     "no attention": (("check", "{root}/mamba"), "'mamba' are not supported"),

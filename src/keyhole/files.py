@@ -1,7 +1,8 @@
-"""How are files written, so that a stop leaves the old one or the new one, and never half of one?"""
+"""How are files written, so that a stop leaves the old one or the new one? And where may files be kept?"""
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,3 +51,20 @@ def require_folder(path: Path | str) -> Path:
     except OSError as error:
         raise KeyholeError(f"cannot make the folder {folder}: {error.strerror}. Give another one.") from error
     return folder
+
+
+def user_cache() -> Path | None:
+    """The user's folder for what can be made again; None if there is none, or if KEYHOLE_CACHE is set to nothing."""
+    given = os.environ.get("KEYHOLE_CACHE")
+    try:
+        if given is not None:
+            return Path(given).expanduser() if given else None
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # nobody's home
+        return None
+    return base / "keyhole"

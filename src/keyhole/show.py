@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     _out.print(made)
+
+
+def tell_notes() -> None:
+    """From now on, what the library notes goes to standard error, a line each."""
+    logger, handler = logging.getLogger("keyhole"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: _err.print(Text(f"note: {record.getMessage()}"), soft_wrap=True)  # type: ignore[method-assign]
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
 
 
 def error(message: str) -> None:

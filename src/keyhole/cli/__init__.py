@@ -12,6 +12,7 @@ import typer
 
 import keyhole
 from keyhole import show
+from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace, verify
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
@@ -29,7 +30,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check):
+for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check, cache):
     app.command()(command)
 app.add_typer(lab, name="lab")
 
@@ -56,6 +57,7 @@ def _options(
 def main() -> None:
     """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
     _quiet_libraries()
+    show.tell_notes()
     try:
         app()
     except KeyholeError as error:

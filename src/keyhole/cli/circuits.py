@@ -59,7 +59,7 @@ def explain(
 
         keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
     from keyhole.tracing.firing import explain as explain_firing
 
@@ -109,7 +109,7 @@ def trace(
 
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     if not targets and top_p is None and top_k is None:

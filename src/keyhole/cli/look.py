@@ -92,7 +92,7 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.firings import find_firings
 
@@ -131,7 +131,7 @@ def channels(
 
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     from keyhole.qk.channels import channels as split_score
     from keyhole.qk.controls import rotation_control
 

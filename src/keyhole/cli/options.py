@@ -43,12 +43,19 @@ def load_model(source: str | None, revision: str | None, dtype: str, device: str
         return load(source, revision=revision, dtype=kind, device=device)
 
 
-def run_prompt(model: Model, prompt: str | None, token_ids: str | None, bos: bool | None) -> Run:
-    """Run the prompt, or the ids of --token-ids."""
+def run_prompt(
+    prompt: str | None,
+    token_ids: str | None,
+    bos: bool | None,
+    where: tuple[str | None, str | None, str, str | None],
+) -> Run:
+    """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
     if (prompt is None) == (token_ids is None):
         raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+    asked = prompt if prompt is not None else read_ids(token_ids or "")
+    model = load_model(*where)
     with show.progress("Running the prompt"):
-        return model.run(prompt if prompt is not None else read_ids(token_ids or ""), bos=bos)
+        return model.run(asked, bos=bos)
 
 
 def read_ids(text: str) -> list[int]:
