@@ -28,7 +28,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratios within one run
-	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/start.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/omega.py
 	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families.py .cache/smollm2.gguf

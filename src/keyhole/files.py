@@ -1,4 +1,4 @@
-"""How are files written, so that a stop leaves the old one or the new one? And where may files be kept?"""
+"""How are files written, so that a stop leaves the old one or the new one, and never half of one?"""
 
 import os
 import secrets
@@ -41,18 +41,6 @@ def write_at_once(path: Path | str, content: str | bytes) -> None:
         raise KeyholeError(f"cannot write {path} ({error.strerror or error}): choose another place.") from error
 
 
-def require_folder(path: Path | str) -> Path:
-    """The folder, made if need be; refused before long work rather than after it."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError as error:
-        raise KeyholeError(f"{folder} is a file, where a folder is needed: give another name.") from error
-    except OSError as error:
-        raise KeyholeError(f"cannot make the folder {folder}: {error.strerror}. Give another one.") from error
-    return folder
-
-
 def user_cache() -> Path | None:
     """The user's folder for what can be made again; None if there is none, or if KEYHOLE_CACHE is set to nothing."""
     given = os.environ.get("KEYHOLE_CACHE")
@@ -68,3 +56,15 @@ def user_cache() -> Path | None:
     except RuntimeError:  # nobody's home
         return None
     return base / "keyhole"
+
+
+def require_folder(path: Path | str) -> Path:
+    """The folder, made if need be; refused before long work rather than after it."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise KeyholeError(f"{folder} is a file, where a folder is needed: give another name.") from error
+    except OSError as error:
+        raise KeyholeError(f"cannot make the folder {folder}: {error.strerror}. Give another one.") from error
+    return folder

@@ -30,9 +30,10 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check, cache):
+for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check):
     app.command()(command)
 app.add_typer(lab, name="lab")
+app.command()(cache)
 
 
 def _version(asked: bool) -> bool:
