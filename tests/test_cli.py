@@ -32,6 +32,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny("llama").save_pretrained(root / "damaged")
     weights = root / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
+    broken = tiny("llama")
+    broken.model.layers[1].self_attn.k_proj.weight[3, 2] = float("nan")
+    broken.save_pretrained(root / "nan")
     (root / "empty").mkdir()
     done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(root / "circuit.json"))
     assert done.returncode == 0, done.stderr
@@ -128,6 +131,9 @@ BAD = {
     "folder without a model": (("check", "{root}/empty"), "no config.json"),
     "damaged weights": (("check", "{root}/damaged"), "cannot load"),
     "damaged gguf": (("check", "{root}/broken.gguf"), "is damaged"),
+    "heads of a model with NaN": (("heads", "-m", "{root}/nan", "--token-ids", "1 2 3"), "layers.1.self_attn.k_proj"),
+    "trace of a model with NaN": (("trace", "-m", "{root}/nan", "--token-ids", "1 2 3"), "NaN or infinite: model.l"),
+    "contrast of a model with NaN": (("contrast", "boxes", "-m", "{root}/nan"), "NaN or infinite: model.layers.1"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),
     "no attention": (("check", "{root}/mamba"), "'mamba' are not supported"),

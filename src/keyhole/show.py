@@ -113,7 +113,8 @@ def check(result: Check, verbose: bool) -> None:
     deficient = sum(layer.deficient_heads for layer in result.layers)
     if deficient:
         _out.print(
-            f"{deficient} heads have an Omega of less than full rank; what their channels miss is shown as rest."
+            f"{deficient} heads have directions that no channel holds (of no weight, or too weak to be told); that "
+            "part of a score is shown as rest."
         )
     verdict = "exact" if result.exact else "NOT exact"
     _out.print(
