@@ -3,7 +3,9 @@
     C+ = sum_+ q k^T / N+,   C- = sum_- q k^T / N-,   dC = C+ - C-                    [d_head, d_head] per head
 
 The keys of a query are summed first, then one outer product per query. Sums of q and of k give the means: uncentred,
-any difference of mean keys adds the rank-one term mu_q (mu_k+ - mu_k-)^T, whose share of dC is always reported.
+any difference of mean keys adds the rank-one term mu_q (mu_k+ - mu_k-)^T, whose share of dC is always reported. Biases
+of queries and keys enter dC through these means alone. Everything is summed in float64, because centring takes one
+large number from another where biases are large.
 """
 
 from dataclasses import dataclass
@@ -59,16 +61,17 @@ def tally(
 ) -> Sums:
     """Sum up some slots."""
     sign, weight, half = sign.to(k.device), weight.to(k.device), half.to(k.device)
+    q, k = q.double(), k.double()
     grouped = by_kv_head(q, k.shape[2])
     qk, q_sum, k_sum, pairs = [], [], [], []
     for side in (1, -1):
         for part in (0, 1):
             mine = (sign == side) * (weight * (half == part)).to(k.dtype)[:, None]
             keys = torch.einsum("nk,nkad->nad", mine, k)
-            qk.append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1).double())
-            q_sum.append((mine.sum(1)[:, None, None] * q).sum(0).double())
-            k_sum.append(keys.sum(0).double())
-            pairs.append(mine.double().sum())
+            qk.append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1))
+            q_sum.append((mine.sum(1)[:, None, None] * q).sum(0))
+            k_sum.append(keys.sum(0))
+            pairs.append(mine.sum())
     by_half = torch.stack([_queries(sign, weight * (half == part)) for part in (0, 1)])
     qk_, q_, k_, pairs_ = (torch.stack(parts).view(2, 2, *parts[0].shape) for parts in (qk, q_sum, k_sum, pairs))
     return Sums(qk_, q_, k_, pairs_, by_half)
@@ -84,9 +87,7 @@ def _queries(sign: Int[Tensor, "slots keys"], weight: Float[Tensor, "slots"]) ->
     return (weight * (sign == 1).any(1)).double().sum()
 
 
-def contrast_matrix(
-    sums: Sums, *, centre: Centre = "none", balance: Balance = "pairs"
-) -> Float[Tensor, "heads d_query d_key"]:
+def contrast_matrix(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads d_query d_key"]:
     """The contrast dC of every head of a layer.
 
     `balance="pairs"` averages each side over its pairs; `prompts` divides both by the number of samples, as the
@@ -113,7 +114,7 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
 
     1 - |dC - M|^2 / |dC|^2: one if the contrast is a mere mean shift, zero or less if means do not explain it.
     """
-    whole = contrast_matrix(sums, balance=balance)
+    whole = contrast_matrix(sums, centre="none", balance=balance)
     left = contrast_matrix(sums, centre="each", balance=balance)
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
 
