@@ -29,7 +29,7 @@ from keyhole.models.precision import exact_matmul
 
 RankRule = Literal["energy", "null", "halves"]
 _FEWEST = 20  # samples below which no rank is told
-_ROUNDING = 1e-5  # of the size of q k^T: a smaller contrast is the rounding of equal queries and keys
+_ROUNDING = 1e-5  # of `product_size`: a smaller contrast is the rounding of equal queries and keys
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def find_features(
                 sums = tally(kept.queries, kept.keys, slots.sign, slots.weight, slots.half)
             dC = contrast_matrix(sums, centre=centre, balance=balance)
             U, S, V = decompose(dC)
-            real = S[:, 0] > _ROUNDING * product_size(sums, balance=balance)
+            real = S[:, 0] > _ROUNDING * product_size(sums, centre=centre, balance=balance)
             S = S * real[:, None]
             shift = torch.where(real, mean_shift_share(sums, balance=balance), float("nan"))
             parts = {"U": U, "S": S, "V": V, "mean_shift": shift, "energy": energy_rank(S, energy)}

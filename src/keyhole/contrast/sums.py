@@ -28,6 +28,8 @@ class Sums:
     qk: Float[Tensor, "sides halves heads d_query d_key"]
     q: Float[Tensor, "sides halves heads d_query"]
     k: Float[Tensor, "sides halves kv_heads d_key"]
+    qq: Float[Tensor, "sides halves heads"]  # of |q|^2
+    kk: Float[Tensor, "sides halves kv_heads"]
     pairs: Float[Tensor, "sides halves"]  # weights of pairs
     queries: Float[Tensor, "halves"]  # weights of samples
 
@@ -36,6 +38,8 @@ class Sums:
             self.qk + other.qk,
             self.q + other.q,
             self.k + other.k,
+            self.qq + other.qq,
+            self.kk + other.kk,
             self.pairs + other.pairs,
             self.queries + other.queries,
         )
@@ -47,6 +51,8 @@ class Sums:
             self.qk * keep[:, None, None, None],
             self.q * keep[:, None, None],
             self.k * keep[:, None, None],
+            self.qq * keep[:, None],
+            self.kk * keep[:, None],
             self.pairs * keep,
             self.queries * keep,
         )
@@ -63,7 +69,7 @@ def tally(
     sign, weight, half = sign.to(k.device), weight.to(k.device), half.to(k.device)
     q, k = q.double(), k.double()
     grouped = by_kv_head(q, k.shape[2])
-    qk, q_sum, k_sum, pairs = [], [], [], []
+    qk, q_sum, k_sum, qq, kk, pairs = [], [], [], [], [], []
     for side in (1, -1):
         for part in (0, 1):
             mine = (sign == side) * (weight * (half == part)).to(k.dtype)[:, None]
@@ -71,10 +77,12 @@ def tally(
             qk.append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1))
             q_sum.append((mine.sum(1)[:, None, None] * q).sum(0))
             k_sum.append(keys.sum(0))
+            qq.append((mine.sum(1)[:, None] * q.square().sum(-1)).sum(0))
+            kk.append(torch.einsum("nk,nkad->a", mine, k.square()))
             pairs.append(mine.sum())
     by_half = torch.stack([_queries(sign, weight * (half == part)) for part in (0, 1)])
-    qk_, q_, k_, pairs_ = (torch.stack(parts).view(2, 2, *parts[0].shape) for parts in (qk, q_sum, k_sum, pairs))
-    return Sums(qk_, q_, k_, pairs_, by_half)
+    summed = (torch.stack(parts).view(2, 2, *parts[0].shape) for parts in (qk, q_sum, k_sum, qq, kk, pairs))
+    return Sums(*summed, by_half)
 
 
 def by_kv_head(q: Float[Tensor, "slots heads d"], kv_heads: int) -> Float[Tensor, "slots kv_heads group d"]:
@@ -119,11 +127,24 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
 
 
-def product_size(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
-    """|C+| + |C-|: against which a contrast is large, small, or rounding."""
-    qk, pairs = sums.qk.sum(1), sums.pairs.sum(1)
-    per_key = pairs if balance == "pairs" else sums.queries.sum().expand(2)
-    return (qk / per_key[:, None, None, None]).square().sum((-1, -2)).sqrt().sum(0)
+def product_size(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
+    """Against which a contrast is large, small, or rounding, both sides together.
+
+    Uncentred |E[q k^T]|. Centred, an error of q meets k - E[k] and an error of k meets q - E[q]: with |q| the root
+    mean square and s its deviation from the mean, |q| s_k + s_q |k|.
+    """
+    per_pair = sums.pairs.sum(1)
+    per_key = per_pair if balance == "pairs" else sums.queries.sum().expand(2)
+    if centre == "none":
+        return (sums.qk.sum(1) / per_key[:, None, None, None]).square().sum((-1, -2)).sqrt().sum(0)
+    sizes = []
+    for total, squares in ((sums.q, sums.qq), (sums.k, sums.kk)):
+        square = squares.sum(1) / per_pair[:, None]
+        spread = (square - (total.sum(1) / per_pair[:, None, None]).square().sum(-1)).clamp_min(0)
+        heads = sums.q.shape[2] // total.shape[2]
+        sizes.append([x.sqrt().repeat_interleave(heads, dim=1) for x in (square, spread)])
+    (q, s_q), (k, s_k) = sizes
+    return ((q * s_k + s_q * k) * (per_pair / per_key)[:, None]).sum(0)
 
 
 def check_choices(centre: str, balance: str) -> None:
