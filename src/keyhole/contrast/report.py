@@ -79,7 +79,7 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
                     f"{effect.target:.2f}",
                     _small(effect.shift),
                     _small(effect.random) if control else "",
-                    _normalised(effect) if control else "",
+                    normalised(effect) if control else "",
                 )
             )
     return rows
@@ -90,7 +90,8 @@ def _small(moved: float) -> str:
     return f"{moved:.3f}" if abs(moved) >= 0.0005 or moved == 0 else f"{moved:.0e}"
 
 
-def _normalised(effect: Effect) -> str:
+def normalised(effect: Effect) -> str:
+    """An effect between random subspaces and whole keys; why there is none where there is none."""
     if effect.still:
         return "moves nothing"
     if effect.normalised != effect.normalised or (effect.rank == 0 and effect.shift == 0):
