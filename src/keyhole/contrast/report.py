@@ -15,12 +15,13 @@ CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", "
 CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
 angle: largest cosine of a principal angle with the other features, in key space"""
 SWEEP = ("head", "feature", ">entities", ">ranks")
-LEGEND = """ranks: 99 % energy / permutation null / split halves; 4 (3-5): more permutations may say 3 to 5
+LEGEND = """ranks: 99 % energy / permutation null / split halves
+4 (3-5): so few permutations leave open whether the null's rank is 3, 4 or 5
 mean shift: share of the uncentred contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
 share of gap: what of it passes through the feature; p: corrected over all heads"""
 SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
-normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval);
+normalised (95 % interval): 0 = random subspaces of its rank, 1 = whole keys;
 - where whole keys do not surely move {NOTHING:g} more than random subspaces,
 moves nothing where even they move less than {NOTHING:g}"""
 

@@ -127,7 +127,7 @@ def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
     slot = int(choose(test, half=study.half)[0])
     prompt, at = test.slots.query[slot].tolist()
     run = test.model.run(test.resolved.prompts[prompt].ids)
-    split = attribute(run, study.of(head), at, frame=test.frame)
+    split = attribute(run, [feature for feature in study.of(head) if feature.rank], at, frame=test.frame)
     sites = zip(test.slots.keys[slot].tolist(), test.slots.sign[slot].tolist(), strict=True)
     seen = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
     right, others = ([key for key, sign in seen if sign == side] for side in (1, -1))
