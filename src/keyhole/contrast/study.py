@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
 from keyhole.contrast.collect import Collected, Progress, collect
-from keyhole.contrast.features import Feature, Features, RankRule, find_features
+from keyhole.contrast.features import Feature, Features, RankRule, choose, find_features
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.moves import Effect
 from keyhole.contrast.pairing import can_swap, pair_keys
@@ -53,6 +55,7 @@ class Study:
 
     model: str
     rank: RankRule | int
+    centre: Centre
     half: int | None  # of the test samples: 1 if features come from the other half of the same contrast
     features: dict[str, Features] = field(repr=False)
     fits: dict[str, Collected] = field(repr=False)
@@ -70,17 +73,22 @@ class Study:
         """The features of one head, in the order given, at the study's rank."""
         return [features.of(head, self.rank) for features in self.features.values()]
 
+    @property
+    def tested(self) -> int:
+        """How many samples tested the features? None of them made one."""
+        return len(torch.unique(self.test.slots.sample[choose(self.test, half=self.half)]))
+
 
 def study(
     model: "Model",
-    fits: Mapping[str, Contrast],
-    test: Contrast | None = None,
+    fits: Mapping[str, Contrast | Collected],
+    test: Contrast | Collected | None = None,
     *,
     heads: Sequence[Head] | None = None,
     select: Selection | None = None,
     rank: RankRule | int = "null",
     frame: Frame = "post_rope",
-    centre: Centre = "none",
+    centre: Centre = "each",
     balance: Balance = "pairs",
     negatives: int | None = None,
     permutations: int = 200,
@@ -92,6 +100,7 @@ def study(
     """Find features and test them. Without `test`, one half of the samples makes the feature, the other tests it.
 
     `heads` replaces the selection; `answers` is the number of prompts that are run again with edits (0: none).
+    Contrasts that are collected already are not run again: their `frame`, `negatives` and `seed` are what they are.
     """
     if not fits or (test is None and len(fits) > 1):
         raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
@@ -123,10 +132,11 @@ def study(
             edited = {head: bases[head] for head in chosen}
             reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)
     own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
-    readable = model.family.rotary is None or frame == "pre_rope"  # channels are directions before rotation
+    readable = model.family.rotary is None or tested.frame == "pre_rope"  # channels are directions before rotation
     return Study(
         model=model.name,
         rank=rank,
+        centre=centre,
         half=half,
         features=found,
         fits=collected,
@@ -142,7 +152,11 @@ def study(
     )
 
 
-def _collected(model: "Model", contrast: Contrast, what: str, stage: Stage, options: dict[str, Any]) -> Collected:
+def _collected(
+    model: "Model", contrast: Contrast | Collected, what: str, stage: Stage, options: dict[str, Any]
+) -> Collected:
+    if isinstance(contrast, Collected):
+        return contrast
     with stage(what) as progress:
         return collect(model, contrast, progress=progress, **options)
 

@@ -117,7 +117,7 @@ def survey(
     half = first_half(groups_of(model, prompts, bos), seed)
     layers = model.attention_layers
     sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
-    scaling = torch.zeros(len(layers))
+    scaling = torch.zeros(len(layers), dtype=torch.float64)
     with exact_matmul():
         for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
             for i, layer in enumerate(layers):
