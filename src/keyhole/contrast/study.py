@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from keyhole.brief import brief
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
@@ -50,6 +51,8 @@ class Selection:
 @dataclass(frozen=True, eq=False)
 class Study:
     """Everything that was found."""
+
+    __repr__ = brief
 
     model: str
     rank: RankRule | int

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
@@ -31,7 +32,7 @@ from keyhole.qk.slices import slice_sets
 from keyhole.tracing.assemble import Growing, Place, Seeds, Settings, build_circuit
 from keyhole.tracing.firing import Firing, Side, SideName, Signal
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.targets import Target, choose_targets, token_ids
+from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.trace import find_seeds
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
@@ -48,6 +49,8 @@ Follows = Callable[[int, int, int], tuple[int, ...]]  # layer, head, dest -> the
 @dataclass(frozen=True)
 class Contributions:
     """What every head below a firing adds to it through its two tokens."""
+
+    __repr__ = brief
 
     channels: tuple[int, ...]  # S, strongest term first
     layers: tuple[int, ...]  # the attention layers below, one per row
@@ -98,8 +101,10 @@ def trace_svt(
     """
     run.require_fresh()
     rule, at = _Rule(channels, share, threshold), run.position(end, "end")
+    if start is None:
+        top_k = likeliest(target, top_p, top_k)
     with exact_matmul():
-        named = start is None or any(choice is not None for choice in (target, top_p, top_k))
+        named = any(choice is not None for choice in (target, top_p, top_k))
         ids = choose_targets(run, target, top_p=top_p, top_k=top_k, end=at) if named else []
         settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds, seed_tau, top_p, top_k)
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
