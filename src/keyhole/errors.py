@@ -11,6 +11,10 @@ class NothingToTraceError(KeyholeError):
     """The model does not favour this answer, so that no circuit is behind it; the message says what it favours."""
 
 
+class UnwritableError(KeyholeError):
+    """A file cannot be written there."""
+
+
 def require_choice(name: str, value: object, choices: Any) -> None:
     """Refuse a value that is none of a Literal's, and say which there are.
 

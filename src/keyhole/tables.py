@@ -64,8 +64,10 @@ def _parts(shapes: Sequence[_Shape], names: list[int], width: int | None) -> lis
 
 def _table(shapes: Sequence[_Shape], cells: Sequence[Sequence[Text]], part: Sequence[int], width: int | None) -> Table:
     chosen = [shapes[i] for i in part]
-    made = Table(box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
-    for shape, wide in zip(chosen, _widths(chosen, width), strict=True):
+    widths = _widths(chosen, width)
+    # The table's own width: where nothing folds any more, it is wider than the terminal rather than cut.
+    made = Table(width=_total(widths), box=SIMPLE_HEAD, padding=(0, _GAP - 1, 0, 0), pad_edge=False, show_edge=False)
+    for shape, wide in zip(chosen, widths, strict=True):
         made.add_column(shape.name, justify="right" if shape.number else "left", width=wide)
     for row in cells:
         made.add_row(*(row[i] for i in part))
