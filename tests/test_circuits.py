@@ -206,13 +206,16 @@ def test_runs_and_targets_go_together(organism: keyhole.Model) -> None:
 def test_bad_requests_are_named(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     for options, reason in [
-        ({}, "exactly one"),
         ({"target": "Mary", "top_k": 2}, "exactly one"),
         ({"top_p": 1.5}, "between 0 and 1"),
         ({"top_k": 0}, "vocabulary"),
-        ({"target": "Mary", "against": "John"}, "belongs to"),
+        ({"target": "Mary", "against": "John", "seeds": "prob"}, "belongs to"),
+        ({"target": "Mary", "tau": 0.0}, "no weight is below 0"),
+        ({"target": "Mary", "tau": lambda dest: 0.0}, "no weight is below 0"),
+        ({"target": "Mary", "seed_tau": 2.0}, r"seed_tau is 2\.0"),
+        ({"target": "Mary", "seed_tau": 0.0}, r"seed_tau is 0\.0"),
         ({"target": "Mary and John"}, "tokens"),
-        ({"target": "John", "against": "Mary", "seeds": "linear"}, "pushes towards"),
+        ({"target": "John", "against": "Mary"}, "prefers 'Mary' to 'John'"),
         ({"target": "to"}, "no more probability"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
