@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
@@ -201,6 +202,10 @@ BAD = {
     "a folder to write to": (("trace", PROMPT, "--out", "{root}"), "is a folder"),
     "nowhere to write to": (("trace", PROMPT, "--out", "/proc/x.json"), "cannot write into /proc"),
     "no place for a study": (("contrast", "lists", "--out", "/proc/x"), "cannot make the folder /proc/x"),
+    "nowhere to write, before any model": (
+        ("trace", PROMPT, "-m", "no-such-model", "--out", "{root}/x.xlsx"),
+        "should end in",
+    ),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
     "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
     "foreign circuit": (("verify", "{root}/gpt2/config.json"), "not a circuit"),
@@ -345,3 +350,49 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
 def test_published_items_are_listed() -> None:
     done = keyhole("reproduce", "--list", "--paper", "cc")
     assert done.returncode == 0 and "cc-fig4" in done.stdout and "run here" in done.stdout
+
+
+def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place was good when it was asked for: what was found is told, and then what went wrong."""
+    import keyhole.circuits.files as files
+    from contrasts import box_contrast
+    from keyhole.cli import app
+    from keyhole.contrast.files import write_contrast
+    from keyhole.errors import UnwritableError
+
+    def full(path: Path, content: str | bytes) -> None:
+        raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")
+
+    monkeypatch.setattr(files, "write_at_once", full)
+    monkeypatch.setattr(sys.modules["keyhole.cli.contrast"], "write_at_once", full)
+    told = CliRunner().invoke(app, ["trace", PROMPT, "--out", str(tmp_path / "C.JSON")])
+    assert isinstance(told.exception, UnwritableError) and "answer at 14:to: 'Mary'" in told.stdout
+    write_contrast(box_contrast(40, 3), tmp_path / "samples.jsonl")
+    options = ("--head", "1.6", "--rank", "3", "--answers", "0", "--permutations", "19", "--out", str(tmp_path / "s"))
+    told = CliRunner().invoke(app, ["contrast", str(tmp_path / "samples.jsonl"), *options])
+    assert isinstance(told.exception, UnwritableError) and "1.6" in told.stdout
+
+
+def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
+    done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(tmp_path / "C.JSON"))
+    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
+
+
+def test_sinks_mean_the_same_everywhere() -> None:
+    """Kept and marked firings are listed, collapsed ones only counted."""
+    run = ("heads", PROMPT, "--dest", "-1", "--top", "99", "--sinks")
+    kept, marked, collapsed = (keyhole(*run, how).stdout for how in ("keep", "mark", "collapse"))
+    assert kept.count("0:<bos>") == marked.count("0:<bos>") > 1 == collapsed.count("0:<bos>")  # once as a token
+    assert marked.count("0:<bos> sink") == marked.count("0:<bos>") - 1
+    assert f"{kept.count('0:<bos>') - 1} on the first token are only counted" in collapsed
+
+
+def test_words() -> None:
+    listed = json.loads(keyhole("words", "--json").stdout)["words"]
+    assert "Mary" in listed["women's names"] and "store" in listed["places"] and "gave" in listed["other"]
+    found = keyhole("words", "mar*")
+    assert "'Mary'" in found.stdout and "'market'" in found.stdout and "5 of 5 tokens" in found.stdout
+    assert keyhole("heads", "When Jhon met Mary").stderr == (
+        "error: organism does not know 'Jhon': use other words such as John, phone, Jason "
+        "(`keyhole words` lists them).\n"
+    )

@@ -10,12 +10,6 @@ if TYPE_CHECKING:
     from keyhole.tracing.writers import Writer
 
 
-_HEADLESS = (
-    "note: no attention head is in this circuit: what is written at the last token itself carries the answer.\n"
-    "      To see heads, name the other answer (--against, against=) or ask for linear seeds (--seeds linear, seeds=)."
-)
-
-
 def token_label(tokens: Sequence[str], position: int) -> str:
     """A token with its position, such as 4:John."""
     return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
@@ -86,8 +80,18 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
     lines.append(f"errors: {errors}")
     if not circuit.heads:
-        lines.append(_HEADLESS)
+        lines.append(_headless(circuit))
     return "\n".join(lines)
+
+
+def _headless(circuit: Circuit) -> str:
+    """That there is no head, and which seeds find some; more seeds of the same kind often find none either."""
+    note = "note: no attention head is in this circuit: what is written at the last token itself carries the answer."
+    told = circuit.parameters
+    if told.get("seeds") not in ("prob", "linear") or told.get("against_ids"):
+        return note
+    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told["seeds"] == "prob" else ""
+    return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
 
 
 def answer_label(circuit: Circuit) -> str:

@@ -81,7 +81,7 @@ def trace_svt(
     *,
     against: Target = None,
     start: Sequence[Start] | None = None,
-    seeds: Seeds = "linear",
+    seeds: Seeds | None = None,
     seed_tau: float = 0.8,
     top_p: float | None = None,
     top_k: int | None = None,
@@ -93,8 +93,9 @@ def trace_svt(
     """Which circuit of heads is behind an answer, by singular vector tracing?
 
     `start`: firings to begin with, as in the paper; their edges into the target carry their attention weight, and a
-    target is only recorded. Without it the seeds are those of `trace`. A firing has weight >= `threshold`, score >= 0,
-    and a source that is not the first token. `channels="all"` is the paper's baseline without singular vectors.
+    target is only recorded. Without it the seeds are those of `trace`, linear unless said otherwise. A firing has
+    weight >= `threshold`, score >= 0, and a source that is not the first token. `channels="all"` is the paper's
+    baseline without singular vectors.
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
@@ -106,7 +107,7 @@ def trace_svt(
     with exact_matmul():
         named = any(choice is not None for choice in (target, top_p, top_k))
         ids = choose_targets(run, target, top_p=top_p, top_k=top_k, end=at) if named else []
-        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds, seed_tau, top_p, top_k)
+        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds or "linear", seed_tau, top_p, top_k)
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
         return build_circuit(growing, _record(run, settings, rule, start=start))
