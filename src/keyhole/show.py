@@ -63,9 +63,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 def tell_notes() -> None:
     """From now on, what the library notes goes to standard error, a line each."""
     logger, handler = logging.getLogger("keyhole"), logging.Handler(logging.INFO)
-    handler.emit = lambda record: _err.print(Text(f"note: {record.getMessage()}"), soft_wrap=True)  # type: ignore[method-assign]
+    handler.emit = _note  # type: ignore[method-assign]
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
+
+
+def _note(record: logging.LogRecord) -> None:
+    _console(stderr=True).print(Text(f"note: {record.getMessage()}"), soft_wrap=True)
 
 
 def error(message: str) -> None:

@@ -56,7 +56,7 @@ def run_prompt(
     prompt: str | None,
     token_ids: str | None,
     bos: bool | None,
-    where: tuple[str | None, str | None, str, str | None],
+    where: tuple[str | None, str | None, Dtype, str | None],
 ) -> Run:
     """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
     if (prompt is None) == (token_ids is None):
