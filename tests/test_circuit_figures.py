@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import KeyholeError, Model
+from keyhole.errors import NothingToTraceError
 from keyhole.lab import ioi_studies
 from keyhole.lab.experiments import svt, svt_cuts, svt_more, svt_sets, talk, talk_more
 from keyhole.lab.experiments.svt import Agreement, Network, lattice
@@ -274,7 +275,7 @@ def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest
 
     def refuses(self: Any, *args: Any, **options: Any) -> Any:
         if self.token_ids == organism.run(texts[0]).token_ids:
-            raise KeyholeError("no writer pushes towards the target: the difference comes from the bias.")
+            raise NothingToTraceError("the model prefers the other name.")
         return trace(self, *args, **options)
 
     monkeypatch.setattr(type(organism.run(texts[0])), "trace", refuses)

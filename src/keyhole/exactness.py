@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_keys, read_queries, read_values
@@ -38,6 +39,8 @@ class LayerCheck:
 @dataclass(frozen=True)
 class Check:
     """How exact Keyhole is on one model and one prompt."""
+
+    __repr__ = brief
 
     model: str
     n_tokens: int

@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Removed, Traced
 from keyhole.errors import KeyholeError
-from keyhole.files import write_at_once
+from keyhole.files import require_file, write_at_once
 
+SUFFIXES = (".json", ".graphml", ".html", ".mib")
 _KEYS = (
     "schema",
     "model",
@@ -25,15 +26,13 @@ _KEYS = (
 
 
 def save(circuit: Circuit, path: str | Path) -> None:
-    """Write a circuit as .json, .graphml or .html; the file appears whole or not at all."""
+    """Write a circuit as .json, .graphml, .html or .mib; the file appears whole or not at all."""
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.page import to_html
 
-    path = Path(path)
-    writers = {".json": to_json, ".graphml": to_graphml, ".html": to_html, ".mib": to_mib}
-    if path.suffix not in writers:
-        raise KeyholeError(f"{path.name} should end in .json, .graphml, .html or .mib.")
-    write_at_once(path, writers[path.suffix](circuit))
+    path = require_file(path, SUFFIXES)
+    writers = dict(zip(SUFFIXES, (to_json, to_graphml, to_html, to_mib), strict=True))
+    write_at_once(path, writers[path.suffix.lower()](circuit))
 
 
 def to_json(circuit: Circuit) -> str:

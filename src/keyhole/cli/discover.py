@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Frame, Nonlinearity
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -35,13 +36,15 @@ def discover(
     head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
-    frame: Annotated[str, typer.Option(help="relative, post_rope, or pre_rope.")] = "relative",
+    frame: Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")] = "relative",
     centre: Annotated[
         bool, typer.Option("--centre/--no-centre", help="Leave out what the average query prefers.")
     ] = True,
     first: Annotated[bool, typer.Option("--first/--no-first", help="Count attention to the first token too.")] = False,
     rank: Annotated[int | None, typer.Option(min=1, help="Directions to keep. Default: 99 % of the energy.")] = None,
-    nonlinearity: Annotated[str, typer.Option(help="cube (sharp for bits) or tanh (forgives outliers).")] = "cube",
+    nonlinearity: Annotated[
+        Nonlinearity, typer.Option(help="Of ICA: cube is sharp for bits, tanh forgives outliers.")
+    ] = "cube",
     top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
     seed: Annotated[int, typer.Option(help="Of halves, ICA and generated text.")] = 0,
     bos: BosOption = None,
@@ -67,13 +70,10 @@ def discover(
     """
     from keyhole.discover import View, head_features
     from keyhole.discover import survey as survey_heads
-    from keyhole.discover.ica import NONLINEARITIES
 
-    if nonlinearity not in NONLINEARITIES:
-        raise KeyholeError(f"--nonlinearity takes {' or '.join(NONLINEARITIES)}, not {nonlinearity!r}.")
     loaded = load_model(model, revision, dtype, device)
     texts = _generated(loaded, prompts, seed) if text is None else _lines(text, prompts)
-    view = View(frame, skip_first=not first)  # type: ignore[arg-type]
+    view = View(frame, skip_first=not first)
     with show.progress_bar("Running prompts") as progress:
         if head is None:
             found = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Paper
 from keyhole.cli.options import ModelOption
 from keyhole.errors import KeyholeError
 
@@ -22,7 +23,7 @@ def reproduce(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every item; the same as naming all.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the items instead of running them.")] = False,
-    paper: Annotated[str | None, typer.Option(help="Only one paper's: svf, svt, cc, or talk.")] = None,
+    paper: Annotated[Paper | None, typer.Option(help="Only what one paper, or the talk, published.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Seconds per item, to see that it runs; no verdict.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
@@ -55,10 +56,9 @@ def reproduce(
     from keyhole.lab.reproduce import reproduce as measure
     from keyhole.lab.reproduce import resolve
 
-    chosen = _paper(paper)
     wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
     if listed:
-        _list(resolve(wanted, chosen))
+        _list(resolve(wanted, paper))
         return
     if not wanted:
         raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
@@ -66,7 +66,7 @@ def reproduce(
     require_writable(folder, markdown)
     options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
     try:
-        results = measure(wanted, folder, paper=chosen, stage=show.progress_bar, **options)
+        results = measure(wanted, folder, paper=paper, stage=show.progress_bar, **options)
     except KeyholeError:  # a refusal: nothing was measured
         raise
     except BaseException:  # a stop: what was measured before it is reported
@@ -75,14 +75,6 @@ def reproduce(
     _show(results, folder)
     _report(folder, markdown)
     raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
-
-
-def _paper(name: str | None) -> Any:
-    from keyhole.lab.catalogue import PAPERS
-
-    if name is not None and name not in PAPERS:
-        raise KeyholeError(f"--paper takes {', '.join(PAPERS)}, not {name!r}.")
-    return name
 
 
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
@@ -119,11 +111,11 @@ def _list(ids: list[str]) -> None:
     from keyhole.lab.reproduce import experiments
 
     runs = experiments()
-    here = 0
-    for id in ids:
-        one = CATALOGUE[id]
-        runnable = not (one.schematic or one.later) and (id in runs or one.same_as in runs)
-        here += runnable
+    rows = []
+    for one in (CATALOGUE[id] for id in ids):
+        runnable = not (one.schematic or one.later) and (one.id in runs or one.same_as in runs)
         state = "drawing" if one.schematic else "later" if one.later else "runs here" if runnable else "not yet"
-        show.plain(f"{id:<10}  {state:<9}  {one.title}" + (f"  ({one.needs})" if one.needs else ""))
+        rows.append((one.id, state, one.title, one.needs or ""))
+    show.table(("item", "state", "title", "needs"), rows)
+    here = sum(state == "runs here" for _, state, *_ in rows)
     show.plain(f"{len(ids)} items; {here} run here.")

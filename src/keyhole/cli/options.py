@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Dtype, Sinks
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
@@ -19,8 +20,18 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (as stored).")]
+DtypeOption = Annotated[Dtype, typer.Option(help="Numbers to compute with; auto: as the weights are stored.")]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
+DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
+SrcOption = Annotated[
+    str | None, typer.Option(help="The attended token: a position or its text. Default: the most attended one.")
+]
+SinksOption = Annotated[
+    Sinks,
+    typer.Option(
+        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain)."
+    ),
+]
 BosOption = Annotated[
     bool | None,
     typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
@@ -30,10 +41,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
 
 
-def load_model(source: str | None, revision: str | None, dtype: str, device: str | None) -> Model:
+def load_model(source: str | None, revision: str | None, dtype: Dtype, device: str | None) -> Model:
     """Load what --model names."""
-    if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
-        raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
     with show.progress("Importing torch and transformers"):
         import torch
 
@@ -47,7 +56,7 @@ def run_prompt(
     prompt: str | None,
     token_ids: str | None,
     bos: bool | None,
-    where: tuple[str | None, str | None, str, str | None],
+    where: tuple[str | None, str | None, Dtype, str | None],
 ) -> Run:
     """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
     if (prompt is None) == (token_ids is None):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keyhole.brief import brief
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
@@ -52,6 +53,8 @@ class Selection:
 @dataclass(frozen=True, eq=False)
 class Study:
     """Everything that was found."""
+
+    __repr__ = brief
 
     model: str
     rank: RankRule | int

@@ -15,7 +15,7 @@ from keyhole.contrast.moves import Effect
 from keyhole.contrast.report import label
 from keyhole.contrast.study import Head, Study
 from keyhole.contrast.sweep import RankRow
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.clouds import Label
 from keyhole.figures.embedding import pca_figure, umap_figure
@@ -38,6 +38,8 @@ def draw_study(study: Study, folder: Path, *, umap: bool = False) -> tuple[list[
     def add(draw: Callable[..., list[Path]], *arguments: Any, **options: Any) -> None:
         try:
             written.extend(draw(*arguments, **options))
+        except UnwritableError:
+            raise
         except KeyholeError as error:  # a picture that cannot be made must not cost the study
             notes.append(str(error))
 

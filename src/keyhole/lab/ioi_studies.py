@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
 from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Job, MissingModelError, load_model
@@ -26,7 +26,6 @@ _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "previous token": ((4, 11),),
 }
 _ACTORS = ("IO", "S1", "S1+1", "S2", "END")
-_BIAS_ALONE = ("no writer pushes towards the target", "no more probability than its bias alone")  # the tracer's words
 _COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
 _SHOWN = 32  # prompts by which heads are given roles
 LEAST = 8  # prompts without which nothing is judged
@@ -198,12 +197,10 @@ def answer_ids(model: Model, example: Example) -> tuple[int, int]:
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
-    """The circuit behind an answer; None where that is the unembedding's bias alone, which no circuit is behind."""
+    """The circuit behind an answer; None where no writer pushes towards it, so that there is none."""
     try:
         return run.trace(target, **options)
-    except KeyholeError as error:
-        if not any(said in str(error) for said in _BIAS_ALONE):
-            raise
+    except NothingToTraceError:
         return None
 
 

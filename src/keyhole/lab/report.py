@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from keyhole.errors import KeyholeError
-from keyhole.files import write_at_once
+from keyhole.files import require_file, require_folder, write_at_once
 from keyhole.lab.catalogue import CATALOGUE, PAPERS, Paper, Published
 from keyhole.lab.report_page import PAGE
 from keyhole.lab.results import Result, State
@@ -142,14 +141,9 @@ def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path 
 
 def require_writable(folder: Path, markdown: Path | None = None) -> None:
     """Refuses places that a report cannot take, so that this is known before the hours of measuring."""
-    if (folder / "report.html").is_dir():
-        raise KeyholeError(f"cannot write {folder / 'report.html'}: it is a folder; remove it or choose another one.")
-    if markdown is None:
-        return
-    if markdown.is_dir():
-        raise KeyholeError(f"cannot write {markdown}: it is a folder; name a file, such as {markdown / 'table.md'}.")
-    if not markdown.parent.is_dir():
-        raise KeyholeError(f"cannot write {markdown}: there is no folder {str(markdown.parent)!r}; make it first.")
+    require_file(require_folder(folder) / "report.html")
+    if markdown is not None:
+        require_file(markdown)
 
 
 def _weight(result: Result) -> tuple[bool, ...]:
