@@ -329,12 +329,12 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
     runs = {"cc-fig2": training, "cc-fig4": training}
     reproduce([*runs], tmp_path, runs=runs)
     assert set(trained) == {"cc-fig2"}
-    (file,) = (tmp_path / "heads").iterdir()
+    (file,) = (tmp_path / "heads").glob("*.pt")
     before = file.stat().st_ino
     trained.clear()
     reproduce([*runs], tmp_path, runs=runs, fresh=True)
     assert set(trained) == {"cc-fig2"}  # once for both
-    assert [*(tmp_path / "heads").iterdir()] == [file] and file.stat().st_ino != before
+    assert [*(tmp_path / "heads").glob("*.pt")] == [file] and file.stat().st_ino != before
     assert not list(tmp_path.glob(".fresh*"))
 
 
@@ -368,7 +368,7 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
         return bool(steps)
 
     assert trained() and not trained()
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.pt")
     whole, parts = file.read_bytes(), torch.load(file, weights_only=True)
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
