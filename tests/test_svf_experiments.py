@@ -183,7 +183,10 @@ def test_one_figure_says_what_each_recipe_shows(tmp_path: Path) -> None:
 
     both = svf_recipes.by_recipe(Job(tmp_path), (PRINTED, MEAN), measure)
     assert both.verdict == "partly"
-    assert both.measured == "As printed, 10,000 steps: it not.\nWith chosen settings: it reproduced."
+    assert (
+        both.measured
+        == "As printed, 10,000 steps: it not.\nChosen (mean errors, lambda 4, 30,000 steps): it reproduced."
+    )
     assert both.note.count("Alike.") == 1 and MEAN.said in both.note
     assert len(both.numbers) == len(both.figures) == 2
 

@@ -80,15 +80,16 @@ def claims(end: Float[Tensor, "seed curve"], sizes: Sequence[float], least: floa
 
 def _told(rows: Tensor, sizes: Sequence[float], parts: dict[str, list[bool]], least: float) -> str:
     end, start = rows[:, -1], rows[:, 0]
-    said = "; ".join(f"{name} {with_interval(end[:, n].tolist(), 3, 0.0, 1.0)}" for n, name in enumerate(_NAMES))
-    before = "; ".join(
-        f"{name} {with_interval(start[:, n].tolist(), 3, 0.0, 1.0)}" for n, name in enumerate(_NAMES[:3])
-    )
+
+    def each(values: Tensor, names: Sequence[str]) -> str:
+        own = [with_interval(values[:, n].tolist(), 3, 0.0, 1.0) for n in range(len(names))]
+        return "; ".join(f"{name} {text}" for name, text in zip(names, own, strict=True))
+
     held = "; ".join(f"{name} in {counted(part)}" for name, part in parts.items())
     return (
-        f"S(v) at the end (1/n = {least:.2f}): {curves(end, _NAMES)}. At the start: {curves(start, _NAMES[:3])}; with no pair the median falls to "
-        f"{float(rows[..., 2].nanmedian(0).values.min()):.3f} on the way, and all terms together end at "
-        f"{min(sizes):.2g} to {max(sizes):.2g} of their size with one pair. Of the seeds, {held}."
+        f"S(v) at the end (1/n = {least:.2f}): {each(end, _NAMES)}. At the start: {each(start, _NAMES[:3])}; with no "
+        f"pair the median falls to {float(rows[..., 2].nanmedian(0).values.min()):.3f} on the way, and all terms "
+        f"together end at {min(sizes):.2g} to {max(sizes):.2g} of their size with one pair. Of the seeds, {held}."
     )
 
 

@@ -26,7 +26,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """What a report calls it."""
-        return f"As printed, {self.steps:,} steps" if self.printed else "With chosen settings"
+        return f"As printed, {self.steps:,} steps" if self.printed else f"Chosen ({self.said})"
 
     @property
     def file(self) -> str:
