@@ -9,12 +9,11 @@ them, the later of two. Without a folder, only the pages are written anew. A tes
 import argparse
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from keyhole.lab.catalogue import CATALOGUE
-from keyhole.lab.report import to_markdown
-from keyhole.lab.results import Result, merged, read_results, write_at_once, write_results
+from keyhole.lab.report import write_table
+from keyhole.lab.results import Result, merged, read_results, write_at_once
 from keyhole.lab.totals import Item
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -22,9 +21,9 @@ _QUOTE = re.compile(r"(<!-- quote (?P<key>.+?) -->\n).*?(<!-- end -->)", re.DOTA
 
 
 def quoted(text: str, results: Mapping[str, Result]) -> str:
-    """The page with every quote as the results have it: `<!-- quote svf-thm3 -->` ... `<!-- end -->`.
+    r"""The page with every quote as the results have it: `<!-- quote svf-thm3 -->` ... `<!-- end -->`.
 
-    >>> page = "<!-- quote svf-thm3 -->\\nold\\n<!-- end -->"
+    >>> page = "<!-- quote svf-thm3 -->\nold\n<!-- end -->"
     >>> print(quoted(page, {"svf-thm3": Result("svf-thm3", "reproduced", "All 5 hold.")}))
     <!-- quote svf-thm3 -->
     > `svf-thm3`, reproduced: All 5 hold.
@@ -43,15 +42,12 @@ def _told(key: str, results: Mapping[str, Result]) -> str:
 
 def publish(folders: list[Path], docs: Path = DOCS) -> None:
     """Merges the folders into the published results and writes both pages."""
-    kept = docs / "reproduction.json"
-    results = read_results(kept)
+    found: dict[str, Result] = {}
     for folder in folders:
-        found = {key: replace(one, figures=()) for key, one in read_results(folder).items() if one.state != "quick"}
-        results = merged(results, found)
-    write_results(dict(sorted(results.items())), kept)
-    write_at_once(docs / "reproduction.md", to_markdown(results))
+        found = merged(found, {key: one for key, one in read_results(folder).items() if one.state != "quick"})
+    write_table(found, docs / "reproduction.md")
     page = docs / "laboratory.md"
-    write_at_once(page, quoted(page.read_text(encoding="utf-8"), results))
+    write_at_once(page, quoted(page.read_text(encoding="utf-8"), read_results(docs / "reproduction.json")))
 
 
 if __name__ == "__main__":

@@ -74,12 +74,26 @@ def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path 
     written = [folder / "report.html"]
     write_at_once(written[0], to_html(results, folder))
     if markdown is not None:
-        beside = markdown.with_suffix(".json")
-        published = merged(read_results(beside), {key: replace(one, figures=()) for key, one in results.items()})
-        write_results(published, beside)
-        write_at_once(markdown, to_markdown(published))
-        written += [markdown, beside]
+        written += write_table(results, markdown)
     return written
+
+
+def write_table(results: Mapping[str, Result], markdown: Path) -> list[Path]:
+    """Joins the results with those kept beside the table, and writes both anew; returns the files."""
+    beside = markdown.with_suffix(".json")
+    more = {one.key: one for one in map(_portable, results.values())}
+    published = dict(sorted(merged(read_results(beside), more).items()))
+    write_results(published, beside)
+    write_at_once(markdown, to_markdown(published))
+    return [markdown, beside]
+
+
+def _portable(result: Result) -> Result:
+    """Without pictures, and with the name of a model file wherever it lies: as it reads on another machine."""
+    model = result.settings.get("model")
+    if model is None or not model.endswith(".gguf"):
+        return replace(result, figures=())
+    return replace(result, figures=(), settings={**result.settings, "model": Path(model).name})
 
 
 def require_writable(folder: Path, markdown: Path | None = None) -> None:
