@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from keyhole.lab.job import Experiment, Job, silent
 from keyhole.lab.outcome import Outcome, Progress, Verdict
 from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
+from keyhole.lab.theorems import Check, Measure
 from keyhole.qk.channels import sparsity
 
 RUNS: dict[str, Experiment] = {
@@ -160,6 +161,7 @@ def now(model: SVF) -> SVFWeights:
 @pytest.mark.parametrize("id", sorted(id for id in RUNS if "thm" not in id and "lemma" not in id))
 def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, id: str) -> None:
     monkeypatch.setattr(svf_models, "trained_models", untrained)
+    monkeypatch.setattr(svf_models, "SEEDS", 5)  # fewer are met by chance more easily
     (tmp_path / id).mkdir()
     assert RUNS[id](Job(tmp_path / id)).verdict == "not"
 
@@ -245,6 +247,14 @@ def test_what_never_aligns_has_no_time() -> None:
     assert svf_dynamics.order([400, never]) is None
     assert svf_dynamics.earlier([1.0] * 5) == "reproduced" and svf_dynamics.earlier([0.3, 0.5, 0.4]) == "partly"
     assert svf_dynamics.earlier([0.5, -0.4, 0.1]) == "not" and svf_dynamics.earlier([1.0]) == "not"
+
+
+def test_a_theorem_can_fail(tmp_path: Path) -> None:
+    def check(values: tuple[float, ...]) -> Callable[[Sequence[int]], Check]:
+        return lambda seeds: Check("Theorem", "x", (Measure("sine", values, 1.0),), 3, len(values))
+
+    for values, verdict in (((0.5, 0.9), "reproduced"), ((0.5, 1.1), "not"), ((), "not"), ((math.nan,), "not")):
+        assert svf_theorems.theorem(Job(tmp_path), check(values), "svf-thm1").verdict == verdict
 
 
 def test_vanished_features_are_not_orthogonal() -> None:

@@ -23,8 +23,9 @@ _QUICK_STEPS, _QUICK_SEEDS = 300, 2
 Cells = dict[float, list[SVFSettings]]  # by what is varied
 
 
-def cells(job: Job, recipe: Recipe, changes: Mapping[float, Mapping[str, Any]], seeds: int = SEEDS) -> Cells:
+def cells(job: Job, recipe: Recipe, changes: Mapping[float, Mapping[str, Any]], *, few: bool = False) -> Cells:
     """Settings of every value of a sweep, one per seed; a quick job takes two values, two seeds and few steps."""
+    seeds = FEW if few else SEEDS
     if job.quick:
         changes, seeds = dict([*changes.items()][:2]), _QUICK_SEEDS
     settings = {**vars(recipe), **({"steps": _QUICK_STEPS} if job.quick else {})}
@@ -46,7 +47,7 @@ def one_pair(job: Job, recipe: Recipe) -> Cells:
 
 def twenty_pairs(job: Job, recipe: Recipe) -> Cells:
     """Hundred features, twenty pairs."""
-    return cells(job, recipe, {20.0: {"N": 100, "D": 50, "H": 50, "pairs": declining_pairs(20, 26.0)}}, FEW)
+    return cells(job, recipe, {20.0: {"N": 100, "D": 50, "H": 50, "pairs": declining_pairs(20, 26.0)}}, few=True)
 
 
 def four_pairs(job: Job, recipe: Recipe) -> Cells:
@@ -92,7 +93,8 @@ def by_context(job: Job, recipe: Recipe) -> Cells:
 def by_pairs(job: Job, recipe: Recipe, H: int) -> Cells:
     """D = 2 H, N = 4 H, and n pairs with T = n + 1, n, ..., 2."""
     shape = {"N": 4 * H, "D": 2 * H, "H": H}
-    return cells(job, recipe, {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}, FEW)
+    sizes = {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}
+    return cells(job, recipe, sizes, few=True)
 
 
 def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
