@@ -4,6 +4,9 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
+# published items measured at the same time
+JOBS ?= 2
+
 .PHONY: demo test test-all lint bench reproduce clean
 
 demo: .venv/installed  ## which heads of the built-in organism fire, why, and the circuit behind its answer
@@ -40,8 +43,9 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/svf.py
 
 reproduce: .venv/installed-dev .cache/smollm2.gguf  ## every published figure, offline; hours on two cores, can be interrupted
-	$(BIN)/keyhole reproduce all
-	$(BIN)/keyhole reproduce --paper svt --model .cache/smollm2.gguf --markdown docs/reproduction.md
+	$(BIN)/keyhole reproduce all --jobs $(JOBS)
+	$(BIN)/keyhole reproduce --paper svt --model .cache/smollm2.gguf --jobs $(JOBS)
+	$(BIN)/python tools/publish.py reproduction
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -439,7 +439,7 @@ def test_trainings_are_kept_by_all_that_decides_them(
     )
     for device in (None, "cpu", "cuda"):
         emergence_trainings._trained(replace(asked, device=device), 0, asked.progress)
-    assert len(list(tmp_path.iterdir())) == 2  # no device is the CPU
+    assert len(list(tmp_path.glob("*.pt"))) == 2  # no device is the CPU
     save_trained(trained, tmp_path / "one.pt")
     assert read_trained(SMALL, tmp_path / "one.pt").losses == trained.losses
     with pytest.raises(KeyholeError, match="other settings"):
