@@ -58,7 +58,8 @@ def swapped(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Outcome:
         "right token can get (else not); and, for more than partly, that every head's swap exceeds random ones below "
         f"d_head (95 % over samples), that random ones move less than {_FAR_LESS} of it where the latents fill least, "
         "and that this share grows and never falls the more they fill. Targets differ from the original in both "
-        f"latents; {_randoms(job)} random subspaces each. {SEEDS} {told_training([h for own in heads.values() for h in own])}"
+        f"latents; {_randoms(job)} random subspaces each. {SEEDS} "
+        f"{told_training([head for own in heads.values() for head in own])}"
     )
     return Outcome(judged(heads, results), "\n".join(lines), numbers, (path,), note)
 
