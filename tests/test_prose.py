@@ -16,6 +16,7 @@ from keyhole.lab.unrelated import unrelated_text
 from keyhole.models.prompts import encode
 from keyhole.tasks import ioi
 from keyhole.tasks.prose import knows_tasks_alone, passages, read
+from keyhole.tasks.words import THINGS
 
 PROSE = ROOT / ".cache" / "prose.txt"
 
@@ -32,10 +33,8 @@ def tool() -> ModuleType:
 @pytest.fixture
 def words(tmp_path: Path) -> Path:
     """Twenty paragraphs of four words that the organism knows."""
-    things = ["jam", "knife", "spoon", "fork", "cup", "plate", "lamp", "clock", "candle", "pillow"]
-    lines = [f"The {a} the {b}" for a in things[:5] for b in things[5:9]]
     path = tmp_path / "words.txt"
-    path.write_text("\n\n".join(lines) + "\n")
+    path.write_text("\n\n".join(f"The {thing} is in" for thing in THINGS[:20]) + "\n")
     return path
 
 
@@ -49,13 +48,13 @@ def test_passages_have_their_length_and_share_no_paragraph(organism: Model, word
     assert [len(ids) for ids in found] == [9, 5, 3, 9]
     first = organism.tokenizer.bos_token_id
     assert all(ids[0] == first and first not in ids[1:] for ids in found)
-    starts = []
+    used = []
     for ids in found:
         text = organism.tokenizer.decode(ids[1:])
-        at = next(i for i, line in enumerate(lines) if line.startswith(text[:14]) or text.startswith(line))
-        starts += list(range(at, at + -(-(len(ids) - 1) // 4)))
-        assert " ".join(lines[at : at + 3]).startswith(text)
-    assert len(set(starts)) == len(starts)
+        at = THINGS.index(text.split()[1])
+        used += range(at, at + -(-(len(ids) - 1) // 4))  # paragraphs of four words
+        assert " ".join(lines[at:]).startswith(text)
+    assert len(set(used)) == len(used) == 6
     assert passages(organism, [9, 5], seed=4, path=words) == found[:2] != passages(organism, [9, 5], 5, path=words)
 
 
