@@ -193,9 +193,7 @@ def theorems(json: JsonOption = False) -> None:
 @lab.command()
 def sparse(
     model: ModelOption = None,
-    prompts: Annotated[
-        int, typer.Option(min=2, help="Indirect-object prompts, and as much plain text with the same names.")
-    ] = 60,
+    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
     top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
     seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
     revision: RevisionOption = None,
@@ -203,7 +201,10 @@ def sparse(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How many channels does a head need where it fires, on task prompts and on plain text?
+    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+
+    That text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the organism, which knows
+    no other words, prompts of its other tasks.
 
     Examples:
 
@@ -211,17 +212,18 @@ def sparse(
 
         keyhole lab sparse --model SmolLM2.gguf --prompts 30
     """
-    from keyhole.lab.sparse import matched_text, sparse_study
+    from keyhole.lab.sparse import sparse_study
     from keyhole.lab.sparse_summary import pooled, summaries
+    from keyhole.lab.unrelated import unrelated_text
     from keyhole.models.prompts import one_token_words
-    from keyhole.tasks import filler, ioi
+    from keyhole.tasks import ioi
     from keyhole.tasks.words import NAMES
 
     loaded = load_model(model, revision, dtype, device)
     texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]
     studies = {}
-    plain = matched_text(loaded, filler(8 * prompts, seed), texts)  # a prompt is as long as three or four sentences
-    for name, given in (("task", texts), ("unrelated", plain)):
+    other, what = unrelated_text(loaded, texts, seed)
+    for name, given in (("task", texts), ("unrelated", other)):
         with show.progress_bar(f"Running {name}") as progress:
             studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
     lines = [
@@ -241,7 +243,7 @@ def sparse(
     needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
     show.plain(
         f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
-        "unrelated: plain sentences about the same names and things"
+        f"unrelated: text of {what}"
     )
 
 
