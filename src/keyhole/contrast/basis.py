@@ -52,8 +52,9 @@ def channel_shares(model: "Model", feature: Feature, *, draws: int = 20, seed: i
     layer, head = feature.head
     om = omega(model, layer)
     with exact_matmul():
-        kv = head // (om.W_Q.shape[0] // om.W_K.shape[0])
-        sides = ((om.W_Q[head], om.u(head), feature.U), (om.W_K[kv], om.v(head), feature.V))
+        W_Q, W_K = om.factors()
+        kv = model.weights(layer).kv(head)
+        sides = ((W_Q[head], om.u(head), feature.U), (W_K[kv], om.v(head), feature.V))
         shares = [_shares(W, channels, basis) for W, channels, basis in sides]
         random = []
         for W, channels, basis in sides:

@@ -57,7 +57,8 @@ def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
 def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_model"]:
     """The shortest change of the residual stream, before the norm, that the head reads as this change of q or k.
 
-    Without RoPE this is the projection of what was written onto the channels' directions u_k (or v_k).
+    Without RoPE this is the projection of what was written onto the channels' directions u_k (or v_k). With RoPE, what
+    turns into directions that the head does not read stays: nothing in the residual stream could change it.
     """
     record, w, at = run.layer(cut.layer), run.model.weights(cut.layer), cut.tokens(run)
     dest, kv = cut.side == "dest", w.kv(cut.head)
@@ -70,7 +71,8 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
         n = 2 * turn.cos.shape[1]
         delta = torch.cat([delta[:, :n] / norm, delta[:, n:]], dim=-1)
     read = delta / scale
-    lift: Tensor = torch.linalg.pinv(W.double()).to(read.dtype)
+    # A direction that W reads no better than its rounding could be changed only by a change without bounds.
+    lift: Tensor = torch.linalg.pinv(W.double(), rtol=max(W.shape) * torch.finfo(W.dtype).eps).to(read.dtype)
     return read @ lift * record.norm_scale[at][:, None]
 
 

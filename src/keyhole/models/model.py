@@ -22,6 +22,7 @@ from keyhole.models.weights import (
     read_dims,
     read_head_out,
     read_layer,
+    read_queries_keys,
     submodule,
 )
 
@@ -128,6 +129,13 @@ class Model:
             return folded
 
         return self.cached(("weights", layer), self._attention_parameters(block), fold)
+
+    def queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+        """(W, b, c) of a layer's queries and of its keys, folded in float64 where the device has it; not kept."""
+        block = self.blocks[layer]
+        attn = submodule(block, self.family.attn)
+        dtype = None if self.weights(layer).W_Q.device.type == "mps" else torch.float64
+        return read_queries_keys(block, attn, self.family, self.dims, dtype)
 
     def head_out(self) -> HeadOut:
         """The folded map from the last residual stream to logits."""

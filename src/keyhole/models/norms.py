@@ -19,6 +19,11 @@ class Norm:
     bias: Float[Tensor, "*dim"] | None
     eps: float
 
+    def to(self, dtype: torch.dtype) -> "Norm":
+        """The same norm with its gain and bias in another precision."""
+        gain, bias = (None if x is None else x.to(dtype) for x in (self.gain, self.bias))
+        return Norm(self.kind, gain, bias, self.eps)
+
     def centre(self, x: Float[Tensor, "... dim"]) -> Float[Tensor, "... dim"]:
         """X without its mean, for LayerNorm."""
         return x - x.mean(-1, keepdim=True) if self.kind == "layer" else x

@@ -143,14 +143,8 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
     attn = optional(layer, family.attn)
     if attn is None:
         return None
-    norm_module = optional(layer, family.attn_norm)
-    norm = read_norm(norm_module, family.norm, family.norm_adds_one) if norm_module is not None else None
-    (W_q, b_q), (W_k, b_k), (W_v, b_v) = _projections(attn, family, dims)
-    W_Q, b_Q = _fold_input(W_q, b_q, norm)
-    W_K, b_K = _fold_input(W_k, b_k, norm)
-    W_V, b_V = _fold_input(W_v, b_v, norm)
-    W_Q, b_Q, c_Q = _fold_qk_norm(W_Q, b_Q, read_qk_norm(attn, family, 0))
-    W_K, b_K, c_K = _fold_qk_norm(W_K, b_K, read_qk_norm(attn, family, 1))
+    (W_Q, b_Q, c_Q), (W_K, b_K, c_K) = read_queries_keys(layer, attn, family, dims)
+    W_V, b_V = _fold_input(*_projections(attn, family, dims)[2], _input_norm(layer, family))
     out = submodule(attn, family.out)
     W_O = _matrix(out).view(dims.heads, dims.d_head, dims.d_model)
     b_O = _bias(out, dims.d_model, W_O)
@@ -161,6 +155,27 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
         gain = factor * (gain if gain is not None else torch.ones_like(b_O))
         W_O, b_O = W_O * gain, b_O * gain
     return LayerWeights(W_Q, b_Q, c_Q, W_K, b_K, c_K, W_V, b_V, W_O, b_O)
+
+
+def read_queries_keys(
+    layer: nn.Module, attn: nn.Module, family: Family, dims: Dims, dtype: torch.dtype | None = None
+) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """(W, b, c) of the queries and of the keys; folded in `dtype` where rounding to the working one would cost rank.
+
+    A gain that rounds turns columns of exact dependence into a channel of rounding noise.
+    """
+    norm, found = _input_norm(layer, family), []
+    for side, (W, b) in enumerate(_projections(attn, family, dims)[:2]):
+        own, to = read_qk_norm(attn, family, side), dtype or W.dtype
+        W, b = _fold_input(W.to(to), b.to(to), None if norm is None else norm.to(to))
+        found.append(_fold_qk_norm(W, b, None if own is None else own.to(to)))
+    queries, keys = found
+    return queries, keys
+
+
+def _input_norm(layer: nn.Module, family: Family) -> Norm | None:
+    module = optional(layer, family.attn_norm)
+    return None if module is None else read_norm(module, family.norm, family.norm_adds_one)
 
 
 def read_head_out(hf: Any, family: Family) -> HeadOut:

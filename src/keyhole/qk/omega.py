@@ -7,31 +7,39 @@ QR of the two thin factors leaves an r x r core whose SVD is that of Omega:
 Everything else is head space. With G_d = R_k^T V' and G_s = Sigma^-1 U'^T R_q, both r x r and G_d G_s = I,
 a (rotated) query and key split exactly:  q . k_t = sum_k a_k B_tk,  a = q G_d,  B_t = G_s k_t.
 Positions never enter the basis, so channel indices compare across prompts.
+
+A weak channel is mostly as good as a strong one: its column of G_d is as short as its row of G_s is long. Rank ends
+where float64 says so, at the rounding of R_q R_k^T.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.precision import exact_matmul, working_dtype
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 Basis = Literal["linear", "homogeneous"]
+Factors = tuple[Float[Tensor, "heads reads d_head"], Float[Tensor, "kv_heads reads d_head"]]
 _MAX_ERROR = 1e-5  # of the rebuilt Omega, relative (Frobenius)
+_MAX_SWELL = 10.0  # a usual term against a usual score; beyond, terms only cancel one another. Below 1 in trained heads
+_ROUNDING = 10.0  # singular values of exactly dependent columns come out below 0.4 eps |R_q| |R_k|
 
 
 @dataclass(frozen=True)
 class Omega:
     """The singular channels of every head of one layer, strongest first.
 
-    Channels beyond a head's `rank` carry no weight: their columns of G are zero, and what RoPE turns into them
-    is reported as the unexplained `rest` of a score.
+    The first `rank` channels of a head can be told. Those after them carry no weight: their columns of G are zero, and
+    what they hold of a score is reported as its unexplained `rest`. They are the null directions of Omega, into which
+    RoPE and biases reach, and, rarely, weak directions whose terms would only cancel one another (docs/models.md).
     """
 
     sigma: Float[Tensor, "heads channel"]
@@ -39,18 +47,21 @@ class Omega:
     G_s: Float[Tensor, "heads channel d_head"]
     rank: Int[Tensor, "heads"]
     error: Float[Tensor, "heads"]  # |U Sigma V^T - Omega| / |Omega|, Frobenius
-    W_Q: Float[Tensor, "heads reads d_head"]  # the factors; `reads` is d_model, plus one if homogeneous
-    W_K: Float[Tensor, "kv_heads reads d_head"]
+    # G_d / sigma and G_s^T in float64: of a weak channel, u_k and v_k are small differences of large products.
+    lift_d: Float[Tensor, "heads d_head channel"] = field(repr=False)
+    lift_s: Float[Tensor, "heads d_head channel"] = field(repr=False)
+    factors: Callable[[], Factors] = field(repr=False)  # W_Q, W_K; `reads` is d_model, plus one if homogeneous
 
     def u(self, head: int) -> Float[Tensor, "reads channel"]:
         """What the head looks for at dest: orthonormal columns u_k = W_Q G_d / sigma_k."""
-        n = int(self.rank[head])
-        return self.W_Q[head] @ self.G_d[head, :, :n] / self.sigma[head, :n]
+        lift = self.lift_d[head, :, : int(self.rank[head])]
+        return (self.factors()[0][head].to(lift.dtype) @ lift).to(self.sigma.dtype)
 
     def v(self, head: int) -> Float[Tensor, "reads channel"]:
         """What the head looks for at src: orthonormal columns v_k = W_K G_s^T."""
-        kv = head // (self.W_Q.shape[0] // self.W_K.shape[0])
-        return self.W_K[kv] @ self.G_s[head, : int(self.rank[head])].T
+        lift, W_K = self.lift_s[head, :, : int(self.rank[head])], self.factors()[1]
+        kv = head // (len(self.sigma) // len(W_K))
+        return (W_K[kv].to(lift.dtype) @ lift).to(self.sigma.dtype)
 
 
 def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:
@@ -62,18 +73,29 @@ def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:
     if basis not in ("linear", "homogeneous"):
         raise KeyholeError(f"there is no basis {basis!r}: choose 'linear' or 'homogeneous'.")
 
-    def compute() -> Omega:
-        w = model.weights(layer)
+    def factors() -> Factors:
+        (W_Q, b_Q, _), (W_K, b_K, _) = model.queries_keys(layer)
         if basis == "linear":
-            return decompose(w.W_Q, w.W_K)
-        W_Q, W_K = torch.cat([w.W_Q, w.b_Q[:, None]], dim=1), torch.cat([w.W_K, w.b_K[:, None]], dim=1)
-        return decompose(W_Q, W_K)
+            return W_Q, W_K
+        return torch.cat([W_Q, b_Q[:, None]], dim=1), torch.cat([W_K, b_K[:, None]], dim=1)
+
+    def compute() -> Omega:
+        dtype = model.weights(layer).W_Q.dtype
+        return replace(decompose(*factors(), layer=layer, dtype=dtype), factors=factors)  # made anew, not held
 
     return model.cached_of_layer(("omega", basis), layer, compute)
 
 
-def decompose(W_Q: Float[Tensor, "heads reads d_head"], W_K: Float[Tensor, "kv_heads reads d_head"]) -> Omega:
-    """Singular channels of W_Q W_K^T for a batch of heads, verified, with fixed signs.
+def decompose(
+    W_Q: Float[Tensor, "heads reads d_head"],
+    W_K: Float[Tensor, "kv_heads reads d_head"],
+    *,
+    layer: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Omega:
+    """Singular channels of W_Q W_K^T for a batch of heads, verified, with fixed signs; in `dtype` if given.
+
+    `layer` is for messages.
 
     >>> W_Q, W_K = torch.eye(3)[None, :, :2], torch.diag(torch.tensor([3.0, 2.0, 1.0]))[None, :, :2]
     >>> decompose(W_Q, W_K).sigma
@@ -82,19 +104,19 @@ def decompose(W_Q: Float[Tensor, "heads reads d_head"], W_K: Float[Tensor, "kv_h
     with exact_matmul():
         group = W_Q.shape[0] // W_K.shape[0]
         R_q, R_k = _triangle(W_Q), _triangle(W_K).repeat_interleave(group, dim=0)
-        core = R_q @ R_k.transpose(-1, -2)
-        _require_heads(torch.isfinite(core).all(-1).all(-1), "have weights that are NaN or infinite")
+        core = R_q @ R_k.mT
+        _require_heads(torch.isfinite(core).all(-1).all(-1), layer, "has weights that are NaN or infinite")
         U, sigma, Vh = torch.linalg.svd(core)
-        kept = sigma > sigma[:, :1] * W_Q.shape[-1] * torch.finfo(W_Q.dtype).eps
-        G_d = R_k.transpose(-1, -2) @ Vh.transpose(-1, -2) * kept[:, None, :]
-        inverse = torch.where(kept, 1.0 / sigma, 0.0)
-        G_s = inverse[:, :, None] * (U.transpose(-1, -2) @ R_q)
+        error = _rebuilding_error(core, U * sigma[:, None], Vh)
+        U, sigma, V, told = _told_first(U, sigma, Vh.mT, R_q, R_k)
+        G_d = R_k.mT @ V * told[:, None]
         signs = _signs(W_Q.to(G_d.dtype) @ G_d)
-        G_d, G_s = G_d * signs[:, None, :], G_s * signs[:, :, None]
-        error = _rebuilding_error(core, R_q @ G_d, G_s @ R_k.transpose(-1, -2))
-    _require_heads(error < _MAX_ERROR, "have an Omega that its SVD does not rebuild")
-    to = W_Q.dtype
-    return Omega(sigma.to(to), G_d.to(to), G_s.to(to), kept.sum(-1), error.to(to), W_Q, W_K)
+        G_d, inverse = G_d * signs[:, None], torch.where(told, 1.0 / sigma, 0.0)
+        G_s = _dual((signs * inverse)[:, :, None] * (U.mT @ R_q), G_d, told)
+    _require_heads(error < _MAX_ERROR, layer, "has an Omega that its SVD does not rebuild")
+    to = working_dtype(W_Q.dtype) if dtype is None else dtype
+    rank, lift_d, factors = told.sum(-1), G_d * inverse[:, None], lambda: (W_Q, W_K)
+    return Omega(sigma.to(to), G_d.to(to), G_s.to(to), rank, error.to(to), lift_d, G_s.mT, factors)
 
 
 def blocks(sigma: Float[Tensor, "*heads channel"], rtol: float = 1e-3) -> Int[Tensor, "*heads channel"]:
@@ -109,9 +131,36 @@ def blocks(sigma: Float[Tensor, "*heads channel"], rtol: float = 1e-3) -> Int[Te
     return torch.nn.functional.pad(gap.long().cumsum(-1), (1, 0))
 
 
-def _require_heads(good: Tensor, reason: str) -> None:
+def _require_heads(good: Tensor, layer: int | None, reason: str) -> None:
     if not bool(good.all()):
-        raise KeyholeError(f"heads {torch.nonzero(~good).flatten().tolist()} of a layer {reason}.")
+        bad = [str(h) if layer is None else f"{layer}.{h}" for h in torch.nonzero(~good).flatten().tolist()]
+        more = f" (and heads {', '.join(bad[1:])} too)" if len(bad) > 1 else ""
+        raise KeyholeError(f"head {bad[0]} {reason}{more}.")
+
+
+def _told_first(
+    U: Tensor, sigma: Tensor, V: Tensor, R_q: Tensor, R_k: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "heads channel"]]:
+    """The singular triples of each head, those that can be told before those that cannot; and which can.
+
+    Beyond the rank there is only rounding. Within it, a term is about |G_d e_k| |e_k G_s| |q| |k| / r, a score
+    |q| |k| / sqrt(r): the quotient says how often a term holds a score.
+    """
+    rounding = torch.finfo(sigma.dtype).eps * torch.linalg.matrix_norm(R_q) * torch.linalg.matrix_norm(R_k)
+    product = (R_k.mT @ V).norm(dim=1) * (R_q.mT @ U).norm(dim=1)
+    swell = product / sigma.clamp_min(torch.finfo(sigma.dtype).tiny) / R_k.shape[-1] ** 0.5
+    told = (sigma > _ROUNDING * rounding[:, None]) & (swell < _MAX_SWELL)
+    order = (~told).int().argsort(dim=-1, stable=True)
+    U, V = (x.gather(2, order[:, None].expand_as(x)) for x in (U, V))
+    return U, sigma.gather(1, order), V, told.gather(1, order)
+
+
+def _dual(G_s: Tensor, G_d: Tensor, told: Tensor) -> Tensor:
+    """G_s with G_s G_d = I to rounding on the channels that are told.
+
+    An SVD is off by eps sigma_1, which is eps sigma_1 / sigma_k of a weak channel's row.
+    """
+    return cast(Tensor, torch.linalg.solve(G_s @ G_d + torch.diag_embed((~told).to(G_s.dtype)), G_s))
 
 
 def _triangle(W: Tensor) -> Tensor:
