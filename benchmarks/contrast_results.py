@@ -3,7 +3,7 @@
     python benchmarks/contrast_results.py [.cache/smollm2.gguf] [--prompts 400] [--tests 200] [--answers 24]
 
 The organism reads nine boxes and two items of each category; a model file five boxes in the instruct wording and five
-items. Boxes are studied uncentred, as in the paper, and centred.
+items. Everything is studied centred, the default, and uncentred, as in the paper.
 """
 
 import argparse
@@ -11,12 +11,13 @@ import argparse
 import keyhole
 from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
 from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.moves import Effect
 from keyhole.contrast.report import label, ranks_of
 from keyhole.contrast.study import Selection, Study, study
 
 COLUMNS = (
-    "| model, task | head | feature | ranks | mean shift | gap | share | p | moved | random | full | normalised | "
-    "answer |"
+    "| model, task | head | feature | ranks | mean shift | gap | share of gap | p | moved | random | full | "
+    "normalised | answer |"
 )
 
 
@@ -40,8 +41,8 @@ def rows(name: str, result: Study, most: int = 4) -> list[str]:
 
 
 def told_effect(effect: object) -> str:
-    if not isinstance(effect, keyhole.contrast.moves.Effect) or effect.normalised != effect.normalised:
-        return "-"
+    if not isinstance(effect, Effect) or effect.normalised != effect.normalised:
+        return "moves nothing" if isinstance(effect, Effect) and effect.still else "-"
     return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
 
 
@@ -60,16 +61,17 @@ def main() -> None:
         name = "organism" if source is None else "SmolLM2" if "smollm2" in source else source
         boxes = {"n_boxes": 9} if source is None else {"n_boxes": 5, "wording": "instruct"}
         items = {"per_category": 2 if source is None else 5}
-        ratio = Selection("ratio", 0.1, top=3)
-        fits = {"category": lists_contrast(model, n, **items)}
-        result = study(model, fits, lists_test(model, tests, **items), select=ratio, answers=arguments.answers)
-        print("\n".join(rows(f"{name}, lists", result)), flush=True)
-        test = boxes_test(model, tests, **boxes)
-        fits = {"order": order_contrast(model, n, **boxes), "lexical": lexical_contrast(model, n, **boxes)}
-        for centre in ("none", "each"):
-            result = study(model, fits, test, centre=centre, answers=arguments.answers)
-            centred = ", centred" if centre == "each" else ""
-            print("\n".join(rows(f"{name}, boxes{centred}", result)), flush=True)
+        lists = {"category": lists_contrast(model, n, **items)}, lists_test(model, tests, **items)
+        found = {"order": order_contrast(model, n, **boxes), "lexical": lexical_contrast(model, n, **boxes)}
+        asked = {
+            "lists": (*lists, Selection("ratio", 0.1, top=3)),
+            "boxes": (found, boxes_test(model, tests, **boxes), Selection()),
+        }
+        for task, (fits, test, select) in asked.items():
+            for centre in ("each", "none"):
+                result = study(model, fits, test, select=select, centre=centre, answers=arguments.answers)
+                how = "" if centre == "each" else ", uncentred"
+                print("\n".join(rows(f"{name}, {task}{how}", result)), flush=True)
 
 
 if __name__ == "__main__":

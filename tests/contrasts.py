@@ -46,14 +46,17 @@ def box_contrast(n: int, n_boxes: int = 5, seed: int = 0) -> Contrast:
     return Contrast("boxes", tuple(example.text for example in examples), tuple(samples))
 
 
-def collected_of(q: Tensor, k: Tensor, sign: Tensor, *, rest: float = 0.0, seed: int = 0) -> Collected:
+def collected_of(
+    q: Tensor, k: Tensor, sign: Tensor, *, weight: Tensor | None = None, rest: float = 0.0, seed: int = 0
+) -> Collected:
     """Plain tensors as if collected: q [slots, heads, d], k [slots, keys, kv, d]; one layer, no model behind it."""
     n, m = sign.shape
     half = torch.randperm(n, generator=torch.Generator().manual_seed(seed)) % 2
     at = torch.stack([torch.arange(n)[:, None].expand(n, m), torch.arange(m).expand(n, m)], dim=-1)
     query = torch.stack([torch.arange(n), torch.full((n,), m)], dim=-1)
     own, whole = torch.arange(n), torch.zeros(n, dtype=torch.bool)
-    slots = Slots(own, query, at, sign, torch.ones(n).double(), half, group=own, twin=own, paired=whole)
+    weight = torch.ones(n).double() if weight is None else weight
+    slots = Slots(own, query, at, sign, weight, half, group=own, twin=own, paired=whole)
     sample = Sample(Site(token(0)), (Site(token(0)),), (Site(token(1)),))
     resolved = Resolved(Contrast("tensors", ((0, 1),), (sample,) * n), (), slots)
     other = torch.full((n, q.shape[1]), rest)

@@ -44,7 +44,9 @@ def contrast(
     head: Annotated[list[str] | None, typer.Option(help="Study these heads (1.6), select none.")] = None,
     rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
     frame: FrameOption = "post_rope",
-    centre: Annotated[str, typer.Option(help="none, each, or pooled.")] = "none",
+    centre: Annotated[
+        str, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
+    ] = "each",
     balance: Annotated[str, typer.Option(help="pairs, or prompts (the authors' filter heads).")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
     permutations: Annotated[int, typer.Option(min=19, help="Draws of the null.")] = 200,
@@ -124,7 +126,7 @@ def contrast(
     if json:
         show.as_json(record)
     else:
-        _tell(result, rows, centre=centre)
+        _tell(result, rows)
     if out is not None:
         _draw(result, rows, out, umap=umap, quiet=json)
 
@@ -206,11 +208,11 @@ def _draw(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path, *, uma
             show.plain(line)
 
 
-def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]], *, centre: str) -> None:
+def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
     show.plain(report.summary(result))
     show.table(report.HEADS, report.head_rows(result))
     show.plain(report.LEGEND)
-    for hint in report.hints(result, centre):
+    for hint in report.hints(result):
         show.plain(hint)
     if result.swaps:
         show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))

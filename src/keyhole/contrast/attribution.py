@@ -47,9 +47,19 @@ class Attribution:
 
     @property
     def explained_differences(self) -> float:
-        """The same about the row's means: what is common to all keys does not move attention."""
+        """The same about the row's means: what is common to all keys does not move attention.
+
+        Of all keys of the row, and squared: not the share of the gap between right and other keys (`gap`).
+        """
         rest, logits = self.rest - self.rest.mean(), self.logits - self.logits.mean()
         return 1 - float(rest.square().sum() / logits.square().sum())
+
+    def gap(self, positive: Sequence[int], negative: Sequence[int]) -> tuple[float, float]:
+        """Mean logit of some keys (positions) minus that of others: in all, and through the features."""
+        plus, minus = ([at - self.first for at in keys] for keys in (positive, negative))
+        both = torch.stack([self.logits, self.logits - self.rest])
+        whole, through = (both[:, plus].mean(1) - both[:, minus].mean(1)).tolist()
+        return whole, through
 
 
 def attribute(

@@ -3,7 +3,8 @@
 dC = U S V^T: columns of U are directions in query space, those of V in key space. Three ranks are told:
 
     energy  singular values that hold 99 % of |dC|^2 (the paper's; noise counts too)
-    null    singular values above the 95 % quantile of the largest one under permuted labels
+    null    singular values above the 95 % quantile of the largest one under permuted labels, with the range of ranks
+            that so many permutations leave open
     halves  leading directions of one half whose value in the other, u^T dC' v, exceeds what permuted labels give there,
             in both directions
 """
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from keyhole.contrast.collect import Collected, Progress
 from keyhole.contrast.frames import Frame
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs
+from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
 from keyhole.contrast.resolve import Slots, split_groups
 from keyhole.contrast.samples import LayerSamples
 from keyhole.contrast.subspace import decompose, energy_rank
@@ -28,7 +29,7 @@ from keyhole.models.precision import exact_matmul
 
 RankRule = Literal["energy", "null", "halves"]
 _FEWEST = 20  # samples below which no rank is told
-_ROUNDING = 1e-5  # of the size of q k^T: a smaller contrast is the rounding of equal queries and keys
+_ROUNDING = 1e-5  # of `product_size`: a smaller contrast is the rounding of equal queries and keys
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Features:
     mean_shift: Float[Tensor, "layers heads"] = field(repr=False)  # share of dC that is a difference of mean keys
     energy: Int[Tensor, "layers heads"] = field(repr=False)
     null: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)  # None: no permutations
+    null_range: Int[Tensor, "layers heads 2"] | None = field(repr=False, default=None)  # of more permutations (95 %)
     halves: Int[Tensor, "layers heads"] | None = field(repr=False, default=None)
     threshold: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the null rank
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
@@ -101,7 +103,7 @@ def find_features(
     *,
     label: str | None = None,
     half: int | None = None,
-    centre: Centre = "none",
+    centre: Centre = "each",
     balance: Balance = "pairs",
     permutations: int = 200,
     level: float = 0.95,
@@ -111,6 +113,7 @@ def find_features(
 ) -> Features:
     """Decompose the contrast of every head; of one label's samples, or of one half, if asked.
 
+    `centre="none"` is the paper's contrast, in which means, and with them biases of queries and keys, have a part.
     Without `permutations` only the energy rank is told, and sums are enough (`keep=False`).
     """
     check_choices(centre, balance)
@@ -132,7 +135,7 @@ def find_features(
                 sums = tally(kept.queries, kept.keys, slots.sign, slots.weight, slots.half)
             dC = contrast_matrix(sums, centre=centre, balance=balance)
             U, S, V = decompose(dC)
-            real = S[:, 0] > _ROUNDING * product_size(sums, balance=balance)
+            real = S[:, 0] > _ROUNDING * product_size(sums, centre=centre, balance=balance)
             S = S * real[:, None]
             shift = torch.where(real, mean_shift_share(sums, balance=balance), float("nan"))
             parts = {"U": U, "S": S, "V": V, "mean_shift": shift, "energy": energy_rank(S, energy)}
@@ -197,8 +200,9 @@ def _ranks(
         confirmed.append((cross[0] > bar[:, None]).long().cumprod(-1).sum(-1))
     # The two directions are not independent, so they are not averaged: both must confirm a direction.
     halves = torch.minimum(*confirmed) * (S[:, 0] > 0)
-    null = (threshold[:, None] < S).sum(-1)
-    return {"null": null, "halves": halves, "threshold": threshold, "p": p}
+    null, most, fewest = ((bar[:, None] < S).sum(-1) for bar in (threshold, *quantile_range(largest, level)))
+    spread = torch.stack([fewest, most], dim=-1)
+    return {"null": null, "null_range": spread, "halves": halves, "threshold": threshold, "p": p}
 
 
 def _half(
@@ -208,9 +212,12 @@ def _half(
 
 
 def _largest(dC: Float[Tensor, "draws heads d_query d_key"]) -> Float[Tensor, "draws heads"]:
-    """Largest singular values, by way of dC dC^T: several times faster than an SVD, and exact enough for a quantile."""
-    largest: Tensor = torch.linalg.eigvalsh(dC @ dC.transpose(-1, -2))[..., -1]
-    return largest.clamp_min(0).sqrt().double()
+    """Largest singular values, by way of dC dC^T: several times faster than an SVD, and exact enough for a quantile.
+
+    In float64, for the square of a contrast that is all but zero is too small for LAPACK otherwise.
+    """
+    squared = (one.double() @ one.double().transpose(-1, -2) for one in dC.unbind(1))  # a head at a time, for memory
+    return torch.stack([torch.linalg.eigvalsh(S2)[..., -1] for S2 in squared], dim=1).clamp_min(0).sqrt()
 
 
 def _equal_sides(slots: Slots) -> bool:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-_NO_ROOM = 1e-6  # attention is not known better than that
+NOTHING = 1e-3  # of the attention: where whole keys move less (more than random subspaces), a share of it says nothing
 _BOOTSTRAP_ENTRIES = 5_000_000  # of resampling weights held at once
 
 
@@ -67,9 +67,14 @@ class Effect:
     shift: float
     random: float  # mean shift over random subspaces of the same rank; NaN without controls
     full: float  # shift when the two keys change places entirely: the ceiling
-    normalised: float  # (shift - random) / (full - random); NaN unless the full swap clearly moves more than random
+    normalised: float  # (shift - random) / (full - random); NaN unless full exceeds random surely by more than NOTHING
     interval: tuple[float, float]  # of `normalised`
     shift_interval: tuple[float, float]
+
+    @property
+    def still(self) -> bool:
+        """Do not even whole keys move anything?"""
+        return abs(self.full) < NOTHING
 
 
 def effect(
@@ -91,7 +96,7 @@ def effect(
     resampled = _bootstrap(len(table), seed) @ table
     quantiles = torch.tensor([0.025, 0.975], dtype=torch.float64)
     room, moved = resampled[:, 1] - resampled[:, 2], resampled[:, 0] - resampled[:, 2]
-    told = float(room.quantile(0.025)) > _NO_ROOM  # otherwise the ratio is noise over noise
+    told = float(room.quantile(0.025)) > NOTHING  # otherwise the ratio is noise over noise
     low, high = (moved / room).quantile(quantiles).tolist() if told else (float("nan"), float("nan"))
     low_shift, high_shift = resampled[:, 0].quantile(quantiles).tolist()
     return Effect(

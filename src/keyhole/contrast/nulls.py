@@ -47,9 +47,12 @@ def contrasts(
     q: Float[Tensor, "slots heads d_query"],
     k: Float[Tensor, "slots keys kv_heads d_key"],
     sides: tuple[Float[Tensor, "draws slots keys"], Float[Tensor, "draws slots keys"]],
-    centre: Centre = "none",
+    centre: Centre,
 ) -> Float[Tensor, "draws heads d_query d_key"]:
     """The contrast of every head for several sets of coefficients."""
+    if centre == "each":  # constants in q and k do not change it; without them float32 is enough, whatever the biases
+        used = (sides[0][0] + sides[1][0] > 0).to(k.device)
+        q, k = q - q.mean(0), k - k[used].mean(0)
     n, m, kv, d = k.shape
     block = max(1, int(_BLOCK_BYTES / (n * kv * d * k.element_size())))
     keys = k.reshape(n, m, kv * d)
@@ -61,6 +64,27 @@ def contrasts(
             dC = dC - _of_means(q, keys, plus, minus, kv=kv, pooled=centre == "pooled")
         made.append(dC)
     return torch.cat(made)
+
+
+def quantile_range(
+    draws: Float[Tensor, "draws heads"], level: float
+) -> tuple[Float[Tensor, "heads"], Float[Tensor, "heads"]]:
+    """Where does the quantile lie, as far as so many draws can tell? A 95 % interval, of order statistics.
+
+    Draws below the true quantile are binomial, whatever they are draws of. Too few draws have no upper bound.
+
+    >>> low, high = quantile_range(torch.arange(1.0, 201.0).double()[:, None], 0.95)
+    >>> low.tolist(), high.tolist()
+    ([183.0], [197.0])
+    """
+    from scipy.special import bdtr  # P(X <= k); scipy.stats takes a second to import
+
+    n = len(draws)
+    below = bdtr(list(range(n)), n, level)  # fewer than k + 1 of the draws lie below the quantile
+    lower, upper = int((below <= 0.025).sum()), int((below < 0.975).sum())
+    ends = torch.full_like(draws[:1], torch.inf)
+    ordered = torch.cat([-ends, draws.sort(0).values, ends])
+    return ordered[lower], ordered[upper + 1]
 
 
 def _summed(coefficients: Tensor, keys: Tensor) -> Float[Tensor, "slots draws kv_d"]:

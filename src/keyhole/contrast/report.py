@@ -4,24 +4,25 @@ from dataclasses import asdict
 from typing import Any
 
 from keyhole.contrast.answers import AnswerEffects
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.moves import NOTHING, Effect
 from keyhole.contrast.study import Head, Study
 from keyhole.contrast.sweep import RankRow
 
 _MOSTLY = 0.5  # share of a contrast from which a mean shift is most of it
-HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">explained", ">share", ">p")
+HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
 SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
 CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
 CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
 angle: largest cosine of a principal angle with the other features, in key space"""
 SWEEP = ("head", "feature", ">entities", ">ranks")
-LEGEND = """ranks: 99 % energy / permutation null / split halves
-mean shift: share of the contrast that is a difference of mean keys
+LEGEND = """ranks: 99 % energy / permutation null / split halves; 4 (3-5): more permutations may say 3 to 5
+mean shift: share of the uncentred contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
-explained: what of the gap passes through the feature; p: corrected over all heads"""
-SWAPS_LEGEND = """right, target: attention after the swap; moved: from right to target
+share of gap: what of it passes through the feature; p: corrected over all heads"""
+SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
 normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval);
-- where whole keys do not clearly move more than random subspaces"""
+- where whole keys do not surely move {NOTHING:g} more than random subspaces,
+moves nothing where even they move less than {NOTHING:g}"""
 
 
 def label(head: Head) -> str:
@@ -45,7 +46,6 @@ def head_rows(study: Study) -> list[tuple[str, ...]]:
                     f"{float(features.mean_shift[at]):.2f}",
                     f"{attention[head].positive:.2f}",
                     f"{score.gap:.2f}",
-                    f"{score.explained:.2f}",
                     f"{score.share:.2f}",
                     f"{score.p_corrected:.3f}",
                 )
@@ -54,10 +54,12 @@ def head_rows(study: Study) -> list[tuple[str, ...]]:
 
 
 def ranks_of(study: Study, name: str, head: Head) -> tuple[str, str, str]:
-    """The three ranks as text; - where there was no permutation."""
+    """The three ranks as text, the null's with what more permutations may say; - where there was no permutation."""
     features = study.features[name]
     at = features.at(head)
     null = "-" if features.null is None else str(int(features.null[at]))
+    if features.null_range is not None and len(set(spread := features.null_range[at].tolist())) > 1:
+        null += f" ({spread[0]}-{spread[1]})"
     halves = "-" if features.halves is None else str(int(features.halves[at]))
     return str(int(features.energy[at])), null, halves
 
@@ -75,33 +77,44 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
                     "" if effect.name in ("full", "none") or head == "all" else str(effect.rank),
                     f"{effect.orig:.2f}",
                     f"{effect.target:.2f}",
-                    f"{effect.shift:.3f}",
-                    f"{effect.random:.3f}" if control else "",
+                    _small(effect.shift),
+                    _small(effect.random) if control else "",
                     _normalised(effect) if control else "",
                 )
             )
     return rows
 
 
+def _small(moved: float) -> str:
+    """Three digits, or the size of what would be 0.000."""
+    return f"{moved:.3f}" if abs(moved) >= 0.0005 or moved == 0 else f"{moved:.0e}"
+
+
 def _normalised(effect: Effect) -> str:
+    if effect.still:
+        return "moves nothing"
     if effect.normalised != effect.normalised or (effect.rank == 0 and effect.shift == 0):
         return "-"
     return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
 
 
-def hints(study: Study, centre: str) -> list[str]:
+def hints(study: Study) -> list[str]:
     """What the numbers suggest to try next."""
-    if centre != "none":
-        return []
-    shifted = [
-        name
-        for name, features in study.features.items()
-        if any(float(features.mean_shift[features.at(head)]) > _MOSTLY for head in study.selected)
-    ]
-    return [
-        f"Most of {name} is a difference of mean keys, the same for all queries. If queries vary, try --centre each."
-        for name in shifted
-    ]
+    said = []
+    for name, features in study.features.items():
+        shifted = [h for h in study.selected if float(features.mean_shift[features.at(h)]) > _MOSTLY]
+        empty = [h for h in shifted if features.rank(h, study.rank) == 0]
+        if study.centre == "none" and shifted:
+            said.append(
+                f"Most of {name} is a difference of mean keys, the same for all queries. If queries vary, try --centre "
+                "each."
+            )
+        elif study.centre != "none" and empty:
+            said.append(
+                f"In {', '.join(map(label, empty))} most of {name} is a difference of mean keys, the same for all "
+                "queries, and without it nothing exceeds permuted labels. --centre none keeps it, as the paper does."
+            )
+    return said
 
 
 def channel_rows(study: Study) -> list[tuple[str, ...]]:
@@ -146,14 +159,22 @@ def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
     return {label(head): study.swaps[head] for head in study.selected if head in study.swaps}
 
 
+def counted(study: Study) -> str:
+    """How many samples made the features, and how many others judge them."""
+    made = {name: features.samples for name, features in study.features.items()}
+    if study.half is None:
+        fits = ", ".join(f"{n} samples make {name}" for name, n in made.items())
+        return f"{fits}; {study.tested} others judge"
+    ((name, fitted),) = made.items()
+    given = len(study.fits[name].resolved.contrast.samples)
+    halves = f"of which one half makes the feature ({fitted}) and the other judges it ({study.tested})"
+    return f"{given} samples of {name}, {halves}"
+
+
 def summary(study: Study) -> str:
     """What was run, in a line or two."""
-    fits = ", ".join(f"{name} {features.samples}" for name, features in study.features.items())
     frame = study.test.frame.replace("_", "-")
-    text = (
-        f"{study.model}: samples {fits}; tested on {len(study.test.slots) if study.half is None else 'the other half'}"
-    )
-    text += f". Frame {frame}, ranks by {study.rank}."
+    text = f"{study.model}: {counted(study)}.\nFrame {frame}, centring {study.centre}, ranks by {study.rank}."
     if not study.swaps:
         text += "\nPositive and negative keys stand in different prompts, so nothing can be swapped."
     if not study.passed:
@@ -183,7 +204,12 @@ def record(study: Study) -> dict[str, Any]:
         "model": study.model,
         "frame": study.test.frame,
         "rank_rule": study.rank,
-        "samples": {name: features.samples for name, features in study.features.items()},
+        "centre": study.centre,
+        "samples": {
+            "given": {name: len(fit.resolved.contrast.samples) for name, fit in study.fits.items()},
+            "fitted": {name: features.samples for name, features in study.features.items()},
+            "tested": study.tested,
+        },
         "selected": [label(head) for head in study.selected],
         "selection_passed": study.passed,
         "heads": heads,
@@ -196,6 +222,7 @@ def _feature(study: Study, name: str, head: Head, score: Any) -> dict[str, Any]:
     at = features.at(head)
     optional = {
         "null": None if features.null is None else int(features.null[at]),
+        "null_range": None if features.null_range is None else features.null_range[at].tolist(),
         "halves": None if features.halves is None else int(features.halves[at]),
         "p_largest": None if features.p is None else float(features.p[at]),
         "threshold": None if features.threshold is None else float(features.threshold[at]),

@@ -9,11 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
 from keyhole.contrast.collect import Collected, Progress, collect
-from keyhole.contrast.features import Feature, Features, RankRule, find_features
+from keyhole.contrast.features import Feature, Features, RankRule, choose, find_features
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.moves import Effect
 from keyhole.contrast.pairing import can_swap, pair_keys
@@ -53,6 +55,7 @@ class Study:
 
     model: str
     rank: RankRule | int
+    centre: Centre
     half: int | None  # of the test samples: 1 if features come from the other half of the same contrast
     features: dict[str, Features] = field(repr=False)
     fits: dict[str, Collected] = field(repr=False)
@@ -70,6 +73,11 @@ class Study:
         """The features of one head, in the order given, at the study's rank."""
         return [features.of(head, self.rank) for features in self.features.values()]
 
+    @property
+    def tested(self) -> int:
+        """How many samples tested the features? None of them made one."""
+        return len(torch.unique(self.test.slots.sample[choose(self.test, half=self.half)]))
+
 
 def study(
     model: "Model",
@@ -80,7 +88,7 @@ def study(
     select: Selection | None = None,
     rank: RankRule | int = "null",
     frame: Frame = "post_rope",
-    centre: Centre = "none",
+    centre: Centre = "each",
     balance: Balance = "pairs",
     negatives: int | None = None,
     permutations: int = 200,
@@ -127,6 +135,7 @@ def study(
     return Study(
         model=model.name,
         rank=rank,
+        centre=centre,
         half=half,
         features=found,
         fits=collected,

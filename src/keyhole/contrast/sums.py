@@ -3,7 +3,9 @@
     C+ = sum_+ q k^T / N+,   C- = sum_- q k^T / N-,   dC = C+ - C-                    [d_head, d_head] per head
 
 The keys of a query are summed first, then one outer product per query. Sums of q and of k give the means: uncentred,
-any difference of mean keys adds the rank-one term mu_q (mu_k+ - mu_k-)^T, whose share of dC is always reported.
+any difference of mean keys adds the rank-one term mu_q (mu_k+ - mu_k-)^T, whose share of dC is always reported. Biases
+of queries and keys enter dC through these means alone. Everything is summed in float64, because centring takes one
+large number from another where biases are large.
 """
 
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ class Sums:
     qk: Float[Tensor, "sides halves heads d_query d_key"]
     q: Float[Tensor, "sides halves heads d_query"]
     k: Float[Tensor, "sides halves kv_heads d_key"]
+    qq: Float[Tensor, "sides halves heads"]  # of |q|^2
+    kk: Float[Tensor, "sides halves kv_heads"]
     pairs: Float[Tensor, "sides halves"]  # weights of pairs
     queries: Float[Tensor, "halves"]  # weights of samples
 
@@ -34,6 +38,8 @@ class Sums:
             self.qk + other.qk,
             self.q + other.q,
             self.k + other.k,
+            self.qq + other.qq,
+            self.kk + other.kk,
             self.pairs + other.pairs,
             self.queries + other.queries,
         )
@@ -45,6 +51,8 @@ class Sums:
             self.qk * keep[:, None, None, None],
             self.q * keep[:, None, None],
             self.k * keep[:, None, None],
+            self.qq * keep[:, None],
+            self.kk * keep[:, None],
             self.pairs * keep,
             self.queries * keep,
         )
@@ -59,19 +67,21 @@ def tally(
 ) -> Sums:
     """Sum up some slots."""
     sign, weight, half = sign.to(k.device), weight.to(k.device), half.to(k.device)
+    q, k = q.double(), k.double()
     grouped = by_kv_head(q, k.shape[2])
-    qk, q_sum, k_sum, pairs = [], [], [], []
+    found: dict[str, list[Tensor]] = {name: [] for name in ("qk", "q", "k", "qq", "kk", "pairs")}
     for side in (1, -1):
         for part in (0, 1):
             mine = (sign == side) * (weight * (half == part)).to(k.dtype)[:, None]
             keys = torch.einsum("nk,nkad->nad", mine, k)
-            qk.append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1).double())
-            q_sum.append((mine.sum(1)[:, None, None] * q).sum(0).double())
-            k_sum.append(keys.sum(0).double())
-            pairs.append(mine.double().sum())
+            found["qk"].append(torch.einsum("nagd,nae->agde", grouped, keys).flatten(0, 1))
+            found["q"].append((mine.sum(1)[:, None, None] * q).sum(0))
+            found["k"].append(keys.sum(0))
+            found["qq"].append((mine.sum(1)[:, None] * q.square().sum(-1)).sum(0))
+            found["kk"].append(torch.einsum("nk,nkad->a", mine, k.square()))
+            found["pairs"].append(mine.sum())
     by_half = torch.stack([_queries(sign, weight * (half == part)) for part in (0, 1)])
-    qk_, q_, k_, pairs_ = (torch.stack(parts).view(2, 2, *parts[0].shape) for parts in (qk, q_sum, k_sum, pairs))
-    return Sums(qk_, q_, k_, pairs_, by_half)
+    return Sums(queries=by_half, **{name: torch.stack(x).view(2, 2, *x[0].shape) for name, x in found.items()})
 
 
 def by_kv_head(q: Float[Tensor, "slots heads d"], kv_heads: int) -> Float[Tensor, "slots kv_heads group d"]:
@@ -84,9 +94,7 @@ def _queries(sign: Int[Tensor, "slots keys"], weight: Float[Tensor, "slots"]) ->
     return (weight * (sign == 1).any(1)).double().sum()
 
 
-def contrast_matrix(
-    sums: Sums, *, centre: Centre = "none", balance: Balance = "pairs"
-) -> Float[Tensor, "heads d_query d_key"]:
+def contrast_matrix(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads d_query d_key"]:
     """The contrast dC of every head of a layer.
 
     `balance="pairs"` averages each side over its pairs; `prompts` divides both by the number of samples, as the
@@ -113,16 +121,29 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
 
     1 - |dC - M|^2 / |dC|^2: one if the contrast is a mere mean shift, zero or less if means do not explain it.
     """
-    whole = contrast_matrix(sums, balance=balance)
+    whole = contrast_matrix(sums, centre="none", balance=balance)
     left = contrast_matrix(sums, centre="each", balance=balance)
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
 
 
-def product_size(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
-    """|C+| + |C-|: against which a contrast is large, small, or rounding."""
-    qk, pairs = sums.qk.sum(1), sums.pairs.sum(1)
-    per_key = pairs if balance == "pairs" else sums.queries.sum().expand(2)
-    return (qk / per_key[:, None, None, None]).square().sum((-1, -2)).sqrt().sum(0)
+def product_size(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
+    """Against which a contrast is large, small, or rounding, both sides together.
+
+    Uncentred |E[q k^T]|. Centred, an error of q meets k - E[k] and an error of k meets q - E[q]: with |q| the root
+    mean square and s its deviation from the mean, |q| s_k + s_q |k|.
+    """
+    per_pair = sums.pairs.sum(1)
+    per_key = per_pair if balance == "pairs" else sums.queries.sum().expand(2)
+    if centre == "none":
+        return (sums.qk.sum(1) / per_key[:, None, None, None]).square().sum((-1, -2)).sqrt().sum(0)
+    sizes = []
+    for total, squares in ((sums.q, sums.qq), (sums.k, sums.kk)):
+        square = squares.sum(1) / per_pair[:, None]
+        spread = (square - (total.sum(1) / per_pair[:, None, None]).square().sum(-1)).clamp_min(0)
+        heads = sums.q.shape[2] // total.shape[2]
+        sizes.append([x.sqrt().repeat_interleave(heads, dim=1) for x in (square, spread)])
+    (q, s_q), (k, s_k) = sizes
+    return ((q * s_k + s_q * k) * (per_pair / per_key)[:, None]).sum(0)
 
 
 def check_choices(centre: str, balance: str) -> None:

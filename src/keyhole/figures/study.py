@@ -58,7 +58,9 @@ def _slug(name: str) -> str:
 
 
 def _interventions(study: Study, shown: dict[str, tuple[Effect, ...]], folder: Path) -> list[Path]:
-    title = f"Attention when a feature's coordinates change places, {Path(study.model).stem}"
+    title = (
+        f"Attention when a feature's coordinates change places, {Path(study.model).stem}, {study.tested} test samples"
+    )
     return [save(intervention_figure(shown, title=title), folder / "interventions.png")]
 
 
@@ -126,10 +128,14 @@ def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
     prompt, at = test.slots.query[slot].tolist()
     run = test.model.run(test.resolved.prompts[prompt].ids)
     split = attribute(run, study.of(head), at, frame=test.frame)
-    right = test.slots.keys[slot][test.slots.sign[slot] == 1]
-    marked = [int(key) - split.first for owner, key in right.tolist() if owner == prompt]
-    explained = f"{100 * split.explained_differences:.0f} % of the differences explained"
-    title = f"Logits of head {label(head)} from “{run.tokens[at].strip()}”: {explained}"
+    sites = zip(test.slots.keys[slot].tolist(), test.slots.sign[slot].tolist(), strict=True)
+    seen = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
+    right, others = ([key for key, sign in seen if sign == side] for side in (1, -1))
+    title = f"Logits of head {label(head)} from “{run.tokens[at].strip()}”, one prompt"
+    if right and others:  # the same quantity as the tables' share of gap, of this row
+        gap, through = split.gap(right, others)
+        title += f": of the gap of {gap:.2f} between right and other keys {through:.2f} passes through the features"
+    marked = [key - split.first for key in right]
     tokens = [token.strip() or "·" for token in run.tokens[split.first : at + 1]]
     if not tokens:
         raise KeyholeError("there is no key to attribute to.")

@@ -89,6 +89,7 @@ def _study(asked: Asked) -> Study:
         make(model, sizes[1], seed=seeds[1], **how),
         heads=heads,
         rank="energy",  # the paper's rule
+        centre="none",  # and its contrast
         permutations=20 if asked.quick else 200,
         draws=2 if asked.quick else 10,
         answers=0,

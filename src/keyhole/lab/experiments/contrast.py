@@ -112,7 +112,8 @@ def _single_ranks(study: Study) -> list[float]:
     """Within one category the query hardly varies, so that E[q k^T] is nearly an outer product of means."""
     fit = study.fits["category"]
     kinds = sorted({name for name in fit.resolved.labels if name})
-    each = [find_features(fit, label=kind, permutations=0) for kind in kinds if fit.resolved.labels.count(kind) >= 20]
+    enough = [kind for kind in kinds if fit.resolved.labels.count(kind) >= 20]
+    each = [find_features(fit, label=kind, centre="none", permutations=0) for kind in enough]  # the paper's contrast
     return [float(features.rank(head, "energy")) for features in each for head in study.selected]
 
 

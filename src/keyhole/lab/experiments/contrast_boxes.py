@@ -149,10 +149,10 @@ def sweep(job: Job) -> Outcome:
         "order": order_contrast,
         "lexical": partial(lexical_contrast, cross=True),
     }
-    draws = 20 if job.quick else 200
+    options: dict[str, Any] = {"centre": "none", "permutations": 20 if job.quick else 200}  # the paper's contrast
     rows = {
         name: sweep_ranks(
-            model, partial(_with_boxes, make, model, how), counts, heads, progress=job.progress, permutations=draws
+            model, partial(_with_boxes, make, model, how), counts, heads, progress=job.progress, **options
         )
         for name, make in makers.items()
     }

@@ -50,7 +50,7 @@ def categories(job: Job) -> Outcome:
     seen, asked = (
         collect(model, only(lists_contrast(model, n, seed=2 * job.seed + side, **how), words[side])) for side in (0, 1)
     )
-    features = find_features(seen, permutations=0)
+    features = find_features(seen, centre="none", permutations=0)  # the paper's contrast
     found = [_clusters(job, features, seen, asked, head) for head in study.selected]
     numbers: Numbers = {"nearest": [one.nearest for one in found], "whole": [one.whole for one in found]}
     numbers |= {f"{label(one.head)} random": one.random for one in found}
