@@ -13,13 +13,23 @@ MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
 def marks(axis: Axes) -> int:
-    """How many points, bars, areas and cells with finite values are drawn?"""
-    points = [line.get_xydata() for line in axis.lines]
-    points += [np.ma.filled(c.get_offsets().astype(float), np.nan) for c in axis.collections if len(c.get_offsets())]
-    points += [path.vertices for c in axis.collections for path in c.get_paths() if len(path.vertices)]
+    """How many lines, clouds, bars and images can be seen inside the panel?"""
+    seen = [axis.transData.transform(line.get_xydata()) for line in axis.lines if line.get_visible()]
+    for cloud in (c for c in axis.collections if c.get_visible()):
+        offsets = np.ma.filled(np.ma.asarray(cloud.get_offsets(), dtype=float), np.nan)
+        seen.append(cloud.get_offset_transform().transform(offsets))
+        seen += [cloud.get_transform().transform(path.vertices) for path in cloud.get_paths()]
+    seen += [patch.get_window_extent().get_points() for patch in axis.patches if patch.get_visible()]
+    shown = sum(bool(_inside(axis, points).any()) for points in seen if len(points))
     cells = [np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan) for image in axis.images]
-    bars = [patch.get_path().vertices for patch in axis.patches]
-    return sum(int(np.isfinite(one).all(-1).any()) for one in points + bars) + sum(np.isfinite(c).any() for c in cells)
+    return shown + sum(bool(np.isfinite(one).any()) for one in cells)
+
+
+def _inside(axis: Axes, points: np.ndarray) -> np.ndarray:
+    """Which of these points, in pixels, lie in the panel?"""
+    (x0, y0), (x1, y1) = axis.bbox.get_points()
+    x, y = points.T
+    return np.isfinite(points).all(1) & (x0 - 1 <= x) & (x <= x1 + 1) & (y0 - 1 <= y) & (y <= y1 + 1)
 
 
 def ink(picture: np.ndarray, axis: Axes) -> float:
@@ -40,7 +50,7 @@ def check_drawn(figure: Figure, path: Path) -> None:
     data = path.read_bytes()
     assert data.startswith(MAGIC[path.suffix])
     panels = [axis for axis in figure.axes if axis.axison]
-    assert panels and all(marks(axis) for axis in panels)
+    assert panels and all(marks(axis) or axis.name == "3d" for axis in panels)  # those are projected when drawn
     if path.suffix == ".png":
         picture = imread(path)
         assert all(ink(picture, axis) > 0.001 for axis in panels)
@@ -49,9 +59,8 @@ def check_drawn(figure: Figure, path: Path) -> None:
         assert len(shapes) > 2 * len(panels)
 
 
-@pytest.fixture
-def saved(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
-    """Every figure that is written during a test, by its path."""
+def keep_saved(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
+    """Every figure that is written from now on, by its path."""
     kept: dict[Path, Figure] = {}
     write = Figure.savefig
 

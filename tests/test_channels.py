@@ -92,13 +92,13 @@ def test_a_refactored_control_rotates_the_square_roots_of_sigma(gpt2: keyhole.Mo
     """Omega = (U Sigma^1/2 R)(V Sigma^1/2 R)^T, read with vectors that the head reads as its query and key."""
     run = gpt2.run(prompts_of(gpt2, 12)[0])
     control = rotation_control(run, (1, 1), -1, 3, kind="refactor", draws=1, seed=3)
-    om, record = omega(gpt2, 1), run.layer(1)
+    om, w, record = omega(gpt2, 1), gpt2.weights(1), run.layer(1)
     R = haar(8, 8, torch.Generator().manual_seed(3)).float()
     left, right = ((side(1) * om.sigma[1].sqrt()) @ R for side in (om.u, om.v))
-    torch.testing.assert_close(left @ right.T, om.W_Q[1] @ om.W_K[1].T, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(left @ right.T, w.W_Q[1] @ w.W_K[1].T, rtol=1e-3, atol=1e-4)
     k = record.k[1]
     beyond = k[3] - torch.cat([k[:3], k[4:]]).mean(0)
-    x, y = torch.linalg.pinv(om.W_Q[1].T) @ record.q[1, -1], torch.linalg.pinv(om.W_K[1].T) @ beyond
+    x, y = torch.linalg.pinv(w.W_Q[1].T) @ record.q[1, -1], torch.linalg.pinv(w.W_K[1].T) @ beyond
     assert control.rotated[0] == pytest.approx(sparsity((x @ left) * (y @ right)), rel=1e-3)
 
 

@@ -146,6 +146,15 @@ def test_drops_add_up(circuit: keyhole.Circuit) -> None:
             assert all(kind == "head" and src > token for kind, _, _, src in lost)
 
 
+def test_offsets_belong_to_their_head() -> None:
+    model = tiny_model("phi-qknorm")
+    circuit = rich_circuit(model.run(prompts_of(model, 12)[0]), tau=0.1)
+    joined = [(circuit.nodes[edge.source], circuit.nodes[edge.target]) for edge in circuit.edges]
+    offsets = [(source, target) for source, target in joined if source.kind == "offset"]
+    assert offsets
+    assert all((source.layer, source.head) == (target.layer, target.head) for source, target in offsets)
+
+
 def test_sinks_can_be_marked_or_collapsed() -> None:
     model = tiny_model("gptj")
     run = model.run(prompts_of(model, 12)[0])

@@ -257,7 +257,7 @@ TABLE: dict[str, Row] = {
     "gemma2": Row(hf.Gemma2Config, FREE, _gemma2),
     "gemma3_text": Row(hf.Gemma3TextConfig, FREE, _gemma3),
     "phi": Row(hf.PhiConfig, TIED, _partial),
-    "phi-qknorm": Row(hf.PhiConfig, TIED, lambda s: _partial(s) | {"qk_layernorm": True}),
+    "phi-qknorm": Row(hf.PhiConfig, TIED, lambda s: _partial(s) | {"qk_layernorm": True}),  # norms with a bias
     "phi3": Row(hf.Phi3Config, TIED, _window),
     "phi3-longrope": Row(hf.Phi3Config, TIED, _longrope),
     "olmo": Row(hf.OlmoConfig, TIED, _bias),

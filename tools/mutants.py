@@ -14,46 +14,22 @@ Importing torch and transformers takes longer than most tests, so that is done o
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = Path("keyhole")
+from mutant_list import PACKAGE, ROOT, BadMutantError, Mutant, check, read_mutants
+
 LIMIT = 300  # seconds for the tests of one mutant
 WARM = ("gpt2", "llama", "gemma2", "qwen3", "gpt_oss", "mistral", "bloom")  # tiny models most tests build
-
-
-class BadMutantError(Exception):
-    """The list of mutants does not fit the code."""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One wrong number."""
-
-    name: str
-    file: str  # below src/keyhole
-    old: str  # stands exactly once in the file
-    new: str
-    shows: str  # what a user would see
-    tests: tuple[str, ...]  # below tests; at least one must fail
-
-    def applied(self, package: Path) -> str:
-        """The text of the file with the mutant in it."""
-        text = (package / self.file).read_text(encoding="utf-8")
-        found = text.count(self.old)
-        if found != 1:
-            raise BadMutantError(f"{self.name}: its text stands {found} times in {self.file}, not once: {self.old!r}")
-        return text.replace(self.old, self.new)
 
 
 @dataclass(frozen=True)
@@ -64,36 +40,6 @@ class Verdict:
     by: str  # the test that failed
     seconds: float
     output: str = field(repr=False)
-
-
-def read_mutants(folder: Path = ROOT / "tools" / "mutants") -> list[Mutant]:
-    """All mutants, in the order of their files."""
-    made = []
-    for path in sorted(folder.glob("*.toml")):
-        for row in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]:
-            made.append(Mutant(**{**row, "tests": tuple(row["tests"])}))
-    names = [mutant.name for mutant in made]
-    if doubles := {name for name in names if names.count(name) > 1}:
-        raise BadMutantError(f"two mutants have the same name: {', '.join(sorted(doubles))}")
-    return made
-
-
-def check(mutants: Sequence[Mutant], package: Path = ROOT / "src" / PACKAGE, tests: Path = ROOT / "tests") -> list[str]:
-    """What is wrong with the list: texts that are gone, changes that change nothing, tests that do not exist."""
-    wrong = []
-    for mutant in mutants:
-        try:
-            compile(mutant.applied(package), mutant.file, "exec")
-        except (BadMutantError, OSError, SyntaxError) as error:
-            wrong.append(str(error))
-        if mutant.old == mutant.new or not mutant.tests:
-            wrong.append(f"{mutant.name}: it changes nothing, or nothing could notice")
-        for test in mutant.tests:
-            file, _, function = test.partition("::")
-            path = tests / file
-            if not path.is_file() or f"def {function.partition('[')[0]}(" not in path.read_text(encoding="utf-8"):
-                wrong.append(f"{mutant.name}: there is no test {test}")
-    return wrong
 
 
 # -- one run of pytest in a fork -----------------------------------------------------------------------------------
@@ -190,14 +136,14 @@ class Slot:
             os.killpg(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         if self.job is not None:
-            self._write(self.job.file, (ROOT / "src" / PACKAGE / self.job.file).read_text(encoding="utf-8"))
+            self._write(self.job.file, (PACKAGE / self.job.file).read_text(encoding="utf-8"))
         output = (self.folder / "report.log").read_text(errors="replace")
         return Verdict(*_judge(self.folder / "report"), seconds, output)
 
     @property
     def package(self) -> Path:
         """The copy."""
-        return self.folder / "src" / PACKAGE
+        return self.folder / "src" / PACKAGE.name
 
     def _write(self, file: str, text: str) -> None:
         path = self.package / file
@@ -296,7 +242,11 @@ def _report(mutants: Sequence[Mutant], jobs: int) -> int:
         print(f"{verdict.seconds:6.1f} s  {verdict.outcome:9}  {mutant.name}  {verdict.by}", flush=True)
         if verdict.outcome not in ("killed", "survived"):
             print(verdict.output[-2000:])
-    print(f"{len(counts['killed'])} of {len(mutants)} killed in {time.monotonic() - begun:.0f} s")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = (used.ru_utime + used.ru_stime) / 60
+    print(
+        f"{len(counts['killed'])} of {len(mutants)} killed in {time.monotonic() - begun:.0f} s, {cpu:.1f} CPU minutes"
+    )
     for outcome, names in counts.items():
         if outcome != "killed":
             print(f"{outcome}: {', '.join(names)}")
