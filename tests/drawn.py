@@ -49,7 +49,7 @@ def check_drawn(figure: Figure, path: Path) -> None:
     """No panel of a written figure is empty, neither behind the picture nor in it."""
     data = path.read_bytes()
     assert data.startswith(MAGIC[path.suffix])
-    panels = [axis for axis in figure.axes if axis.axison]
+    panels = [axis for axis in figure.axes if axis.axison or axis.has_data()]
     assert panels and all(marks(axis) or axis.name == "3d" for axis in panels)  # those are projected when drawn
     if path.suffix == ".png":
         picture = imread(path)

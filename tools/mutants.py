@@ -78,8 +78,11 @@ def _fork(source: Path, tests: Sequence[str], report: Path) -> int:
     os.dup2(log, 2)
     os.environ["PYTHONPATH"] = str(source)
     sys.path.insert(0, str(source))
+    import jaxtyping
     import pytest
 
+    # Shapes are not checked: a wrong one is a crash, which shows nothing, and importing the library takes half as long.
+    jaxtyping.install_import_hook = lambda *names, **options: None  # type: ignore[assignment,return-value]
     witness = Witness()
     ids = [f"tests/{test}" for test in tests]
     code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short", *ids], plugins=[witness])
@@ -133,12 +136,16 @@ class Slot:
         if not done and seconds < limit:
             return None
         if not done:
-            os.killpg(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            self.stop()
         if self.job is not None:
             self._write(self.job.file, (PACKAGE / self.job.file).read_text(encoding="utf-8"))
         output = (self.folder / "report.log").read_text(errors="replace")
         return Verdict(*_judge(self.folder / "report"), seconds, output)
+
+    def stop(self) -> None:
+        """End the child and whatever it started."""
+        os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
     @property
     def package(self) -> Path:
@@ -158,27 +165,36 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant | Non
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         first = Slot(Path(place) / "0")
         shutil.copytree(ROOT / "src", first.folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-        first.start(None, sorted({test for mutant in mutants for test in mutant.tests}))
-        while (verdict := first.finished()) is None:
-            time.sleep(0.05)
-        yield None, verdict
-        if verdict.outcome != "survived":
-            return
+        everything = tuple(sorted({test for mutant in mutants for test in mutant.tests}))
+        for _, verdict in _run([first], [(None, everything)]):
+            yield None, verdict
+            if verdict.outcome != "survived":
+                return
         slots = [first] + [Slot(Path(place) / str(i)) for i in range(1, jobs)]
         for slot in slots[1:]:
             shutil.copytree(first.folder / "src", slot.folder / "src")  # with its bytecode
-        waiting, busy = list(mutants), list[Slot]()
+        yield from _run(slots, [(mutant, mutant.tests) for mutant in mutants])
+
+
+Job = tuple[Mutant | None, tuple[str, ...]]  # a mutant and its tests; None: the library as it is
+
+
+def _run(slots: Sequence[Slot], jobs: Sequence[Job]) -> Iterator[tuple[Mutant | None, Verdict]]:
+    """Keep every slot busy until all is done; whoever stops looking leaves no child behind."""
+    waiting, busy = list(jobs), list[Slot]()
+    try:
         while waiting or busy:
-            while waiting and len(busy) < jobs:
-                slot = next(slot for slot in slots if slot not in busy)
-                job = waiting.pop(0)
-                slot.start(job, job.tests)
+            for slot in [slot for slot in slots if slot not in busy][: len(waiting)]:
+                slot.start(*waiting.pop(0))
                 busy.append(slot)
             time.sleep(0.05)
             for slot in list(busy):
                 if (verdict := slot.finished()) is not None:
                     busy.remove(slot)
                     yield slot.job, verdict
+    finally:
+        for slot in busy:
+            slot.stop()
 
 
 def warm_up() -> None:
