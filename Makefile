@@ -25,6 +25,10 @@ test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## everythi
 test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
+.PHONY: mutants
+mutants: .venv/installed-dev  ## breaks the library in one place at a time: would the tests notice?
+	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py --jobs 2
+
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -43,7 +43,7 @@ def test_the_users_model_is_left_as_it_was() -> None:
     model.run([1, 2, 3])
     assert hf.config._attn_implementation == "eager"
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in hf.modules())
-    with pytest.raises(KeyholeError):
+    with pytest.raises(KeyholeError, match="outside the vocabulary"):
         model.run([1, 2, 9999])
     assert hf.config._attn_implementation == "eager"
 

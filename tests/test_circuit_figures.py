@@ -1,6 +1,7 @@
 """Figures about circuits: no verdict is positive without evidence, on random weights, or for less than was claimed."""
 
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +31,7 @@ MODULES = (svt, svt_cuts, svt_more, svt_sets, talk, talk_more)
 RUNS: dict[str, Experiment] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
 POSITIVE = ("reproduced", "partly")
+NOTHING_TO_JUDGE = r"answers without any signal between its parts|fires in these \d+ prompts"
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +85,8 @@ def test_random_weights_show_nothing(
     monkeypatch.setattr(talk_more, "_PROMPTS", LEAST if id == "talk-12" else 1)  # every head fires, which takes long
     try:
         outcome = run(id, Job(tmp_path / id, model=random_gpt2, quick=True, seed=7))
-    except KeyholeError:  # one sentence; anything else is a fault
+    except KeyholeError as refused:  # for want of anything to judge; anything else is a fault
+        assert re.search(NOTHING_TO_JUDGE, str(refused))
         return
     finally:
         ioi_studies._subject.cache_clear()

@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -22,6 +24,7 @@ from keyhole.intervene.verify import verify
 from keyhole.tracing.seeds import Probe, targets_of
 from keyhole.tracing.trace import Untraced, trace, trace_many
 
+NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 
@@ -72,7 +75,7 @@ def test_damaged_files_are_refused_with_the_reason(circuit: keyhole.Circuit, tmp
         with pytest.raises(KeyholeError, match=reason):
             from_json(json.dumps(broken))
     for text in ("", "[1, 2", "[]", '{"schema": NaN}', "null"):
-        with pytest.raises(KeyholeError):
+        with pytest.raises(KeyholeError, match=NO_CIRCUIT):
             from_json(text)
     with pytest.raises(KeyholeError, match="cannot read"):
         load_circuit(tmp_path / "none.json")
@@ -83,7 +86,7 @@ def test_damaged_files_are_refused_with_the_reason(circuit: keyhole.Circuit, tmp
 
 @given(st.text())
 def test_no_text_makes_the_reader_stumble(text: str) -> None:
-    with pytest.raises(KeyholeError):
+    with pytest.raises(KeyholeError, match=NO_CIRCUIT):
         from_json(text)
 
 
@@ -128,20 +131,30 @@ def test_every_node_leads_to_the_answer(circuit: keyhole.Circuit) -> None:
 
 
 def test_drops_add_up(circuit: keyhole.Circuit) -> None:
+    """Every step of every removal belongs to an edge, or to a head that moved from a later token than is read."""
+    assert circuit.firings
     for traced in circuit.firings:
-        before = circuit.attention[traced.node]
-        for side in ("dest", "src"):
-            removed = getattr(traced, side)
-            edges = [e for e in circuit.edges_into(traced.node) if e.side == side]
-            lost = before - removed[-1].after
-            moved_later = [
-                r
-                for r in removed
-                if r.kind == "head"
-                and r.src > (circuit.nodes[traced.node].src if side == "src" else circuit.nodes[traced.node].dest)
-            ]
-            if not moved_later:
-                assert sum(e.weight for e in edges) == pytest.approx(lost, abs=1e-6)
+        node = circuit.nodes[traced.node]
+        for side, token in (("dest", node.dest), ("src", node.src)):
+            removed, edges = getattr(traced, side), [e for e in circuit.edges_into(traced.node) if e.side == side]
+            steps = pairwise([circuit.attention[traced.node], *(r.after for r in removed)])
+            lost: dict[tuple, float] = defaultdict(float)
+            for r, (before, after) in zip(removed, steps, strict=True):
+                lost[r.kind, r.layer, r.head, r.src] += before - after
+            assert edges
+            for edge in edges:
+                writer = circuit.nodes[edge.source]
+                assert edge.weight == pytest.approx(lost.pop((writer.kind, writer.layer, writer.head, writer.src)))
+            assert all(kind == "head" and src > token for kind, _, _, src in lost)
+
+
+def test_offsets_belong_to_their_head() -> None:
+    model = tiny_model("phi-qknorm")
+    circuit = rich_circuit(model.run(prompts_of(model, 12)[0]), tau=0.1)
+    joined = [(circuit.nodes[edge.source], circuit.nodes[edge.target]) for edge in circuit.edges]
+    offsets = [(source, target) for source, target in joined if source.kind == "offset"]
+    assert offsets
+    assert all((source.layer, source.head) == (target.layer, target.head) for source, target in offsets)
 
 
 def test_sinks_can_be_marked_or_collapsed() -> None:

@@ -305,6 +305,9 @@ def test_channel_shares_know_a_channel_when_they_see_it(organism: Model) -> None
     assert shares.src[2] == pytest.approx(1, abs=1e-4) and shares.src_channels == 1
     assert shares.dest[2] == pytest.approx(1, abs=1e-4) and shares.dest_channels == 1
     assert shares.src_random > 3 and sum(shares.src) == pytest.approx(1, abs=1e-4)
+    U, V = random_bases(16, 3, 2, seed=1)  # spread over many channels, which hold all of it together
+    spread = channel_shares(organism, Feature("x", (1, 6), U, V, torch.ones(3)))
+    assert sum(spread.src) == pytest.approx(1, abs=1e-4) and sum(spread.dest) == pytest.approx(1, abs=1e-4)
 
 
 def test_labels_have_contrasts_of_their_own(boxes: Collected) -> None:

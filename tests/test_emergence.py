@@ -325,8 +325,12 @@ def test_bad_snapshots(organism: Model, gpt2: Model, tmp_path) -> None:
 
 
 def test_bad_settings() -> None:
-    for bad in ({"steps": 0}, {"width": 30, "heads": 4}, {"documents": 8, "batch": 16}):
-        with pytest.raises(KeyholeError):
+    for bad, reason in (
+        ({"steps": 0}, "steps is 0"),
+        ({"width": 30, "heads": 4}, "does not divide over 4 heads"),
+        ({"documents": 8, "batch": 16}, "needs as many documents"),
+    ):
+        with pytest.raises(KeyholeError, match=reason):
             LanguageSettings(**bad)
     with pytest.raises(KeyholeError, match="positions"):
         train_language(replace(SMALL, positions=8))

@@ -17,6 +17,7 @@ from matplotlib import rcParams
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
+from drawn import MAGIC, check_drawn
 from keyhole.contrast.moves import Effect
 from keyhole.errors import KeyholeError
 from keyhole.figures import (
@@ -37,14 +38,25 @@ from keyhole.figures.network import network_figure
 from keyhole.figures.ranks import plateau
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
 
-MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
-
 
 def written(figure: Figure, folder: Path, *suffixes: str) -> None:
     for suffix in suffixes or (".png", ".svg"):
-        path = save(figure, folder / f"figure{suffix}")
-        assert path.read_bytes().startswith(MAGIC[suffix])
-        assert path.stat().st_size > 2000
+        check_drawn(figure, save(figure, folder / f"figure{suffix}"))
+
+
+def test_an_empty_panel_is_not_drawn(tmp_path: Path) -> None:
+    """What the other tests rely on: a panel without marks, or with marks out of sight, is noticed."""
+    for draw in (lambda axis: None, lambda axis: axis.plot([math.nan], [1.0]), lambda axis: axis.plot([], [])):
+        figure = blank(3.0, 2.0)
+        draw(figure.subplots())
+        with pytest.raises(AssertionError):
+            written(figure, tmp_path)
+    figure = blank(3.0, 2.0)
+    axis = figure.subplots()
+    axis.plot([5.0, 6.0], [5.0, 6.0])
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    with pytest.raises(AssertionError):
+        check_drawn(figure, save(figure, tmp_path / "figure.png"))
 
 
 def entries(figure: Figure) -> list[str]:

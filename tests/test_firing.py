@@ -7,8 +7,10 @@ import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
 from keyhole.qk.firings import find_firings
+from keyhole.qk.omega import omega
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.firing import explain
+from keyhole.tracing.parts import Part, part_written
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
@@ -47,6 +49,26 @@ def test_weights_telescope_and_stop_at_the_first_below_tau(organism: keyhole.Mod
             if signal.writer.kind == "offset":
                 with pytest.raises(KeyholeError, match="written nowhere"):
                     firing.vector(signal, side.side, flavour="raw")
+
+
+@pytest.mark.parametrize("side", ["dest", "src"])
+def test_a_signal_is_what_was_written_projected_onto_its_channels(side: str, gpt2: keyhole.Model) -> None:
+    """Without RoPE what the head compares is what was written, divided by the norm's scale."""
+    run = gpt2.run(prompts_of(gpt2, 12)[0])
+    checked = 0
+    for site in [s for s in find_firings(run) if s.layer == 2][:4]:
+        firing = run.explain((2, site.head), site.dest, site.src, tau=0.05)
+        directions = (omega(gpt2, 2).u if side == "dest" else omega(gpt2, 2).v)(site.head)
+        for signal in [s for s in firing.side(side).signals if s.writer.kind != "offset"]:
+            basis, who = directions[:, list(signal.channels)], signal.writer
+            part = Part(who.kind, who.layer, who.head, who.src, signal.channels)
+            want = basis @ (basis.T @ part_written(run, part, [who.dest])[0])
+            close = {"rtol": 1e-3, "atol": 1e-4 * float(want.abs().max())}
+            torch.testing.assert_close(firing.vector(signal, side, flavour="raw"), want, **close)
+            scale = run.layer(2).norm_scale[who.dest]
+            torch.testing.assert_close(firing.vector(signal, side) * scale, want, **close)
+            checked += 1
+    assert checked > 3
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "gemma2", "gpt_oss", "mistral", "bloom"])

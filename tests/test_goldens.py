@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import keyhole
-from keyhole.circuits.circuit import Node
 from keyhole.tracing.firing import explain
 from keyhole.tracing.trace import trace, trace_many
 
@@ -90,12 +89,3 @@ def test_tracing_together_is_tracing_alone(name: str) -> None:
     targets = [case["settings"]["target_tokens"] for case in cases]
     for run, target, together in zip(runs, targets, trace_many(runs, targets), strict=True):
         assert together == trace(run, target)
-
-
-def test_offsets_belong_to_their_head() -> None:
-    case = CASES["tiny_gpt2:0:prob_multi"]
-    circuit = trace(model("tiny_gpt2").run(case["token_ids"]), **options(case))
-    for edge in circuit.edges:
-        source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
-        if source.kind == "offset":
-            assert isinstance(source, Node) and (source.layer, source.head) == (target.layer, target.head)

@@ -1,5 +1,7 @@
 """Removal in the model's own forward pass gives the predicted attention on every family; controls; sets of edges."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from keyhole import KeyholeError
 from keyhole.intervene.deltas import Cut, head_delta, residual_delta
 from keyhole.intervene.remove import Metric, intervene, random_cut
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
-from keyhole.intervene.verify import edge_cut, parallel, serial, side_cut, verify
+from keyhole.intervene.verify import parallel, serial, side_cut, verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.parts import Part, part_written
@@ -91,47 +93,13 @@ def test_global_removal_takes_the_projection_from_the_writer(gpt2: keyhole.Model
     )
 
 
-@pytest.mark.parametrize("variant", ["gpt2", "llama", "gemma2", "opt", "bloom", "granite", "olmo2", "falcon"])
-def test_global_removal_changes_what_the_layer_reads(variant: str) -> None:
-    model = tiny_model(variant)
-    run = model.run(prompts_of(model, 12)[0])
-    circuit = rich_circuit(run, tau=0.2)
-    kinds = set()
-    for edge in circuit.edges:
-        source = circuit.nodes[edge.source]
-        if edge.side != "dest" or source.kind == "offset" or source.kind in kinds:
-            continue
-        target = circuit.nodes[edge.target]
-        if source.layer != target.layer - 1 and not (source.kind == "embedding" and target.layer == 1):
-            continue
-        kinds.add(source.kind)
-        cut = edge_cut(circuit, edge)
-        expected = residual_delta(run, cut, head_delta(run, cut))[0]
-        from keyhole.intervene.remove import _edits
-
-        result = rerun(run, [_edits(run, (cut,), "global", -1.0)])
-        resid = result.captured.layers[target.layer].resid[0].view(len(run), -1)[target.dest]
-        changed = run.layers[target.layer].resid[target.dest] - resid
-        if source.kind in ("mlp", "mixer"):  # nothing lies between an MLP and the next layer
-            torch.testing.assert_close(changed, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
-        else:
-            assert float(changed.norm()) > 0
-    assert kinds
-
-
-def test_an_offset_cannot_be_removed_globally(gpt2: keyhole.Model) -> None:
-    run = gpt2.run(prompts_of(gpt2, 8)[0])
-    cut = Cut(1, 0, 7, 3, "dest", (Part("offset", 1, 0, 7, (0,)),))
-    with pytest.raises(KeyholeError, match="written nowhere"):
-        intervene(run, [cut], Metric(7, (1,)), mode="global")
-
-
 def test_controls_take_other_channels_of_the_same_writers(gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 12)[0])
     circuit = rich_circuit(run)
-    cut = side_cut(circuit, circuit.firings[0], "dest")
     generator = torch.Generator().manual_seed(0)
-    for _ in range(5):
+    few = side_cut(circuit, circuit.firings[0], "dest")
+    many = (Part("mlp", 1, None, 3, (0, 1, 2)), Part("head", 0, 2, 3, (1, 2, 4, 6, 7)))  # of eight channels
+    for cut in (few, *[replace(few, parts=many)] * 5):
         control = random_cut(run, cut, generator)
         for ours, theirs in zip(cut.parts, control.parts, strict=True):
             assert (ours.kind, ours.layer, ours.head, ours.src) == (theirs.kind, theirs.layer, theirs.head, theirs.src)

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from drawn import check_drawn, keep_saved
 from keyhole import Model
 from keyhole.lab.emergence_roles import Role, role_attention
 from keyhole.lab.experiments import emergence, sparse, svt, svt_cuts, talk
@@ -38,13 +39,17 @@ IDS = ["svf-fig6b", "svf-fig7", "svf-table2", "svf-fig8a", "svt-fig10", "svt-fig
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_quick_runs_tell_what_they_measured(quick: Callable[[str], Outcome], id: str) -> None:
+def test_quick_runs_tell_what_they_measured(
+    quick: Callable[[str], Outcome], id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = keep_saved(monkeypatch)
     outcome = quick(id)
     assert outcome.verdict in get_args(Verdict) and outcome.verdict != "reproduced"  # a stand-in cannot
     assert outcome.measured and "stood" in outcome.note and outcome.numbers
     values = [v for number in outcome.numbers.values() for v in (number if isinstance(number, list) else [number])]
     assert all(math.isfinite(value) for value in values)
-    assert all(path.is_file() and path.stat().st_size > 1000 for path in outcome.figures)
+    for path in outcome.figures:
+        check_drawn(saved[path], path)
     assert outcome.figures or id == "svf-table2"
 
 

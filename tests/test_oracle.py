@@ -1,7 +1,7 @@
 """The fast search and trace against the slow ones of `oracle.py`: the same removals, signals, edges and weights."""
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 import oracle as slowly
 from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
+from keyhole.tracing import firing, patterns, upstream
 from keyhole.tracing.firing import Firing, Side, explain
 from keyhole.tracing.trace import trace
 from keyhole.tracing.writers import Writer
@@ -25,6 +26,7 @@ VARIANTS = [
     "llama-yarn",
     "mistral",  # a window shorter than the prompt
     "qwen3",  # QK-norm
+    "phi-qknorm",  # QK-norm with a bias
     "gemma2",  # softcaps, norms on what blocks write
     "gemma3_text",
     "cohere-qknorm",  # Omega of less than full rank, adjacent pairs rotate
@@ -130,11 +132,9 @@ def same_side(fast: Side, slow: slowly.Side, oracle: Oracle) -> None:
         same_signal(signals[writer], signal, oracle)
 
 
-def same_signal(
-    fast: object, slow: slowly.Signal, oracle: Oracle, names: Iterable[str] = ("weight", "ig", "alone")
-) -> None:
+def same_signal(fast: object, slow: slowly.Signal, oracle: Oracle) -> None:
     assert fast.channels == slow.channels  # type: ignore[attr-defined]
-    for name in names:
+    for name in ("weight", "ig", "alone"):
         assert getattr(fast, name) == pytest.approx(getattr(slow, name), abs=close(oracle)), name
 
 
@@ -163,6 +163,21 @@ def test_firings_in_float32(variant: str) -> None:
     for layer, head, dest, src in strongest(oracle):
         fast = explain(oracle.run, (layer, head), dest, src)
         same_firing(fast, oracle.explain(layer, head, dest, src), oracle)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
+def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where attention is not kept but rebuilt, and firings and heads are taken one by one, nothing changes."""
+    monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
+    monkeypatch.setattr(patterns, "_DEST_BLOCK", 4)
+    monkeypatch.setattr(firing, "_COORD_FLOATS", 1)
+    monkeypatch.setattr(upstream, "_PROJECTED_FLOATS", 1)
+    oracle = oracle_of(variant)
+    for layer, head, dest, src in strongest(oracle, per_layer=2):
+        fast = explain(oracle.run, (layer, head), dest, src, tau=0.003)
+        same_firing(fast, oracle.explain(layer, head, dest, src, tau=0.003), oracle)
+    targets, end, seeds = traceable(oracle, lambda ids, end: oracle.prob_seeds(ids, 0.8, end), n=3)
+    same_circuit(trace(oracle.run, targets, end=end), seeds, oracle)
 
 
 def test_weights_below_tau_are_not_searched() -> None:
@@ -202,11 +217,8 @@ def same_circuit(fast: Circuit, seeds: list[Seed], oracle: Oracle, tau: object =
     assert {writer_of(node) for node in fast.nodes} == {end for join in edges for end in join[:2]}
     edges = {join: edge for join, edge in edges.items() if edge.ig > noise(oracle)}
     assert set(edges) == set(slow)
-    # A linear seed of a model with a final softcap reports its attribution where `alone` is asked for.
-    rough = oracle.run.model.head_out().softcap is not None and fast.parameters["seeds"] == "linear"
     for join, signal in slow.items():
-        names = ("weight", "ig") if rough and join[1] is None else ("weight", "ig", "alone")
-        same_signal(edges[join], signal, oracle, names)
+        same_signal(edges[join], signal, oracle)
     for node, attention in zip(fast.nodes, fast.attention, strict=True):
         if attention is not None:
             expected = oracle.pattern(node.layer, node.head)[node.dest, node.src]  # type: ignore[arg-type]

@@ -648,8 +648,8 @@ def test_refusals_come_before_the_work(
 
 def test_only_weights_that_are_not_there_are_missing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    for source, device in ((str(tmp_path), None), (None, "nonsense")):
-        with pytest.raises(KeyholeError) as told:
+    for source, device, reason in ((str(tmp_path), None, "cannot load"), (None, "nonsense", "device")):
+        with pytest.raises(KeyholeError, match=reason) as told:
             load_model(source, device)
         assert not isinstance(told.value, MissingModelError)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
 from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
 from keyhole.lab import svf_train
@@ -58,13 +59,15 @@ def quick(folder: Path, id: str) -> Job:
 
 
 @pytest.mark.parametrize("id", ["svf-fig1b", "svf-fig3", "svf-fig6a", "svf-fig10", "svf-fig18a", "svf-thm2"])
-def test_a_quick_run_measures_and_draws(folder: Path, id: str) -> None:
+def test_a_quick_run_measures_and_draws(folder: Path, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = keep_saved(monkeypatch)
     outcome = RUNS[id](quick(folder, id))
     assert outcome.verdict in ("reproduced", "partly", "not")
     assert outcome.measured and outcome.note
     for value in outcome.numbers.values():
         assert all(math.isfinite(one) for one in (value if isinstance(value, list) else [value]))
-    assert all(path.stat().st_size > 10_000 for path in outcome.figures)
+    for path in outcome.figures:
+        check_drawn(saved[path], path)
     assert outcome.figures or id == "svf-thm2"
 
 
