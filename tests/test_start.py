@@ -44,7 +44,7 @@ REQUESTS = {
     "trace --nonsense": (2, "No such option"),
     "verify": (2, "Missing argument"),
     "heads": (2, "give a prompt"),
-    "heads x --dtype float8": (2, "no dtype"),
+    "heads x --dtype float8": (2, "float8"),
 }
 
 
