@@ -29,6 +29,7 @@ VARIANTS = [
     "phi-qknorm",  # QK-norm with a bias
     "gemma2",  # softcaps, norms on what blocks write
     "gemma3_text",
+    "phi-qknorm",  # QK-norm with a bias
     "cohere-qknorm",  # Omega of less than full rank, adjacent pairs rotate
     "gpt_oss",  # sinks, value biases
     "stablelm",
@@ -87,7 +88,7 @@ def test_candidates_add_up_to_the_scores(variant: str) -> None:
     for layer, head, dest, src in strongest(oracle, per_layer=2):
         G_d, G_s = oracle.channels(layer, head)
         if not np.allclose(G_d @ G_s, np.eye(len(G_d))):  # a rank-deficient head keeps a rest that nobody can remove
-            assert variant in ("cohere-qknorm", "stablelm-parallel-qknorm") and not G_s[-1].any()
+            assert variant in ("cohere-qknorm", "phi-qknorm", "stablelm-parallel-qknorm") and not G_s[-1].any()
             continue
         scores = oracle.scores(layer, head, dest)
         rows = [c.row for c in oracle.dest_candidates(layer, head, dest)]
