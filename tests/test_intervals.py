@@ -1,6 +1,7 @@
 """Intervals that are called 95 % are: against quantiles known from elsewhere, and by counting how often they miss."""
 
 import math
+from dataclasses import fields
 from statistics import NormalDist
 
 import pytest
@@ -55,8 +56,9 @@ def test_bootstrap_intervals_of_rank_correlations_are_95_percent() -> None:
     g = torch.Generator().manual_seed(1)
     x = torch.randn(200, generator=g)
     y = 0.5 * x + torch.randn(200, generator=g)
-    other = (0.0,) * 6
-    own = [Effect(i, "dest", "exact", False, float(x[i]), 1, float(y[i]), *other) for i in range(200)]
+    nothing = dict.fromkeys((field.name for field in fields(Effect)), 0.0)
+    plain = nothing | {"side": "dest", "mode": "exact", "together": False, "channels": 1}
+    own = [Effect(**plain | {"prompt": i, "weight": float(x[i]), "answer": float(y[i])}) for i in range(200)]  # type: ignore[arg-type]
     rho, low, high = rank_correlation(own, lambda e: e.weight, lambda e: e.answer)
     half = (math.atanh(high) - math.atanh(low)) / 2
     assert low < rho < high and half == pytest.approx(Z * math.sqrt(1.06 / 197), rel=0.2)
