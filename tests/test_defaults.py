@@ -40,7 +40,7 @@ SAME = [
     (circuits.trace, Run.trace, {"target", "method"}),
     (circuits.verify, verify, {"mode", "draws", "seed"}),
     (discover, View, {"frame"}),
-    (discover, survey, {"centre", "seed"}),
+    (discover, survey, {"centre", "seed", "bos"}),
     (discover, fit.discover, {"centre", "rank", "nonlinearity", "seed"}),
     (contrast, study, {"rank", "frame", "centre", "balance", "negatives", "permutations", "draws", "answers", "seed"}),
 ]

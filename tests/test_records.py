@@ -37,7 +37,7 @@ def records(organism: keyhole.Model) -> dict[str, Any]:
         "check": keyhole.check(organism),
         "samples": seen,
         "features": find_features(seen, half=0, permutations=19),
-        "survey": survey(organism, list(documents(40)), view=View()),
+        "survey": survey(organism, [text for text in documents(60) if len(text) < 350], view=View()),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Balance, BoxFeature, Frame, Wording
+from keyhole.cli.choices import Balance, BoxFeature, Centre, Frame, Wording
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -46,7 +46,7 @@ def contrast(
     rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
     frame: FrameOption = "post_rope",
     centre: Annotated[
-        str, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
+        Centre, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
     ] = "each",
     balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
@@ -108,7 +108,7 @@ def contrast(
         select=select,
         rank=_rank(rank),
         frame=frame,
-        centre=centre,  # type: ignore[arg-type]
+        centre=centre,
         balance=balance,
         negatives=negatives,
         permutations=permutations,
