@@ -12,6 +12,7 @@ import pytest
 
 from conftest import ROOT
 from keyhole import KeyholeError, Model
+from keyhole.cli.discover import PASSAGE, _found
 from keyhole.lab.unrelated import unrelated_text
 from keyhole.models.prompts import encode
 from keyhole.tasks import ioi
@@ -86,6 +87,8 @@ def test_unrelated_text_is_prose_as_long_as_the_prompts(smollm2: Model) -> None:
     whole = " ".join(PROSE.read_text().split())
     assert all(smollm2.tokenizer.decode(ids).strip("\ufffd") in whole for ids in found) and len(set(found)) == 12
     assert PROSE.stat().st_size > 2_000_000
+    told = _found(smollm2, 3, 0)  # what `keyhole discover` reads without a file
+    assert all(len(ids) == PASSAGE and smollm2.tokenizer.decode(ids).strip("\ufffd") in whole for ids in told)
 
 
 def test_the_organism_reads_its_other_tasks(organism: Model) -> None:
