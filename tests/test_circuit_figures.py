@@ -1,7 +1,9 @@
 """Figures about circuits: no verdict is positive without evidence, on random weights, or for less than was claimed."""
 
+import random
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +14,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import KeyholeError, Model
+from keyhole.errors import NothingToTraceError
 from keyhole.lab import ioi_studies
 from keyhole.lab.experiments import svt, svt_cuts, svt_more, svt_sets, talk, talk_more
-from keyhole.lab.experiments.svt import Agreement, Network, lattice
+from keyhole.lab.experiments.svt import Agreement, Network
+from keyhole.lab.experiments.svt_lattice import lattice, rewired
 from keyhole.lab.ioi_studies import LEAST, Asked, Subject, judged, subject, trace_answer
 from keyhole.lab.job import Experiment, Job, MissingModelError, silent
 from keyhole.lab.outcome import Outcome
@@ -90,7 +94,7 @@ def test_random_weights_show_nothing(
     assert outcome.measured
 
 
-GEOMETRY = ("svt-fig10", "svt-fig11", "svt-fig12", "svt-fig13", "talk-12")  # hold for whatever a model has learned
+GEOMETRY = ("talk-12",)  # is about the method, and holds for whatever a model has learned
 
 
 # -- heads and roles -----------------------------------------------------------------------------------------------
@@ -165,22 +169,60 @@ def test_finding_no_known_head_is_no_part_of_it(
     assert svt.without(Job(tmp_path)).verdict == "needs a model"
 
 
+OTHERS = tuple((2, head) for head in range(3, 8))
+
+
+def woven(crossed: bool) -> Network:
+    """Two inhibitors write to both movers, five others to two more heads each; or the readers are dealt round."""
+    readers = [*KNOWN["name mover"], (3, 4), (3, 5), (3, 6), (3, 7)]
+    pairs = [(writer, reader) for writer in KNOWN["S-inhibition"] for reader in readers[:2]]
+    pairs += [(writer, readers[2 + (i + j) % 4]) for i, writer in enumerate(OTHERS) for j in range(2)]
+    if not crossed:
+        pairs = [((2, 1), (3, 1)), ((2, 1), (3, 4)), ((2, 2), (3, 2)), ((2, 2), (3, 5))]
+        pairs += [(writer, readers[(i + j) % 6]) for i, writer in enumerate(OTHERS) for j in range(2)]
+    return Network({(a, b, "dest"): 0.9 for a, b in pairs}, KNOWN["name mover"], 20)
+
+
 def test_a_network_agrees_and_crosses(organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, job = a_subject(organism, KNOWN), Job(tmp_path)
-    whole = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
-    assert lattice(job, seen, whole).holds == [True, True]
-    single = Network(edges((2, 1)), KNOWN["name mover"], 20)
-    assert lattice(job, seen, single).holds == [False, False] and len(lattice(job, seen, single).crossing) == 2
-    traced_as(monkeypatch, seen, {"singular": whole})
-    assert svt.RUNS["svt-fig5"](job).verdict == svt_more.RUNS["svt-fig14"](job).verdict == "partly"
+    real = lattice(job, seen, KNOWN["name mover"], woven(True).pairs(svt.NETWORK))
+    assert real.holds == [True, True] and len(real.crossing) == 4 and real.p < 0.05
+    traced_as(monkeypatch, seen, {"singular": woven(True)})
+    assert svt_more.RUNS["svt-fig14"](job).verdict == "partly"
     assert not Agreement(0.5, 0.6, 0.4, p=0.3).agrees and Agreement(0.5, 0.6, 0.1, p=0.001).agrees
+
+
+def test_a_lattice_that_chance_would_give_is_none(
+    organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, job = a_subject(organism, KNOWN), Job(tmp_path)
+    shuffled = lattice(job, seen, KNOWN["name mover"], woven(False).pairs(svt.NETWORK))
+    assert len(shuffled.crossing) == 2 and shuffled.p > 0.05 and shuffled.holds == [False, False]
+    whole = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
+    forced = lattice(job, seen, KNOWN["name mover"], whole.pairs(svt.NETWORK))
+    assert forced.several == 2 and forced.p == 1 and forced.holds == [False, False]  # with these degrees it must cross
+    traced_as(monkeypatch, seen, {"singular": woven(False)})
+    assert svt_more.RUNS["svt-fig14"](job).verdict == "needs a model"
+    traced_as(monkeypatch, seen, {"singular": whole})
+    assert svt_more.RUNS["svt-fig14"](job).verdict == "needs a model"
+    assert svt.RUNS["svt-fig15"](job).verdict == "partly"  # the heads are the known ones all the same
+
+
+def test_rewired_networks_keep_how_many_heads_are_joined() -> None:
+    pairs, rng = sorted(woven(True).pairs(svt.NETWORK)), random.Random(1)
+    for _ in range(5):
+        found = rewired(pairs, rng)
+        assert len(set(found)) == len(pairs) and found != pairs
+        assert all(writer[0] < reader[0] for writer, reader in found)
+        for end in (0, 1):
+            assert Counter(pair[end] for pair in found) == Counter(pair[end] for pair in pairs)
 
 
 # -- what removal does ---------------------------------------------------------------------------------------------
 
 
 def an_effect(prompt: int, weight: float, answer: float, **more: Any) -> Effect:
-    plain = Effect(prompt, "dest", "global", False, weight, 1, answer, -weight, -answer, 0.0, 0.0, 0.9999, 1.0)
+    plain = Effect(prompt, "dest", "global", False, weight, 1, answer, -weight, -answer, 0.0, 0.0, 0.9999, 1.0, 4.0)
     return replace(plain, **more)
 
 
@@ -239,6 +281,39 @@ def test_heavier_edges_and_missing_places_are_judged(removed: Callable[[list[Eff
         assert figure(job).verdict == "not" and figure(job).measured
 
 
+def test_trifles_and_what_random_channels_do_are_no_effects(
+    removed: Callable[[list[Effect]], None], tmp_path: Path
+) -> None:
+    job = Job(tmp_path, model="gpt2")
+    falls = [one for mode in ("global", "local") for one in fallen(lambda p, k: -1.0 - k, mode=mode)]
+    trifles = [replace(one, answer=1e-3 * one.answer, boosted=1e-3 * one.boosted) for one in falls]
+    chance = [replace(one, random=one.answer, random_boosted=one.boosted) for one in falls]
+    for own in (trifles, chance):
+        removed(own)
+        assert svt_cuts.single(job, "name mover", 0, ("dest",)).verdict == "not"
+        assert svt_cuts.falls(job, 0, "dest", "global", claim="heavier").verdict == "not"
+        removed([replace(one, together=True, answer=4 * one.answer, random=4 * one.random) for one in own] + own)
+        assert svt_cuts.parallel(job).verdict == "not"
+
+
+def opposed(scale: float = 1.0, by_chance: float = 0.0) -> list[Effect]:
+    """Global removal lowers, local removal raises, local boosting lowers the logit difference."""
+    low, high = fallen(lambda p, k: -scale), fallen(lambda p, k: scale, mode="local")
+    both = [replace(one, boosted=-one.answer, random=by_chance * one.answer) for one in low + high]
+    both = [replace(one, random_boosted=by_chance * one.boosted) for one in both]
+    return both + [replace(one, side="src") for one in both]
+
+
+def test_an_anomaly_must_be_more_than_chance(removed: Callable[[list[Effect]], None], tmp_path: Path) -> None:
+    job = Job(tmp_path, model="gpt2")
+    for figure in (svt_more.inverted, svt_more.all_into):
+        removed(opposed())
+        assert figure(job).verdict == "reproduced"
+        for control in (opposed(scale=1e-3), opposed(by_chance=0.9)):
+            removed(control)
+            assert figure(job).verdict == "not"
+
+
 def test_residuals_are_judged_by_many_prompts(
     organism: Model, removed: Callable[[list[Effect]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +324,8 @@ def test_residuals_are_judged_by_many_prompts(
     removed(alone + sets)
     assert svt_cuts.small(job, "cosine", together=False).verdict == "reproduced"
     assert svt_cuts.small(job, "cosine", together=True).verdict == "reproduced"
+    removed([replace(one, random=one.answer) for one in alone])
+    assert svt_cuts.small(job, "cosine", together=False).verdict == "not"  # random channels do as much
     removed(alone[:2])
     assert svt_cuts.small(job, "cosine", together=False).verdict == "not"
     assert svt_cuts.small(job, "cosine", together=True).verdict == "not"  # no sets at all
@@ -277,7 +354,7 @@ def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest
 
     def refuses(self: Any, *args: Any, **options: Any) -> Any:
         if self.token_ids == organism.run(texts[0]).token_ids:
-            raise KeyholeError("no writer pushes towards the target: the difference comes from the bias.")
+            raise NothingToTraceError("the model prefers the other name.")
         return trace(self, *args, **options)
 
     monkeypatch.setattr(type(organism.run(texts[0])), "trace", refuses)

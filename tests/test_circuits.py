@@ -1,6 +1,7 @@
 """Circuits as files and for other tools; targets, thresholds, sinks; bad input."""
 
 import json
+import re
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -18,9 +19,10 @@ from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.page import to_html
+from keyhole.errors import NothingToTraceError
 from keyhole.intervene.verify import verify
 from keyhole.tracing.seeds import Probe, targets_of
-from keyhole.tracing.trace import trace, trace_many
+from keyhole.tracing.trace import Untraced, trace, trace_many
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -220,14 +222,94 @@ def test_runs_and_targets_go_together(organism: keyhole.Model) -> None:
 def test_bad_requests_are_named(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     for options, reason in [
-        ({}, "exactly one"),
         ({"target": "Mary", "top_k": 2}, "exactly one"),
         ({"top_p": 1.5}, "between 0 and 1"),
         ({"top_k": 0}, "vocabulary"),
-        ({"target": "Mary", "against": "John"}, "belongs to"),
+        ({"target": "Mary", "against": "John", "seeds": "prob"}, "belongs to"),
+        ({"target": "Mary", "tau": 0.0}, "no weight is below 0"),
+        ({"target": "Mary", "tau": lambda dest: 0.0}, "no weight is below 0"),
+        ({"target": "Mary", "seed_tau": 2.0}, r"seed_tau is 2\.0"),
+        ({"target": "Mary", "seed_tau": 0.0}, r"seed_tau is 0\.0"),
         ({"target": "Mary and John"}, "tokens"),
-        ({"target": "John", "against": "Mary", "seeds": "linear"}, "pushes towards"),
+        ({"target": "John", "against": "Mary"}, "prefers 'Mary' to 'John'"),
         ({"target": "to"}, "no more probability"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
             trace(run, **options)
+
+
+def test_no_target_is_the_likeliest_token(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    likeliest = int(run.logits[-1].argmax())
+    assert run.trace() == run.trace(top_k=1) and run.trace().parameters["target_ids"] == [likeliest]
+    assert run.trace(method="svt").parameters["target_ids"] == [likeliest]
+
+
+def test_another_answer_implies_linear_seeds(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    assert run.trace("Mary", against="John") == run.trace("Mary", against="John", seeds="linear")
+    assert run.trace("Mary").parameters["seeds"] == "prob"
+
+
+def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
+    run = organism.run(PROMPT)
+    likely = run.logits[-1].double().softmax(-1)
+    right, wrong = (float(likely[organism.tokenizer.convert_tokens_to_ids(name)]) for name in ("Mary", "John"))
+    line = f"answer at 14:to: 'Mary' (probability {right:.3g}) against 'John' ({wrong:.3g})"
+    assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
+    assert "'Mary' (probability" in to_html(circuit).replace("&#x27;", "'")
+    assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
+    many = run.trace(top_k=5)
+    assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)
+
+
+def test_files_without_probabilities_are_read(circuit: keyhole.Circuit) -> None:
+    document = json.loads(to_json(circuit))
+    for name in ("target_probability", "against_text", "against_probability"):
+        del document["parameters"][name]
+    old = from_json(json.dumps(document))
+    assert "answer at 14:to: 'Mary'\n" in str(old) and old.edges == circuit.edges
+
+
+def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
+    run = organism.run(PROMPT)
+    bare = run.trace("Mary", seed_tau=0.3)
+    assert not bare.heads and "no attention head is in this circuit" in str(bare)
+    assert "--against" in str(bare) and "--seeds linear" in str(bare)
+    assert run.trace("Mary", seeds="linear").heads and circuit.heads  # what it recommends has some
+    assert "no attention head" not in str(circuit)
+
+
+def test_what_the_model_prefers_is_said(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    logits = run.logits[-1].double()
+    mary, john = (organism.tokenizer.convert_tokens_to_ids(name) for name in ("Mary", "John"))
+    with pytest.raises(NothingToTraceError, match=re.escape(f"difference {float(logits[john] - logits[mary]):.2f}")):
+        run.trace("John", against="Mary")
+    with pytest.raises(NothingToTraceError, match=r"are the same, 'Mary'.*another `against`"):
+        run.trace("Mary", against=["Mary"])
+    least = int(logits.argmin())
+    with pytest.raises(NothingToTraceError, match="prefers the mean of all tokens to"):
+        run.trace(least, seeds="linear")
+    with pytest.raises(NothingToTraceError, match="Turn the direction round"):
+        trace(run, seeds=Probe(-run.layers[2].resid[-1], 2))
+
+
+def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model) -> None:
+    """Circuits and reasons in the order of the prompts; raising names the first bad one."""
+    runs = organism.run_many([PROMPT, "Then Mary and John went to the store, John gave a drink to", PROMPT])
+    targets, against = ["Mary", "John", "Mary"], ["John", "Mary", "John"]
+    found = trace_many(runs, targets, against=against, errors="keep")
+    assert found[0] == found[2] == trace(runs[0], "Mary", against="John")
+    bad = found[1]
+    assert isinstance(bad, Untraced) and bad.index == 1 and bad.prompt.startswith("Then Mary")
+    assert isinstance(bad.error, NothingToTraceError) and "prefers 'Mary'" in str(bad)
+    with pytest.raises(NothingToTraceError, match=r"prompt 1 \('Then Mary and John .*prefers 'Mary' to 'John'"):
+        trace_many(runs, targets, against=against)
+    with pytest.raises(KeyholeError, match=r"^the model prefers"):  # a single prompt needs no number
+        trace(runs[1], "John", against="Mary")
+
+
+def test_settings_that_fit_no_prompt_are_refused_at_once(organism: keyhole.Model) -> None:
+    with pytest.raises(KeyholeError, match=r"^seed_tau"):
+        trace_many([organism.run(PROMPT)] * 2, ["Mary", "Mary"], seed_tau=2.0, errors="keep")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
@@ -32,6 +33,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny("llama").save_pretrained(root / "damaged")
     weights = root / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:500])
+    broken = tiny("llama")
+    broken.model.layers[1].self_attn.k_proj.weight[3, 2] = float("nan")
+    broken.save_pretrained(root / "nan")
     (root / "empty").mkdir()
     done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(root / "circuit.json"))
     assert done.returncode == 0, done.stderr
@@ -63,7 +67,7 @@ def test_heads_on_the_organism() -> None:
 
 
 def test_heads_json_on_token_ids(folders: Path) -> None:
-    done = keyhole("heads", "--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6", "--json", "--sinks")
+    done = keyhole("heads", "--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6", "--json", "--sinks", "keep")
     record = json.loads(done.stdout)
     assert record["token_ids"] == [5, 6, 7, 5, 6] and record["firings"] and record["split"]
     first = record["split"][0]
@@ -127,7 +131,10 @@ BAD = {
     "no such folder": (("check", "./nowhere/at/all"), "neither a model folder nor a .gguf file"),
     "folder without a model": (("check", "{root}/empty"), "no config.json"),
     "damaged weights": (("check", "{root}/damaged"), "cannot load"),
-    "damaged gguf": (("check", "{root}/broken.gguf"), "cannot load"),
+    "damaged gguf": (("check", "{root}/broken.gguf"), "is damaged"),
+    "heads of a model with NaN": (("heads", "-m", "{root}/nan", "--token-ids", "1 2 3"), "layers.1.self_attn.k_proj"),
+    "trace of a model with NaN": (("trace", "-m", "{root}/nan", "--token-ids", "1 2 3"), "NaN or infinite: model.l"),
+    "contrast of a model with NaN": (("contrast", "boxes", "-m", "{root}/nan"), "NaN or infinite: model.layers.1"),
     "missing gguf": (("check", "{root}/none.gguf"), "there is no file"),
     "unsupported architecture": (("check", "{root}/xglm"), "'xglm' are not supported"),
     "no attention": (("check", "{root}/mamba"), "'mamba' are not supported"),
@@ -156,18 +163,19 @@ BAD = {
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
     "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),
     "answer it cannot explain": (("trace", PROMPT, "--target", "to"), "nothing to trace"),
-    "unknown method": (("trace", PROMPT, "--method", "magic"), "no method 'magic'"),
-    "unknown seeds": (("trace", PROMPT, "--seeds", "magic"), "no seeds 'magic'"),
-    "unknown keys": (("explain", PROMPT, "--head", "3.6", "--src", "gave", "--keys", "some"), "all or source"),
-    "unknown sinks": (("trace", PROMPT, "--sinks", "hide"), "keep, mark or collapse"),
+    "tau of nothing": (("trace", PROMPT, "--tau", "0"), "no weight is below 0"),
+    "tau of nothing, for one firing": (("explain", PROMPT, "--head", "3.6", "--tau", "0"), "no weight is below 0"),
+    "seed tau beyond all": (("trace", PROMPT, "--seed-tau", "2"), "seed_tau is 2.0"),
+    "the other answer is the preferred one": (
+        ("trace", PROMPT, "--target", "John", "--against", "Mary"),
+        "the model prefers 'Mary' to 'John' (logit difference -",
+    ),
+    "an answer against itself": (("trace", PROMPT, "--target", "Mary", "--against", "Mary"), "are the same, 'Mary'"),
+    "half a character": (("heads", "Mary \udce9 John"), r"character 5 is '\udce9'"),
     "tau that is no number": (("trace", PROMPT, "--tau", "soon"), "dynamic or a number"),
     "no such contrast": (("contrast", "cups"), "neither boxes, lists, nor a file"),
-    "unknown feature": (("contrast", "boxes", "--feature", "size"), "order, lexical, both"),
-    "unknown frame": (("contrast", "boxes", "--frame", "mine"), "no frame 'mine'"),
     "unknown centring": (("contrast", "boxes", "--prompts", "16", "--tests", "9", "--centre", "x"), "no centring 'x'"),
-    "unknown balance": (("contrast", "boxes", "--prompts", "16", "--tests", "9", "--balance", "x"), "no balance 'x'"),
-    "unknown rank": (("contrast", "boxes", "--rank", "high"), "energy, halves"),
-    "unknown wording": (("contrast", "lists", "--wording", "rude"), "wording is one of"),
+    "unknown rank": (("contrast", "boxes", "--rank", "high"), "energy, halves or a number"),
     "no chat template": (("contrast", "lists", "--chat"), "no chat template"),
     "too many boxes": (("contrast", "boxes", "--boxes", "10"), "ask for fewer boxes"),
     "too few samples": (("contrast", "boxes", "--prompts", "12", "--tests", "9"), "too few for a rank claim"),
@@ -179,13 +187,8 @@ BAD = {
     "no such text": (("discover", "{root}/none.txt"), "there is no file"),
     "too little text": (("discover", "--prompts", "2"), "give more or longer prompts"),
     "no such head to discover": (("discover", "--prompts", "20", "--head", "9.1"), "no layer 9"),
-    "unknown view": (("discover", "--frame", "mine"), "no frame 'mine'"),
-    "unknown nonlinearity": (
-        ("discover", "--nonlinearity", "x"),
-        "cube or tanh",
-    ),
     "one box": (("contrast", "boxes", "--sweep", "1,2"), "two or more"),
-    "out is a file": (("contrast", "boxes", "--out", "{root}/bad.jsonl"), "takes a folder"),
+    "out is a file": (("contrast", "boxes", "--out", "{root}/bad.jsonl"), "where a folder is needed"),
     "umap without a folder": (("contrast", "boxes", "--umap"), "--umap needs --out"),
     "test file of boxes": (("contrast", "boxes", "--test-file", "{root}/bad.jsonl"), "makes its own tests"),
     "unequal sides by prompts": (
@@ -195,8 +198,6 @@ BAD = {
     "head larger than a token": (("lab", "svf", "-H", "12"), "H 12 > D 10"),
     "pairs beyond the features": (("lab", "svf", "--pairs", "15"), "beyond the 20 features"),
     "no probability": (("lab", "svf", "--p", "1.5"), "(0, 1]"),
-    "unknown preset": (("lab", "svf", "--preset", "slow"), "fast or paper"),
-    "no such latents": (("lab", "payload", "--latents", "odd"), "discrete"),
     "revisions of nothing": (("lab", "emergence", "--revisions", "a,b", "--out", "{root}/e"), "those of a --model"),
     "quick revisions": (("lab", "emergence", "-m", "a/b", "--revisions", "a,b", "--quick"), "--quick shortens"),
     "one revision": (("lab", "emergence", "-m", "a/b", "--revisions", "step1"), "at least two --revisions"),
@@ -204,15 +205,37 @@ BAD = {
     "nothing to reproduce": (("reproduce",), "name the items"),
     "unknown item": (("reproduce", "svf-fig99"), "svf-fig9"),
     "unknown ending": (("trace", PROMPT, "--out", "{root}/x.xlsx"), "should end in"),
+    "a folder to write to": (("trace", PROMPT, "--out", "{root}"), "is a folder"),
+    "nowhere to write to": (("trace", PROMPT, "--out", "/proc/x.json"), "cannot write into /proc"),
+    "no place for a study": (("contrast", "lists", "--out", "/proc/x"), "cannot make the folder /proc/x"),
+    "nowhere to write, before any model": (
+        ("trace", PROMPT, "-m", "no-such-model", "--out", "{root}/x.xlsx"),
+        "should end in",
+    ),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
     "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
     "foreign circuit": (("verify", "{root}/gpt2/config.json"), "not a circuit"),
     "circuit of another model": (("verify", "{root}/circuit.json", "-m", "{root}/gpt2"), "other weights"),
-    "unknown mode": (("verify", "{root}/circuit.json", "--mode", "sideways"), "no mode 'sideways'"),
-    "unknown dtype": (("check", "--dtype", "int3"), "no dtype 'int3'"),
-    "unknown basis": (("channels", PROMPT, "--head", "1.1", "--src", "Mary", "--basis", "x"), "no basis 'x'"),
 }
 
+
+CHOICES = {
+    "--method": ("trace", PROMPT, "--method", "magic"),
+    "--seeds": ("trace", PROMPT, "--seeds", "magic"),
+    "--keys": ("explain", PROMPT, "--head", "3.6", "--keys", "some"),
+    "--sinks": ("trace", PROMPT, "--sinks", "hide"),
+    "--feature": ("contrast", "boxes", "--feature", "size"),
+    "--frame": ("contrast", "boxes", "--frame", "mine"),
+    "--balance": ("contrast", "boxes", "--balance", "x"),
+    "--wording": ("contrast", "lists", "--wording", "rude"),
+    "--nonlinearity": ("discover", "--nonlinearity", "x"),
+    "--preset": ("lab", "svf", "--preset", "slow"),
+    "--latents": ("lab", "payload", "--latents", "odd"),
+    "--mode": ("verify", "{root}/circuit.json", "--mode", "sideways"),
+    "--dtype": ("check", "--dtype", "int3"),
+    "--basis": ("channels", PROMPT, "--head", "1.1", "--basis", "x"),
+    "--paper": ("reproduce", "--list", "--paper", "x"),
+}
 
 DRIVER = """
 import contextlib, io, json, sys, traceback
@@ -238,12 +261,13 @@ print(json.dumps(done))
 @pytest.fixture(scope="module")
 def bad_answers(folders: Path) -> dict[str, tuple[int, str, str]]:
     """What every bad request answers; one process for all, since starting one takes seconds."""
-    requests = [[part.format(root=folders) for part in args] for args, _ in BAD.values()]
+    given = [args for args, _ in BAD.values()] + list(CHOICES.values())
+    requests = [[part.format(root=folders) for part in args] for args in given]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER], input=json.dumps(requests), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip(BAD, json.loads(done.stdout), strict=True))
+    return dict(zip([*BAD, *CHOICES], json.loads(done.stdout), strict=True))
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -254,10 +278,20 @@ def test_bad_input_is_one_sentence_and_exit_code_two(case: str, bad_answers: dic
     assert "Traceback" not in err and not out
 
 
+@pytest.mark.parametrize("option", CHOICES)
+def test_an_unknown_choice_is_answered_with_those_there_are(
+    option: str, bad_answers: dict[str, tuple[int, str, str]]
+) -> None:
+    code, out, err = bad_answers[option]
+    assert code == 2 and not out and "Traceback" not in err
+    said = " ".join(err.split())
+    assert f"Invalid value for '{option}'" in said and f"{CHOICES[option][-1]!r} is not one of '" in said
+
+
 def test_bad_input_in_a_process_of_its_own() -> None:
     done = keyhole("heads", "When Mary met Zaphod")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: organism does not know 'Zaphod': use other words.\n"
+    assert done.stderr == "error: organism does not know 'Zaphod': use other words (`keyhole words` lists them).\n"
 
 
 SMALL = ("--prompts", "60", "--tests", "40", "--permutations", "20", "--answers", "2")
@@ -289,7 +323,10 @@ def test_contrast_of_a_file(tmp_path: Path) -> None:
 
     write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
     done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
-    assert done.returncode == 0 and "the other half" in done.stdout and " 1.7 " not in done.stdout, done.stderr
+    assert done.returncode == 0 and " 1.7 " not in done.stdout, done.stderr
+    assert "80 samples of boxes, of which one half makes the feature (40)" in " ".join(done.stdout.split())
+    rows = [line for line in done.stdout.splitlines() if line.startswith((" head", " 1.6"))]
+    assert len(rows) > 6 and max(map(len, rows)) <= 80 and not any("…" in line for line in rows)
 
 
 def test_discover_surveys_heads_and_names_features(tmp_path: Path) -> None:
@@ -322,3 +359,49 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
 def test_published_items_are_listed() -> None:
     done = keyhole("reproduce", "--list", "--paper", "cc")
     assert done.returncode == 0 and "cc-fig4" in done.stdout and "run here" in done.stdout
+
+
+def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place was good when it was asked for: what was found is told, and then what went wrong."""
+    import keyhole.circuits.files as files
+    from contrasts import box_contrast
+    from keyhole.cli import app
+    from keyhole.contrast.files import write_contrast
+    from keyhole.errors import UnwritableError
+
+    def full(path: Path, content: str | bytes) -> None:
+        raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")
+
+    monkeypatch.setattr(files, "write_at_once", full)
+    monkeypatch.setattr(sys.modules["keyhole.cli.contrast"], "write_at_once", full)
+    told = CliRunner().invoke(app, ["trace", PROMPT, "--out", str(tmp_path / "C.JSON")])
+    assert isinstance(told.exception, UnwritableError) and "answer at 14:to: 'Mary'" in told.stdout
+    write_contrast(box_contrast(40, 3), tmp_path / "samples.jsonl")
+    options = ("--head", "1.6", "--rank", "3", "--answers", "0", "--permutations", "19", "--out", str(tmp_path / "s"))
+    told = CliRunner().invoke(app, ["contrast", str(tmp_path / "samples.jsonl"), *options])
+    assert isinstance(told.exception, UnwritableError) and "1.6" in told.stdout
+
+
+def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
+    done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(tmp_path / "C.JSON"))
+    assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
+
+
+def test_sinks_mean_the_same_everywhere() -> None:
+    """Kept and marked firings are listed, collapsed ones only counted."""
+    run = ("heads", PROMPT, "--dest", "-1", "--top", "99", "--sinks")
+    kept, marked, collapsed = (keyhole(*run, how).stdout for how in ("keep", "mark", "collapse"))
+    assert kept.count("0:<bos>") == marked.count("0:<bos>") > 1 == collapsed.count("0:<bos>")  # once as a token
+    assert marked.count("0:<bos> sink") == marked.count("0:<bos>") - 1
+    assert f"{kept.count('0:<bos>') - 1} on the first token are only counted" in collapsed
+
+
+def test_words() -> None:
+    listed = json.loads(keyhole("words", "--json").stdout)["words"]
+    assert "Mary" in listed["women's names"] and "store" in listed["places"] and "gave" in listed["other"]
+    found = keyhole("words", "mar*")
+    assert "'Mary'" in found.stdout and "'market'" in found.stdout and "5 of 5 tokens" in found.stdout
+    assert keyhole("heads", "When Jhon met Mary").stderr == (
+        "error: organism does not know 'Jhon': use other words such as John, phone, Jason "
+        "(`keyhole words` lists them).\n"
+    )

@@ -28,9 +28,11 @@ from keyhole.lab.experiments import (
     phase,
     published_settings,
 )
+from keyhole.lab.experiments.contrast_boxes import Swept
 from keyhole.lab.experiments.contrast_categories import Clusters, clustered, only
 from keyhole.lab.experiments.contrast_swaps import Swapped, held
 from keyhole.lab.experiments.payload_interactions import Met, judged_diagonal, judged_symmetry
+from keyhole.lab.experiments.payload_shapes import Shape
 from keyhole.lab.job import Job
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.payload import Payload, PayloadSettings, train
@@ -76,20 +78,54 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     assert quick(RUNS[id], tmp_path).verdict == "not"
 
 
-@pytest.mark.parametrize("id", ["cc-fig2", "cc-fig4"])
-def test_trained_heads_pass(id: str, trained: Path) -> None:
+@pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "reproduced")])
+def test_trained_heads_pass(id: str, verdict: str, trained: Path) -> None:
     outcome = quick(RUNS[id], trained)
-    assert outcome.verdict == "reproduced"
+    assert outcome.verdict == verdict  # ranks of cc-fig2 are exact, but its heads do not reach 99 %
     assert "untrained" in outcome.measured  # a control beside every measure
 
 
-def test_random_subspaces_have_no_shape(trained: Path) -> None:
+def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(trained: Path) -> None:
     job = Job(trained / "item", quick=True)
     (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
-    bases = random_bases(16, 3, len(heads), seed=3)
-    shapes = [payload_shapes.shape(job, head, basis, basis) for head, basis in zip(heads, bases, strict=True)]
+    sure = [dataclasses.replace(head, accuracy=0.99) for head in heads]
+    every, most, chance = [1.0] * 18, [1.0] * 15 + [0.0] * 3, [1.0, 1.0, 0.0]
+    assert payload_ranks.judged(every, chance, sure, 0.99) == "reproduced"
+    assert payload_ranks.judged(every, chance, [dataclasses.replace(sure[0], accuracy=0.96)], 0.99) == "partly"
+    assert payload_ranks.judged(every, chance, heads) == "reproduced"  # no accuracy claimed
+    assert payload_ranks.judged(every, [1.0] * 3, heads) == "partly"  # untrained heads show it as well
+    assert payload_ranks.judged(most, chance, heads) == "partly"
+    assert payload_ranks.judged(chance, chance, heads) == "not"
+    assert payload_ranks.judged([], [], heads) == "not"
+
+
+@pytest.fixture(scope="module")
+def shaped(trained: Path) -> tuple[Job, list[Payload]]:
+    job = Job(trained / "item", quick=True)
+    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
     assert payload.are_trained(heads)
-    assert payload_shapes.judged(heads, shapes, "discrete") == payload_shapes.judged(heads, shapes, "gaussian") == "not"
+    return job, heads
+
+
+@pytest.mark.parametrize("latents", ["discrete", "gaussian"])
+def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], latents: Latents) -> None:
+    job, heads = shaped
+    seen, basis = payload_shapes.points(job, heads[0]), random_bases(16, 3, 1, seed=3)[0]
+    limits = [payload_shapes.limit(payload_shapes.in_random(job, heads[0]))]
+    own = payload_shapes.shape(seen, basis, basis)
+    assert own.agree > 0.8  # which is why no bound can tell
+    assert payload_shapes.judged(heads[:1], [own], limits, latents) == "not"
+    perfect = Shape(1.0, 1.0, 1.0, 1.0)
+    assert payload_shapes.judged(heads[:1], [perfect], limits, latents) == "reproduced"
+    assert payload_shapes.judged(heads[:1], [perfect], [perfect], latents) == "not"  # as good at random
+    assert (
+        payload_shapes.judged(heads[:1], [dataclasses.replace(perfect, agree=own.agree)], limits, latents) == "partly"
+    )
+
+
+def test_quantiles_are_of_single_measures() -> None:
+    some = [Shape(i / 100, 0.0, 1 - i / 100, 0.5) for i in range(101)]
+    assert dataclasses.astuple(payload_shapes.limit(some)) == pytest.approx((0.95, 0.0, 0.95, 0.5))
 
 
 def one_step(**changes: Any) -> Payload:
@@ -134,9 +170,18 @@ def test_interactions_are_judged_beside_their_controls() -> None:
 
 def test_a_rise_beyond_capacity_is_asked_of_every_seed() -> None:
     inside = {name: [0.1, 0.2] for name in ("missed", "overlap", "off")}
-    assert phase.risen(inside, {name: [0.3, 0.3] for name in inside})
-    assert not phase.risen(inside, {name: [0.3, 0.2] for name in inside})
-    assert not phase.risen(inside, {name: [0.3, float("nan")] for name in inside})
+    for name in inside:
+        assert phase.risen(inside, {name: [0.3, 0.3]}, name)
+        assert not phase.risen(inside, {name: [0.3, 0.2]}, name)
+        assert not phase.risen(inside, {name: [0.3, float("nan")]}, name)
+
+
+def test_what_counting_forces_is_not_enough(trained: Path) -> None:
+    (heads,) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
+    assert phase.judged(heads, [(True, True), (True, True)]) == "reproduced"
+    assert phase.judged(heads, [(True, False), (True, True)]) == "partly"
+    assert phase.judged(heads, [(False, True), (False, True)]) == "not"
+    assert phase.judged([one_step()], [(True, True)]) == "not"
 
 
 # -- models --------------------------------------------------------------------------------------------------------
@@ -149,7 +194,7 @@ def effect(name: str, shift: float, *, random: float = 0.0, full: float = 0.8, l
 
 def binding(whole: Effect, more: tuple[float, float, float] = (0.2, 0.1, 0.3)) -> Swapped:
     parts = effect("order", 0.2), effect("lexical", 0.3)
-    return Swapped((0, 0), whole, parts, (more, more), (0.1, 0.05, 0.15))
+    return Swapped((0, 0), whole, parts, (more, more), (0.1, 0.05, 0.15), (0.0, whole.random))
 
 
 def test_swaps_are_judged_by_the_sizes_claimed() -> None:
@@ -159,10 +204,11 @@ def test_swaps_are_judged_by_the_sizes_claimed() -> None:
     assert held(binding(effect("both", 0.05, full=0.06)), "boxes") == "none"
     assert held(binding(effect("both", 0.7), (0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
     assert held(binding(effect("both", 0.7, low=-0.1)), "boxes") == "none"
-    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), (0.3, 0.2, 0.4))
+    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), (0.3, 0.2, 0.4), (0.1, 0.3))
     assert held(lists, "lists") == "all"
+    assert held(dataclasses.replace(lists, random=(0.1, 0.6)), "lists") == "none"  # a lucky random one moves more
     assert held(dataclasses.replace(lists, short=(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
-    assert held(dataclasses.replace(lists, whole=effect("category", 0.3, random=0.2)), "lists") == "part"
+    assert held(dataclasses.replace(lists, whole=effect("category", 0.35, random=0.2)), "lists") == "part"
 
 
 def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
@@ -170,15 +216,17 @@ def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
     head = study.selected[0]
     real = contrast_swaps.measure(study, head, seed=0)
     assert held(real, "lists") == "all" and real.short[1] > 0
-    (basis,) = random_bases(16, real.whole.rank, 1, seed=5)
-    effects = {e.name: e for e in swap_effects(study.test, {head: {"category": basis}}, draws=10)[head]}
-    assert held(dataclasses.replace(real, whole=effects["category"]), "lists") != "all"
+    assert len(real.random) == contrast_studies.DRAWS and len(set(real.random)) > 1
+    for basis in random_bases(16, real.whole.rank, 5, seed=5):
+        effects = {e.name: e for e in swap_effects(study.test, {head: {"category": basis}}, draws=10)[head]}
+        assert held(dataclasses.replace(real, whole=effects["category"]), "lists") == "none"
 
 
 def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
     study = studied(Job(tmp_path, quick=True), "lists")
     head = study.selected[0]
-    moved = contrast_swaps._shifts(study, head, 0)
+    whole = next(effect for effect in study.swaps[head] if effect.name == "category")
+    moved, _ = contrast_swaps._shifts(study, head, whole, 0)
     effects = {e.name: e.shift for e in study.swaps[head]}
     assert float(moved["category"].mean()) == pytest.approx(effects["category"], abs=1e-6)
     assert float(moved["full"].mean()) == pytest.approx(effects["full"], abs=1e-6)
@@ -219,22 +267,49 @@ def test_words_are_held_out(tmp_path: Path) -> None:
 
 
 def test_explained_rows_must_exceed_random_ones() -> None:
-    rows = [contrast_boxes.Row(0.9, 0.8, 0.2, 2.0 + 0.1 * i, 0.5, 0.3, 0.1) for i in range(4)]
+    rows = [contrast_boxes.Row(0.9, 0.8, 0.2, 2.0 + 0.1 * i, 0.5, 0.3, 0.1, 0.2) for i in range(4)]
     assert contrast_boxes.attributed(rows)
-    for changes in ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}):
+    controls = ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}, {"random_wrong": 0.5})
+    for changes in controls:
         assert not contrast_boxes.attributed([dataclasses.replace(one, **changes) for one in rows])
 
 
+def swept(ranks: tuple[int, ...], null: tuple[int, ...]) -> Swept:
+    counts = tuple(range(2, 2 + len(ranks)))
+    rows = tuple(RankRow((1, 6), *one, 0) for one in zip(counts, ranks, null, strict=True))
+    return Swept((1, 6), counts, rows, ranks, 0.1)
+
+
+def test_a_rank_that_never_grew_does_not_stop_growing() -> None:
+    assert swept((1, 3, 3, 3), (1, 3, 3, 3)).stops_growing
+    assert not swept((1, 2, 3, 4), (1, 2, 3, 4)).stops_growing  # still growing
+    assert not swept((1, 1, 1, 1), (1, 1, 1, 1)).stops_growing  # a constant difference of means
+    assert not swept((13, 14, 14, 14), (0, 1, 1, 1)).stops_growing  # within the slack of a plateau
+    assert not swept((6, 8, 8, 8), (0, 0, 0, 0)).stops_growing  # of noise
+    assert not swept((6, 8, 8, 8), (1, 1, 1, 1)).stops_growing  # what grows is noise
+
+
 def test_both_ranks_of_a_head_must_stop_growing() -> None:
-    counts = (2, 3, 4, 5)
+    flat, rising = swept((1, 3, 3, 3), (1, 3, 3, 3)), swept((1, 2, 3, 4), (1, 2, 3, 4))
+    assert contrast_boxes._by_head({"order": [flat, rising], "lexical": [flat, flat]}) == [(True, True), (False, True)]
 
-    def rows(ranks: tuple[int, ...], null: int = 1) -> tuple[RankRow, ...]:
-        return tuple(RankRow((1, 6), n, rank, null, 0) for n, rank in zip(counts, ranks, strict=True))
 
-    flat, rising = (1, 3, 3, 3), (1, 2, 3, 4)
-    assert contrast_boxes.is_flat((1, 6), {"order": rows(flat), "lexical": rows(flat)}, counts)
-    assert not contrast_boxes.is_flat((1, 6), {"order": rows(flat), "lexical": rows(rising)}, counts)
-    assert not contrast_boxes.is_flat((1, 6), {"order": rows(flat, null=0), "lexical": rows(flat)}, counts)
+def test_a_mere_difference_of_means_is_told_and_shows_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, quick=True)
+    study = studied(job, "boxes")
+    assert contrast_studies.mere_shifts(study) == ["order"]  # of the organism: all queries prefer the same places
+    assert contrast_studies.mere_shifts(studied(job, "lists")) == []
+    outcome = contrast_boxes.sweep(job)
+    assert outcome.verdict == "needs a model"
+    assert "uncentred 1, 1, 1, of which 1.00 is a difference of means" in outcome.measured
+    assert "mere difference of means" in contrast_swaps.RUNS["cc-fig9"](job).note
+
+
+def test_what_is_hidden_must_be_there() -> None:
+    assert contrast.hidden(0.3, 0.9, 0.5)
+    assert not contrast.hidden(0.3, 0.9, 0.95)  # random subspaces show it too
+    assert not contrast.hidden(0.1, 0.3, 0.2) and not contrast.hidden(0.85, 0.9, 0.5)
+    assert contrast.shown_by_order(0.6, 0.5, 0.4) and not contrast.shown_by_order(0.6, 0.5, 0.7)
 
 
 def test_models_are_compared_by_their_whole_name(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
 def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, organism: Model, tmp_path: Path) -> None:
     early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
     monkeypatch.setattr(
-        "keyhole.cli.emergence.load", lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision]
+        "keyhole.models.load.load", lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision]
     )
     where = ("--model", "some/model", "--revisions", "v1.2,main", "--prompts", "16", "--out", str(tmp_path))
     done = CliRunner().invoke(app, ["lab", "emergence", *where, "--json"])
@@ -378,7 +378,7 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
     assert found["steps"] == [1, 2] and found["unit"] == "checkpoint" and "S-inhibition 1.4" in found["about"]
     assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
     assert (tmp_path / "emergence.png").is_file()
-    monkeypatch.setattr("keyhole.cli.emergence.load", lambda *_, **__: early)
+    monkeypatch.setattr("keyhole.models.load.load", lambda *_, **__: early)
     done = CliRunner().invoke(app, ["lab", "emergence", *where])
     assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
 
@@ -443,7 +443,7 @@ def test_trainings_are_kept_by_all_that_decides_them(
     )
     for device in (None, "cpu", "cuda"):
         emergence_trainings._trained(replace(asked, device=device), 0, asked.progress)
-    assert len(list(tmp_path.iterdir())) == 2  # no device is the CPU
+    assert len(list(tmp_path.glob("*.pt"))) == 2  # no device is the CPU
     save_trained(trained, tmp_path / "one.pt")
     assert read_trained(SMALL, tmp_path / "one.pt").losses == trained.losses
     with pytest.raises(KeyholeError, match="other settings"):

@@ -19,6 +19,7 @@ STAYS_IN_FLOAT64 = [
     "gpt_neox",
     "gpt_neox-sequential",
     "phi",
+    "phi-qknorm",
     "starcoder2",
     "stablelm",
     "stablelm-parallel-qknorm",

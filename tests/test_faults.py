@@ -1,4 +1,4 @@
-"""What must not go unnoticed: a lost mask, a wrong KV head, a stale SVD, a damaged weight file."""
+"""What must not go unnoticed: a lost mask, a wrong KV head, a stale SVD, damaged weights, a number that is none."""
 
 import dataclasses
 import json
@@ -11,10 +11,12 @@ from transformers import AttentionMaskInterface
 
 import keyhole
 from conftest import prompts_of, tiny_model
-from keyhole import KeyholeError
+from keyhole import KeyholeError, Model
 from keyhole.exactness import check_run
 from keyhole.models import attention
+from keyhole.models.prompts import encode
 from keyhole.models.stamps import stamp
+from keyhole.models.visit import visit
 from keyhole.qk.omega import decompose, omega
 from tiny import tiny
 
@@ -174,12 +176,59 @@ def test_a_damaged_weight_file_is_refused(tmp_path) -> None:
         keyhole.load(tmp_path)
 
 
-def test_weights_that_are_not_numbers_are_refused() -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_weights_that_are_not_numbers_are_refused_at_load(value: float, dtype: torch.dtype) -> None:
+    hf = tiny("llama", dtype=dtype)
+    hf.model.layers[1].mlp.up_proj.weight[0, 0] = value
+    with pytest.raises(KeyholeError, match=r"NaN or infinite: model\.layers\.1\.mlp\.up_proj\.weight\. "):
+        keyhole.load((hf, None))
+    for layer in hf.model.layers:
+        layer.mlp.up_proj.weight[0, 0], layer.mlp.down_proj.weight[0, 0] = value, value
+    with pytest.raises(KeyholeError, match=r"model\.layers\.0\.mlp\.up_proj.* and 3 more"):
+        keyhole.load((hf, None))
+
+
+def test_large_weights_are_still_numbers() -> None:
+    hf = tiny("llama", dtype=torch.float16)
+    hf.model.embed_tokens.weight[:, :4] = 60_000.0  # a sum of them would overflow
+    assert keyhole.load((hf, None)).dims.layers == 3
+
+
+def test_weights_that_became_no_numbers_after_loading_are_refused() -> None:
     model = tiny_model("llama")
-    with torch.no_grad():
-        model.hf.model.layers[1].self_attn.q_proj.weight[0, 0] = float("nan")
-    with pytest.raises(KeyholeError, match="NaN"):
+    model.hf.model.layers[1].self_attn.q_proj.weight[0, 0] = float("nan")
+    with pytest.raises(KeyholeError, match=r"head 1\.0 has weights that are NaN"):
         omega(model, 1)
+    with pytest.raises(KeyholeError, match=r"what layer 2 reads at token 0 is NaN or infinite; the weights"):
+        model.run([1, 2, 3])
+    encoded = encode(model, [1, 2, 3], None)
+    with pytest.raises(KeyholeError, match="what layer 1 compares is NaN or infinite"):
+        visit(model, [encoded], lambda layer, seen: None)
+
+
+@pytest.mark.parametrize("broken", ["mlp", "unembedding"])
+def test_an_overflow_in_half_precision_is_said(broken: str) -> None:
+    model = tiny_model("llama", dtype=torch.float16)
+    if broken == "mlp":
+        model.hf.model.layers[1].mlp.down_proj.weight.fill_(60_000.0)
+        where = "what layer 2 reads at token 0 is"
+    else:
+        model.hf.lm_head.weight[5] = float("nan")
+        where = "its logits are"
+    with pytest.raises(KeyholeError, match=f"{where} NaN or infinite; float16 overflows beyond 65504"):
+        model.run([1, 2, 3])
+
+
+@pytest.mark.parametrize("side", ["c_Q", "c_K"])
+def test_the_bias_of_a_qk_norm_is_missed_when_left_out(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("phi-qknorm")
+    run = model.run(prompts_of(model, 12)[0])
+    assert check_run(run).exact
+    own, whole = Model.weights, model.weights(1)
+    without = dataclasses.replace(whole, **{side: torch.zeros_like(getattr(whole, side))})
+    monkeypatch.setattr(Model, "weights", lambda self, layer: without if layer == 1 else own(self, layer))
+    assert check_run(run).layers[1].scores > 1e-2
 
 
 def test_a_wrong_fact_about_a_family_is_noticed() -> None:

@@ -24,6 +24,11 @@ def test_python_examples_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     exact, aligned = done.stdout.split()[-2:]
     assert exact == "True" and float(aligned) > 0.8 and (tmp_path / "mary.json").is_file()
+    found = re.search(r"^(\(\d, \d\)) (\d+) ([\d.]+) ([\d.]+)\n([\d.]+) ([\d.]+) ([\d.]+) ([\d.]+)$", done.stdout, re.M)
+    assert found is not None
+    head, rank, share, p, moved, random, full, normalised = found.groups()
+    assert head == "(1, 6)" and int(rank) > 0 and float(share) > 0.3 and float(p) < 0.01
+    assert float(random) < float(moved) < float(full) and float(normalised) > 0.2
 
 
 COMMANDS = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]

@@ -1,10 +1,15 @@
 """Published items: the catalogue is complete, runs survive stops and failures, and reports stand alone."""
 
+import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
 from keyhole.lab import payload_store
@@ -23,8 +29,10 @@ from keyhole.lab.outcome import Outcome
 from keyhole.lab.payload import PayloadSettings
 from keyhole.lab.payload_store import trained_heads
 from keyhole.lab.report import to_html, to_markdown, write_report
-from keyhole.lab.reproduce import experiments, reproduce, resolve
+from keyhole.lab.reproduce import Task, experiments, reproduce, resolve
 from keyhole.lab.results import Result, read_results, write_results
+from keyhole.lab.stored import gathered
+from keyhole.lab.totals import Count, counts, items, summary
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -329,12 +337,12 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
     runs = {"cc-fig2": training, "cc-fig4": training}
     reproduce([*runs], tmp_path, runs=runs)
     assert set(trained) == {"cc-fig2"}
-    (file,) = (tmp_path / "heads").iterdir()
+    (file,) = (tmp_path / "heads").glob("*.pt")
     before = file.stat().st_ino
     trained.clear()
     reproduce([*runs], tmp_path, runs=runs, fresh=True)
     assert set(trained) == {"cc-fig2"}  # once for both
-    assert [*(tmp_path / "heads").iterdir()] == [file] and file.stat().st_ino != before
+    assert [*(tmp_path / "heads").glob("*.pt")] == [file] and file.stat().st_ino != before
     assert not list(tmp_path.glob(".fresh*"))
 
 
@@ -368,7 +376,7 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
         return bool(steps)
 
     assert trained() and not trained()
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.pt")
     whole, parts = file.read_bytes(), torch.load(file, weights_only=True)
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
@@ -425,6 +433,143 @@ def test_only_what_is_in_the_catalogue_is_counted(tmp_path: Path) -> None:
 def test_time_is_counted_once(tmp_path: Path) -> None:
     results = {id: Result(id, "partly", "x", seconds=60.0) for id in ("svf-fig3", "talk-7")}
     assert "1.0 minutes, without the training of heads and models that earlier runs had left" in to_markdown(results)
+
+
+# -- totals --------------------------------------------------------------------------------------------------------
+
+
+def test_slides_and_what_goes_beyond_are_not_counted() -> None:
+    ids = ("svf-fig2a", "talk-4", "cc-phase", "svf-thm3", "svf-fig6b", "cc-fig1")
+    results = {id: Result(id, "reproduced", "x") for id in ids[:4]}
+    results |= {"svf-fig6b": Result("svf-fig6b", "partly", "x"), "cc-fig1": Result("cc-fig1", "schematic")}
+    shown = items(results)
+    assert {item.one.id for item in shown} >= set(ids)
+    assert counts(shown) == {"reproduced": Count(2, 2, 0), "partly": Count(1, 0, 1), "schematic": Count(1, 0, 0)}
+    told = summary(shown)
+    assert "2 reproduced, 1 partly, 1 drawing. About toys and theorems: 2 reproduced." in told
+    assert "About language models: 1 partly." in told
+    assert "Not counted: 1 slide that shows a figure again and 1 beyond the papers." in told
+    for text in (to_markdown(results), to_html(results, Path())):
+        assert told in text and "that of svf-fig2a, not counted again" in text and "beyond the paper" in text
+    assert "| reproduced | 2 | 2 | 0 |" in to_markdown(results)
+
+
+def test_every_item_is_counted_once() -> None:
+    counted = [one for one in CATALOGUE.values() if one.counts]
+    assert len({one.same_as or one.id for one in CATALOGUE.values()}) == len(counted) + 1  # and cc-phase, which is ours
+    assert not [one.id for one in counted if one.figure == "Beyond the paper"]
+
+
+# -- several processes and machines --------------------------------------------------------------------------------
+
+
+def module_level(job: Job) -> Outcome:
+    """Trains a head that others want too, and says in which process."""
+    cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
+    reports: list[int] = []
+    trained_heads([cell], job.folder.parent / "heads", lambda done, total: reports.append(done))
+    return Outcome("reproduced", f"process {os.getpid()}", {"trained": int(bool(reports)), "threads": threads()})
+
+
+def threads() -> int:
+    return torch.get_num_threads()
+
+
+def test_items_run_in_several_processes(tmp_path: Path) -> None:
+    runs = {"cc-fig2": module_level, "cc-fig4": module_level, "cc-fig3": broken}
+    results = reproduce([*runs], tmp_path, runs=runs, jobs=2)
+    assert [results[id].state for id in runs] == ["reproduced", "reproduced", "failed"]
+    assert read_results(tmp_path) == {id: results[id] for id in resolve([*runs])}
+    assert f"process {os.getpid()}" not in {one.measured for one in results.values()}
+    own = [results[id].numbers for id in ("cc-fig2", "cc-fig4")]
+    assert sum(one["trained"] for one in own) == 1, "the head that both need was trained once"
+    assert {one["threads"] for one in own} == {1}
+    with pytest.raises(KeyholeError, match="0 jobs"):
+        reproduce(["cc-fig2"], tmp_path, runs=runs, jobs=0)
+
+
+def test_what_shares_a_model_stays_together(tmp_path: Path) -> None:
+    def family(id: str, run: Experiment) -> str:
+        return Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run).family
+
+    assert family("svt-fig1", broken) == family("svt-fig2", partial(broken)) == __name__
+    assert family("cc-fig2", broken) == "cc-fig2", "toys lie on disk"
+
+
+def test_only_one_trains_and_the_others_wait(tmp_path: Path) -> None:
+    """Two threads want overlapping models; a third file is given up by the one that began it."""
+    kept: dict[str, str] = {}
+    trained: list[str] = []
+
+    def train(keys: list[str]) -> dict[str, str]:
+        trained.extend(keys)
+        time.sleep(0.05)
+        kept.update({key: key for key in keys})
+        return {key: key for key in keys}
+
+    def want(keys: str) -> dict[str, str]:
+        return gathered({key: tmp_path / key for key in keys}, kept.get, train)
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(want, ("ab", "bc", "ca")))
+    assert sorted(trained) == ["a", "b", "c"]
+    assert found == [{key: key for key in keys} for keys in ("ab", "bc", "ca")]
+
+
+def test_results_of_other_machines_are_merged(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    reproduce(["cc-fig2", "cc-fig4"], here, runs={"cc-fig2": counting([]), "cc-fig4": counting([])})
+    reproduce(["cc-fig2", "cc-fig5"], there, runs={"cc-fig2": counting([], "not", b"new"), "cc-fig5": counting([])})
+    reproduce(["cc-fig4"], there, runs={"cc-fig4": broken})
+    told = json.loads((there / "results.json").read_text())
+    told["results"]["cc-fig2"]["when"] = "2999-01-01T00:00:00Z"
+    (there / "results.json").write_text(json.dumps(told))
+    code, text = invoke("--out", str(here), "--merge", str(there))
+    found = read_results(here)
+    assert code == 0 and "1 not reproduced" in text
+    assert {id: one.state for id, one in found.items()} == {
+        "cc-fig2": "not", "cc-fig4": "reproduced", "cc-fig5": "reproduced"
+    }  # fmt: skip
+    assert (here / found["cc-fig2"].figures[0]).read_bytes() == b"new"
+    assert (here / found["cc-fig5"].figures[0]).read_bytes() == PIXEL
+    invoke("--out", str(there), "--merge", str(here / "results.json"))
+    assert read_results(there) == found
+    with pytest.raises(KeyholeError, match="no results in"):
+        invoke("--out", str(here), "--merge", str(tmp_path / "nowhere"))
+
+
+def test_a_table_keeps_its_results_beside_it(tmp_path: Path) -> None:
+    table, model = tmp_path / "table.md", str(tmp_path / "m.gguf")
+    Path(model).touch()
+    reproduce(["cc-fig2", "svt-fig3"], tmp_path / "a", runs={"cc-fig2": counting([]), "svt-fig3": counting([])})
+    write_report(read_results(tmp_path / "a"), tmp_path / "a", markdown=table)
+    reproduce(["svt-fig3"], tmp_path / "b", runs={"svt-fig3": counting([], "partly")}, model=model)
+    write_report(read_results(tmp_path / "b"), tmp_path / "b", markdown=table)
+    kept = read_results(table.with_suffix(".json"))
+    assert set(kept) == {"cc-fig2", "svt-fig3", "svt-fig3 --model m.gguf"}, "no path of this machine"
+    assert not any(one.figures for one in kept.values())
+    assert table.read_text() == to_markdown(kept) and "| cc-fig2 |" in table.read_text()
+    table.with_suffix(".json").write_text("{}")
+    with pytest.raises(KeyholeError, match="is no file of results"):
+        write_report(kept, tmp_path / "a", markdown=table)
+
+
+# -- the docs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_docs_say_what_the_published_results_say() -> None:
+    spec = importlib.util.spec_from_file_location("publish", ROOT / "tools" / "publish.py")
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    kept = read_results(ROOT / "docs" / "reproduction.json")
+    assert {"svf-thm3", "svf-thm4"} <= set(kept) and not any(one.figures for one in kept.values())
+    page = (ROOT / "docs" / "laboratory.md").read_text(encoding="utf-8")
+    assert page.count("<!-- quote ") == page.count("<!-- end -->") > 20
+    assert tool.quoted(page, kept) == page, "run tools/publish.py"
+    rows = [line for line in to_markdown(kept).splitlines() if re.match(r"\| (svf|svt|cc|talk)-", line)]
+    table = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").splitlines()
+    assert rows and [row for row in rows if row not in table] == [], "run tools/publish.py"
 
 
 # -- end to end ----------------------------------------------------------------------------------------------------

@@ -185,9 +185,23 @@ def test_small_totals_keep_two_digits(organism: Model, texts: list[str]) -> None
 
 
 def test_slices_are_few_before_anything_else_is_asked() -> None:
-    assert few_and_elsewhere(3, 2, 16) == [True, False]  # beyond the chance of 9/16
-    assert few_and_elsewhere(12, 9, 64) == [True, False] and few_and_elsewhere(12, 2, 64) == [True, True]
-    assert few_and_elsewhere(10, 0, 16) == [False, False]
+    many = [15] * 40
+    assert few_and_elsewhere(3, 2, 16, many) == [True, False]  # beyond the chance of 9/16
+    assert few_and_elsewhere(12, 9, 64, many) == [True, False] and few_and_elsewhere(12, 2, 64, many) == [True, True]
+    assert few_and_elsewhere(10, 0, 16, many) == [False, False]
+    rotated = [[12] * often + [15] * (40 - often) for often in (2, 3)]  # as few in 5 % of rotated bases, and in more
+    assert [few_and_elsewhere(12, 2, 64, others) for others in rotated] == [[True, True], [False, False]]
+
+
+def test_sets_in_rotated_bases_are_compared_too(study: SparseStudy) -> None:
+    head = study.firing_heads()[0]
+    table = study.of(head)
+    assert table.used_rotated.shape == (len(table), study.draws, table.used.shape[1])
+    alike = agreement(study, head)
+    assert len(alike.rotated) == len(alike.rotated_quiet) == study.draws
+    same = replace(table, used_rotated=table.used[:, None].expand(-1, study.draws, -1))
+    tables = tuple(same if one is table else one for one in study.tables)
+    assert set(agreement(replace(study, tables=tables), head).rotated) == {alike.firing}
 
 
 def test_figures_are_drawn(study: SparseStudy, unrelated: SparseStudy, organism: Model, texts, tmp_path: Path) -> None:

@@ -1,12 +1,48 @@
-"""Keyhole: why does this attention head attend here?"""
+"""Keyhole: why does this attention head attend here?
+
+Public names and packages are imported when they are first used (PEP 562): `import keyhole` alone, and with it the
+command line's help, takes milliseconds and not the seconds that torch and transformers take. Type checkers and editors
+read the imports below as they stand.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from keyhole import _openmp as _openmp  # before torch loads
-from keyhole.circuits.circuit import Circuit as Circuit
 from keyhole.errors import KeyholeError as KeyholeError
-from keyhole.exactness import check as check
-from keyhole.models.load import load as load
-from keyhole.models.model import Model as Model
-from keyhole.models.run import Run as Run
-from keyhole.qk.channels import Channels as Channels
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.exactness import check as check
+    from keyhole.models.load import load as load
+    from keyhole.models.model import Model as Model
+    from keyhole.models.run import Run as Run
+    from keyhole.qk.channels import Channels as Channels
 
 __version__ = "0.1.0"
+
+__all__ = ["Channels", "Circuit", "KeyholeError", "Model", "Run", "check", "load"]
+
+_HOMES = {
+    "Channels": "keyhole.qk.channels",
+    "Circuit": "keyhole.circuits.circuit",
+    "Model": "keyhole.models.model",
+    "Run": "keyhole.models.run",
+    "check": "keyhole.exactness",
+    "load": "keyhole.models.load",
+}
+_PACKAGES = ("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "tasks", "tracing")
+
+if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name in _HOMES:
+            globals()[name] = getattr(import_module(_HOMES[name]), name)
+            return globals()[name]
+        if name in _PACKAGES:
+            return import_module(f"keyhole.{name}")
+        raise AttributeError(f"module 'keyhole' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_PACKAGES})

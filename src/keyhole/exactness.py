@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_keys, read_queries, read_values
@@ -31,12 +32,15 @@ class LayerCheck:
     scores: float | None  # from channels, over all heads and all pairs of tokens; None: no attention here
     values: float | None  # from the residual stream
     residual: float  # what the layer's successor reads, as the sum of all writers so far
-    deficient_heads: int  # heads whose Omega has less than full rank
+    deficient_heads: int  # heads with directions that no channel holds: their scores have a rest
+    largest_term: float | None = None  # of any score's split, at most, relative to the largest score of the head
 
 
 @dataclass(frozen=True)
 class Check:
     """How exact Keyhole is on one model and one prompt."""
+
+    __repr__ = brief
 
     model: str
     n_tokens: int
@@ -79,16 +83,16 @@ def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = 
     with exact_matmul():
         total = run.layers[0].resid.to(run.final_scale.dtype)
         for index, record in enumerate(run.layers):
-            scores, values, deficient = None, None, 0
+            scores, values, deficient, term = None, None, 0, None
             if record.attention is not None:
-                scores, deficient = _score_error(run, index)
+                scores, deficient, term = _score_error(run, index)
                 values = _relative(read_values(run, index), record.attention.v)
                 total = total.to(record.resid.device) + attention_writes(run, index)
             if record.mixer is not None:
                 total = total + record.mixer
             total = total + record.mlp
             after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
-            layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient))
+            layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient, term))
         out = run.model.head_out()
         logits = (total.to(out.W_U.device) / run.final_scale[:, None])[logits_at] @ out.W_U
         logits = out.logits(logits)
@@ -111,8 +115,10 @@ def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[i
     return torch.randint(model.dims.vocab, (n,), generator=generator).tolist()
 
 
-def _score_error(run: "Run", layer: int) -> tuple[float, int]:
+def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
     """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones.
+
+    Also how many heads have a rest, and a bound on the largest term.
 
     In blocks of destinations, so that memory stays linear in the prompt; relative to the largest score of each head.
     """
@@ -131,7 +137,9 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int]:
         own = record.scores(range(len(q)), range(len(run))[rows])
         missed = torch.maximum(missed, (rebuilt * record.rule.scaling - own).abs().amax((1, 2)))
         largest = torch.maximum(largest, own.abs().amax((1, 2)))
-    return float((missed / largest.clamp_min(1e-30)).max()), int(deficient.sum())
+    largest = largest.clamp_min(1e-30)
+    terms = record.rule.scaling * (a.abs().amax(1) * B.abs().amax(1)).amax(1)
+    return float((missed / largest).max()), int(deficient.sum()), float((terms / largest).max())
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:

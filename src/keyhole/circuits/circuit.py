@@ -125,3 +125,9 @@ class Circuit:
         from keyhole.circuits.text import circuit_text
 
         return circuit_text(self)
+
+    def __repr__(self) -> str:
+        from keyhole.circuits.text import answer_label
+
+        counts = f"{len(self.nodes)} nodes, {len(self.edges)} edges, {len(self.firings)} firings explained"
+        return f"<Circuit of {self.model.get('name')}{answer_label(self)}; {counts}>"

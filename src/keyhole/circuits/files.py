@@ -2,15 +2,15 @@
 
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Removed, Traced
 from keyhole.errors import KeyholeError
+from keyhole.files import require_file, write_at_once
 
+SUFFIXES = (".json", ".graphml", ".html", ".mib")
 _KEYS = (
     "schema",
     "model",
@@ -26,31 +26,13 @@ _KEYS = (
 
 
 def save(circuit: Circuit, path: str | Path) -> None:
-    """Write a circuit as .json, .graphml or .html; the file appears whole or not at all."""
+    """Write a circuit as .json, .graphml, .html or .mib; the file appears whole or not at all."""
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.page import to_html
 
-    path = Path(path)
-    writers = {".json": to_json, ".graphml": to_graphml, ".html": to_html, ".mib": to_mib}
-    if path.suffix not in writers:
-        raise KeyholeError(f"{path.name} should end in .json, .graphml, .html or .mib.")
-    write_whole(path, writers[path.suffix](circuit))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, flush to disk, rename: a reader never sees half a file."""
-    if not path.parent.is_dir():
-        raise KeyholeError(f"there is no folder {path.parent} to write {path.name} into.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    path = require_file(path, SUFFIXES)
+    writers = dict(zip(SUFFIXES, (to_json, to_graphml, to_html, to_mib), strict=True))
+    write_at_once(path, writers[path.suffix.lower()](circuit))
 
 
 def to_json(circuit: Circuit) -> str:

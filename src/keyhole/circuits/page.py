@@ -4,7 +4,7 @@ import html
 import json
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.text import channels_label, node_label
+from keyhole.circuits.text import answer_label, channels_label, node_label
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 1400, 860
 _COLOURS = {
@@ -52,7 +52,8 @@ def _answer(circuit: Circuit) -> str:
 
 
 def _summary(circuit: Circuit) -> str:
-    return (
+    answer = answer_label(circuit).removeprefix(": ")
+    return (f"{answer}. " if answer else "") + (
         f"{len(circuit.nodes)} nodes, {len(circuit.edges)} signals, {len(circuit.firings)} firings explained. "
         f"Blue: attention heads, placed at the token they write to."
     )

@@ -1,7 +1,7 @@
 """How does a circuit read? Labels, and a tree of causes for the terminal."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
 
@@ -25,6 +25,16 @@ def node_label(node: "Node | Writer", tokens: Sequence[str]) -> str:
     if node.kind == "offset":
         return f"offset of {node.layer}.{node.head} ({where})"
     return f"embedding ({where})" if node.kind == "embedding" else f"{node.kind} {node.layer} ({where})"
+
+
+def words_label(texts: Sequence[str], most: int = 3) -> str:
+    """Some words in quotes, such as 'Mary', 'Anna' and 4 more.
+
+    >>> words_label([" Mary"]), words_label("abcde")
+    ("'Mary'", "'a', 'b', 'c' and 2 more")
+    """
+    shown = ", ".join(repr(text.strip() or text) for text in texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
 
 
 def channels_label(channels: Sequence[int], most: int = 6) -> str:
@@ -65,11 +75,47 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
         f"{kinds.count('mlp')} MLPs), {len(circuit.edges)} edges, {len(circuit.firings)} firings explained",
     ]
     root = kinds.index("target")
-    lines.append(node_label(circuit.nodes[root], circuit.tokens))
+    lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
     _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root})
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
     lines.append(f"errors: {errors}")
+    if not circuit.heads:
+        lines.append(_headless(circuit))
     return "\n".join(lines)
+
+
+def _headless(circuit: Circuit) -> str:
+    """That there is no head, and which seeds find some; more seeds of the same kind often find none either."""
+    note = "note: no attention head is in this circuit: what is written at the last token itself carries the answer."
+    told = circuit.parameters
+    if told.get("seeds") not in ("prob", "linear") or told.get("against_ids"):
+        return note
+    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told["seeds"] == "prob" else ""
+    return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
+
+
+def answer_label(circuit: Circuit) -> str:
+    """Which answer was traced, how likely it is, and against what: ": 'Mary' (probability 0.93) against 'John' (0.04)".
+
+    Files written before circuits kept probabilities have none to tell.
+    """
+    told = circuit.parameters
+    if told.get("seeds") == "probe":
+        return f": a direction that layer {told.get('probe_layer')} reads"
+    answer = _likely(told, "target", "probability ")
+    if not answer:
+        return ""
+    mean = told.get("seeds") == "linear" and not told.get("against_ids")
+    other = "the mean of all tokens" if mean else _likely(told, "against")
+    return f": {answer} against {other}" if other else f": {answer}"
+
+
+def _likely(told: Mapping[str, Any], name: str, unit: str = "") -> str:
+    """Words with what the model gives them together."""
+    texts, likely = told.get(f"{name}_text"), told.get(f"{name}_probability")
+    if not texts:
+        return ""
+    return words_label(texts) + (f" ({unit}{sum(likely):.3g})" if likely else "")
 
 
 def _branch(

@@ -1,10 +1,18 @@
-"""The command line: every command calls one library function and shows what it returned."""
+"""The command line: every command calls one library function and shows what it returned.
 
+Modules of this package import the library inside their functions, and above them only for type checkers: help, usage
+errors and `--version` then load neither torch nor transformers, which take seconds.
+"""
+
+import os
 import sys
+from typing import Annotated
 
 import typer
 
+import keyhole
 from keyhole import show
+from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace, verify
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
@@ -12,26 +20,55 @@ from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - regist
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.toys import lab
+from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 
 app = typer.Typer(
     name="keyhole",
-    help="Why does this attention head attend here?",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain help costs half the time of boxes and colours
     pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 100},
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check):
+for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check, words):
     app.command()(command)
 app.add_typer(lab, name="lab")
+app.command()(cache)
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        from importlib.metadata import version
+
+        versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
+        print(", ".join([f"keyhole {keyhole.__version__}", *versions]))
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Why does this attention head attend here?"""
 
 
 def main() -> None:
     """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
-    show.quiet_libraries()
+    _quiet_libraries()
+    show.tell_notes()
     try:
         app()
     except KeyholeError as error:
         show.error(str(error))
         sys.exit(2)
+
+
+def _quiet_libraries() -> None:
+    """Keep warnings of libraries out of the terminal; set before they are imported, and a user's setting stays."""
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        os.environ.setdefault(name, "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -1,13 +1,16 @@
 """The command that finds query-key features from contrasts."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Balance, BoxFeature, Frame, Wording
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -17,28 +20,26 @@ from keyhole.cli.options import (
     load_model,
     read_head,
 )
-from keyhole.contrast import report
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.files import read_contrast
-from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Selection, Study, study
-from keyhole.contrast.sweep import RankRow, sweep_ranks
 from keyhole.errors import KeyholeError
-from keyhole.models.model import Model
+from keyhole.files import require_folder, write_at_once
 
-FrameOption = Annotated[str, typer.Option(help="post_rope, pre_rope, or relative: coordinates of queries and keys.")]
+if TYPE_CHECKING:
+    from keyhole.contrast import Contrast, Study
+    from keyhole.contrast.sweep import RankRow
+    from keyhole.models.model import Model
+
+FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]
 
 
 def contrast(
     what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
-    feature: Annotated[str, typer.Option(help="Of boxes: order, lexical, or both.")] = "both",
+    feature: Annotated[BoxFeature, typer.Option(help="Of boxes.")] = "both",
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
     tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
     boxes: Annotated[int, typer.Option(min=2, help="Boxes in a prompt.")] = 9,
     per_category: Annotated[int, typer.Option(min=1, help="Items of each category in a list.")] = 2,
-    wording: Annotated[str, typer.Option(help="plain (the organism's) or instruct (the paper's).")] = "plain",
+    wording: Annotated[Wording, typer.Option(help="The organism's (plain) or the paper's (instruct).")] = "plain",
     chat: Annotated[bool, typer.Option("--chat/--no-chat", help="Put prompts into the chat template.")] = False,
     cross: Annotated[bool, typer.Option("--cross", help="Lexical: negatives meet the original's query.")] = False,
     head: Annotated[list[str] | None, typer.Option(help="Study these heads (1.6), select none.")] = None,
@@ -47,7 +48,7 @@ def contrast(
     centre: Annotated[
         str, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
     ] = "each",
-    balance: Annotated[str, typer.Option(help="pairs, or prompts (the authors' filter heads).")] = "pairs",
+    balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
     permutations: Annotated[int, typer.Option(min=19, help="Draws of the null.")] = 200,
     draws: Annotated[int, typer.Option(min=1, help="Random subspaces beside each feature.")] = 10,
@@ -83,8 +84,10 @@ def contrast(
 
         keyhole contrast samples.jsonl --head 1.6 --rank energy
     """
-    _choice("--feature", feature, ("order", "lexical", "both"))
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
+    from keyhole.contrast import lists_contrast, lists_test, read_contrast, report, study
+    from keyhole.contrast.study import Selection
+
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
     test: Contrast | None
@@ -104,9 +107,9 @@ def contrast(
         heads=[read_head(text) for text in head or ()],
         select=select,
         rank=_rank(rank),
-        frame=frame,  # type: ignore[arg-type]
+        frame=frame,
         centre=centre,  # type: ignore[arg-type]
-        balance=balance,  # type: ignore[arg-type]
+        balance=balance,
         negatives=negatives,
         permutations=permutations,
         draws=draws,
@@ -120,25 +123,28 @@ def contrast(
         options |= {"permutations": permutations, "seed": seed}
         rows = _sweep(loaded, result, counts, {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross, **options)
     record = report.record(result) | report.sweep_record(rows)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "study.json").write_text(show.json_text(record) + "\n", encoding="utf-8")
     if json:
         show.as_json(record)
     else:
         _tell(result, rows)
-    if out is not None:
+    if out is not None:  # after the answer, which a full disk must not cost
+        write_at_once(require_folder(out) / "study.json", show.json_text(record) + "\n")
         _draw(result, rows, out, umap=umap, quiet=json)
 
 
 def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
     """Refuse at once what would fail after minutes of work; the numbers of boxes to sweep over."""
-    if out is not None and out.exists() and not out.is_dir():
-        raise KeyholeError(f"--out takes a folder, and {out} is a file.")
     if umap and (out is None or importlib.util.find_spec("umap") is None):
         raise KeyholeError("--umap needs --out and umap-learn: pip install 'keyhole[cluster]'.")
     if test_file is not None and what in ("boxes", "lists"):
         raise KeyholeError(f"--test-file is for a file of samples: {what} makes its own tests.")
+    counts = _counts(what, sweep)
+    if out is not None:
+        require_folder(out)
+    return counts
+
+
+def _counts(what: str, sweep: str | None) -> list[int]:
     if sweep is None:
         return []
     if what != "boxes":
@@ -155,6 +161,8 @@ def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: P
 def _boxes(
     model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
 ) -> tuple[dict[str, Contrast], Contrast]:
+    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast
+
     fits = {}
     if feature in ("order", "both"):
         fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
@@ -164,6 +172,8 @@ def _boxes(
 
 
 def _file(path: str) -> dict[str, Contrast]:
+    from keyhole.contrast import read_contrast
+
     if not Path(path).is_file():
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
     given = read_contrast(path)
@@ -173,18 +183,16 @@ def _file(path: str) -> dict[str, Contrast]:
 def _rank(text: str) -> Any:
     if text.isdecimal():
         return int(text)
-    _choice("--rank", text, ("null", "energy", "halves", "or a number"))
+    if text not in ("null", "energy", "halves"):
+        raise KeyholeError(f"--rank takes null, energy, halves or a number, not {text!r}.")
     return text
-
-
-def _choice(option: str, text: str, choices: Sequence[str]) -> None:
-    if text not in choices:
-        raise KeyholeError(f"{option} takes {', '.join(choices)}, not {text!r}.")
 
 
 def _sweep(
     model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool, **options: Any
 ) -> dict[str, tuple[RankRow, ...]]:
+    from keyhole.contrast import lexical_contrast, order_contrast, sweep_ranks
+
     n = how.pop("n")
     makers = {
         "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
@@ -209,6 +217,8 @@ def _draw(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path, *, uma
 
 
 def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
+    from keyhole.contrast import report
+
     show.plain(report.summary(result))
     show.table(report.HEADS, report.head_rows(result))
     show.plain(report.LEGEND)

@@ -1,13 +1,17 @@
 """The command that finds query-key features without labels."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Frame, Nonlinearity
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -18,34 +22,34 @@ from keyhole.cli.options import (
     load_model,
     read_head,
 )
-from keyhole.discover.attended import View
-from keyhole.discover.ica import NONLINEARITIES
-from keyhole.discover.survey import Survey
-from keyhole.discover.survey import survey as survey_heads
-from keyhole.discover.telling import HeadFeatures, head_features
 from keyhole.errors import KeyholeError
-from keyhole.models.model import Model
-from keyhole.models.prompts import text_ids
-from keyhole.tasks import documents
 
+if TYPE_CHECKING:
+    from keyhole.discover import HeadFeatures, Survey
+    from keyhole.models.model import Model
+    from keyhole.models.prompts import Prompt
+
+PASSAGE = 96  # tokens
 SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
 FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
 
 
 def discover(
-    text: Annotated[Path | None, typer.Argument(help="A file with a prompt a line; otherwise generated text.")] = None,
+    text: Annotated[Path | None, typer.Argument(help="A file with a prompt a line; otherwise English prose.")] = None,
     head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
-    frame: Annotated[str, typer.Option(help="relative, post_rope, or pre_rope.")] = "relative",
+    frame: Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")] = "relative",
     centre: Annotated[
         bool, typer.Option("--centre/--no-centre", help="Leave out what the average query prefers.")
     ] = True,
     first: Annotated[bool, typer.Option("--first/--no-first", help="Count attention to the first token too.")] = False,
     rank: Annotated[int | None, typer.Option(min=1, help="Directions to keep. Default: 99 % of the energy.")] = None,
-    nonlinearity: Annotated[str, typer.Option(help="cube (sharp for bits) or tanh (forgives outliers).")] = "cube",
+    nonlinearity: Annotated[
+        Nonlinearity, typer.Option(help="Of ICA: cube is sharp for bits, tanh forgives outliers.")
+    ] = "cube",
     top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
-    seed: Annotated[int, typer.Option(help="Of halves, ICA and generated text.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of halves, ICA and the choice of text.")] = 0,
     bos: BosOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -58,6 +62,8 @@ def discover(
     attended keys are found and paired. Features are fitted on one half of the prompts and scored on the other: a
     feature's share is the part of the score gap between attended and other keys that its own term makes. Gaussian
     features come out only as a subspace, and more features than dimensions as mixtures; both are warned of.
+    Without a file the text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the
+    organism, which knows no other words, text of the kind that it was trained on.
 
     Examples:
 
@@ -67,11 +73,12 @@ def discover(
 
         keyhole discover texts.txt --model SmolLM2.gguf --head 20.6 --nonlinearity tanh
     """
-    if nonlinearity not in NONLINEARITIES:
-        raise KeyholeError(f"--nonlinearity takes {' or '.join(NONLINEARITIES)}, not {nonlinearity!r}.")
+    from keyhole.discover import View, head_features
+    from keyhole.discover import survey as survey_heads
+
     loaded = load_model(model, revision, dtype, device)
-    texts = _generated(loaded, prompts, seed) if text is None else _lines(text, prompts)
-    view = View(frame, skip_first=not first)  # type: ignore[arg-type]
+    texts = _found(loaded, prompts, seed) if text is None else _lines(text, prompts)
+    view = View(frame, skip_first=not first)
     with show.progress_bar("Running prompts") as progress:
         if head is None:
             found = survey_heads(loaded, texts, view=view, centre=centre, bos=bos, seed=seed, progress=progress)
@@ -84,9 +91,15 @@ def discover(
     _show_features(features, json=json)
 
 
-def _generated(model: Model, n: int, seed: int) -> list[str]:
-    """Text of the organism's kind, as long as the model can read it."""
+def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
+    """English prose, or for the organism text of its own kind, as long as the model can read it."""
+    from keyhole.models.prompts import text_ids
+    from keyhole.tasks import documents
+    from keyhole.tasks.prose import knows_tasks_alone, passages
+
     most = model.dims.positions or 1 << 30
+    if not knows_tasks_alone(model):
+        return passages(model, [min(PASSAGE, most)] * n, seed)
     fitting = (text for text in documents(2 * n, seed=seed) if len(text_ids(model, text, special=True)) <= most)
     return list(islice(fitting, n))
 

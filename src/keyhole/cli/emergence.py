@@ -14,8 +14,7 @@ from keyhole import show
 from keyhole.cli.options import DeviceOption, JsonOption, ModelOption
 from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
-from keyhole.folders import require_folder
-from keyhole.models.load import load
+from keyhole.files import require_folder
 
 if TYPE_CHECKING:
     from keyhole.lab.emergence import Emergence
@@ -76,16 +75,20 @@ def emergence(
     else:
         parts = [part.strip() for part in revisions.split(",")]
         found = _of_revisions(model, parts, out, prompts=prompts, seed=seed, device=device)
+    _show(found, json=json)
     path = save(emergence_figure(found.heads, over=found.over, unit=found.unit), out / "emergence.png")
-    table = _table(found.heads, found.over)
-    steps = found.heads.steps
+    if not json:
+        show.plain(f"wrote {path}")
+
+
+def _show(found: _Found, *, json: bool) -> None:
+    table, steps = _table(found.heads, found.over), found.heads.steps
     if json:
         show.as_json({"about": found.about, "unit": found.unit, "steps": list(steps), **table})
         return
     show.plain(found.about)
     rows = [(f"{step:,}", *(f"{table[name][i][0]:.3f}" for name in MEASURES)) for i, step in enumerate(steps)]
     show.table((f">{found.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
-    show.plain(f"wrote {path}")
 
 
 def _table(found: "Emergence", over: "Over") -> dict[str, list[tuple[float, float, float]]]:
@@ -111,8 +114,10 @@ def _of_revisions(
     from keyhole.lab.emergence import emergence as follow
     from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
     from keyhole.lab.ioi_studies import single_tokens
+    from keyhole.models.load import load
 
     steps, unit = steps_of(revisions)
+    require_folder(out)
     with show.progress(f"Loading {revisions[-1]}"):
         finished = load(name, revision=revisions[-1], device=device)
     examples = single_tokens(finished, prompts, seed)
@@ -124,7 +129,6 @@ def _of_revisions(
         )
     del finished
     gc.collect()
-    require_folder(out)
 
     def checkpoints() -> Iterator[tuple[int, "Model"]]:
         for step, revision in zip(steps, revisions, strict=True):

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Paper
 from keyhole.cli.options import ModelOption
 from keyhole.errors import KeyholeError
+from keyhole.files import require_folder
 
 if TYPE_CHECKING:
     from keyhole.lab.results import Result
 
 _DEVICE = "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
+
+_MERGE = "Folder of results measured elsewhere: taken over first, the later of two. Can be given several times."
+_MARKDOWN = "Write a Markdown table there too. Its results are kept beside it, as .json, and joined with those there."
 
 
 def reproduce(
@@ -22,7 +27,7 @@ def reproduce(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every item; the same as naming all.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the items instead of running them.")] = False,
-    paper: Annotated[str | None, typer.Option(help="Only one paper's: svf, svt, cc, or talk.")] = None,
+    paper: Annotated[Paper | None, typer.Option(help="Only what one paper, or the talk, published.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Seconds per item, to see that it runs; no verdict.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
@@ -31,13 +36,15 @@ def reproduce(
     device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
     seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again, training included.")] = False,
-    markdown: Annotated[Path | None, typer.Option(help="Write a Markdown table there too.")] = None,
+    jobs: Annotated[int, typer.Option(help="Items measured at the same time, a process of one thread each.")] = 1,
+    merge: Annotated[list[Path] | None, typer.Option(help=_MERGE, show_default=False)] = None,
+    markdown: Annotated[Path | None, typer.Option(help=_MARKDOWN)] = None,
 ) -> None:
     """Do published results hold? Runs figures and tables of three papers and a talk, and writes a report.
 
     Results are kept after each item, so that a second call goes on where the first one stopped; each model's are kept
-    apart. Without --model, items about large language models run on the built-in organism where that makes sense, and
-    the report says so. Exits with 1 if an item failed to run.
+    apart, and folders measured on different machines can be merged. Without --model, items about large language models
+    run on the built-in organism where that makes sense, and the report says so. Exits with 1 if an item failed to run.
 
     Examples:
 
@@ -49,24 +56,28 @@ def reproduce(
 
         keyhole reproduce cc-fig9 --model meta-llama/Llama-3.1-8B-Instruct --device cuda
 
-        keyhole reproduce --all --markdown docs/reproduction.md
+        keyhole reproduce all --jobs 16
+
+        keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
     """
     from keyhole.lab.report import require_writable
     from keyhole.lab.reproduce import reproduce as measure
     from keyhole.lab.reproduce import resolve
+    from keyhole.lab.results import take_results
 
-    chosen = _paper(paper)
     wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
     if listed:
-        _list(resolve(wanted, chosen))
+        _list(resolve(wanted, paper))
         return
-    if not wanted:
+    if not wanted and not merge:
         raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     require_writable(folder, markdown)
+    for source in merge or []:
+        take_results(source, require_folder(folder))
     options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
     try:
-        results = measure(wanted, folder, paper=chosen, stage=show.progress_bar, **options)
+        results = measure(wanted, folder, paper=paper, jobs=jobs, stage=show.progress_bar, **options) if wanted else {}
     except KeyholeError:  # a refusal: nothing was measured
         raise
     except BaseException:  # a stop: what was measured before it is reported
@@ -77,18 +88,10 @@ def reproduce(
     raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
 
 
-def _paper(name: str | None) -> Any:
-    from keyhole.lab.catalogue import PAPERS
-
-    if name is not None and name not in PAPERS:
-        raise KeyholeError(f"--paper takes {', '.join(PAPERS)}, not {name!r}.")
-    return name
-
-
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
     from keyhole.lab.catalogue import CATALOGUE
-    from keyhole.lab.report import Item, items
     from keyhole.lab.results import read_results
+    from keyhole.lab.totals import Item, items
 
     kept = {item.one.id: item for item in items(read_results(folder))}
     for id, result in results.items():
@@ -105,11 +108,14 @@ def _show(results: Mapping[str, "Result"], folder: Path) -> None:
 def _report(folder: Path, markdown: Path | None) -> None:
     from keyhole.lab.report import write_report
     from keyhole.lab.results import locked, read_results
+    from keyhole.lab.totals import items, summary
 
     if not (folder / "results.json").is_file():
         return
     with locked(folder):  # reports of two runs would otherwise overtake each other
-        written = write_report(read_results(folder), folder, markdown=markdown)
+        results = read_results(folder)
+        written = write_report(results, folder, markdown=markdown)
+    show.plain(f"{folder}: {summary(items(results))}")
     for path in written:
         show.plain(f"wrote {path}")
 
@@ -119,11 +125,11 @@ def _list(ids: list[str]) -> None:
     from keyhole.lab.reproduce import experiments
 
     runs = experiments()
-    here = 0
-    for id in ids:
-        one = CATALOGUE[id]
-        runnable = not (one.schematic or one.later) and (id in runs or one.same_as in runs)
-        here += runnable
+    rows = []
+    for one in (CATALOGUE[id] for id in ids):
+        runnable = not (one.schematic or one.later) and (one.id in runs or one.same_as in runs)
         state = "drawing" if one.schematic else "later" if one.later else "runs here" if runnable else "not yet"
-        show.plain(f"{id:<10}  {state:<9}  {one.title}" + (f"  ({one.needs})" if one.needs else ""))
+        rows.append((one.id, state, one.title, one.needs or ""))
+    show.table(("item", "state", "title", "needs"), rows)
+    here = sum(state == "runs here" for _, state, *_ in rows)
     show.plain(f"{len(ids)} items; {here} run here.")

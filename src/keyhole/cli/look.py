@@ -1,12 +1,17 @@
 """Commands that look at one model or one prompt: check, heads, channels."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
+from keyhole.cli import looks
+from keyhole.cli.choices import Basis
 from keyhole.cli.options import (
     BosOption,
+    DestOption,
     DeviceOption,
     DtypeOption,
     IdsOption,
@@ -14,16 +19,17 @@ from keyhole.cli.options import (
     ModelOption,
     PromptArgument,
     RevisionOption,
+    SinksOption,
+    SrcOption,
     load_model,
     read_head,
     read_place,
     run_prompt,
 )
 from keyhole.errors import KeyholeError
-from keyhole.exactness import check as check_model
-from keyhole.qk.channels import channels as split_score
-from keyhole.qk.controls import Rotation, rotation_control
-from keyhole.qk.firings import find_firings
+
+if TYPE_CHECKING:
+    from keyhole.qk.controls import Rotation
 
 
 def check(
@@ -54,12 +60,14 @@ def check(
     if model is not None and model_option is not None:
         raise KeyholeError("name the model once: as an argument or with --model.")
     loaded = load_model(model or model_option, revision, dtype, device)
+    from keyhole.exactness import check as check_model
+
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)
     if json:
-        show.as_json(show.check_record(result))
+        show.as_json(looks.check_record(result))
     else:
-        show.check(result, verbose)
+        looks.check(result, verbose)
     raise typer.Exit(0 if result.exact else 1)
 
 
@@ -71,7 +79,7 @@ def heads(
         float | None, typer.Option(help="Weight that counts as firing. Default: 2.5 / visible keys.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many firings to show.")] = 20,
-    sinks: Annotated[bool, typer.Option("--sinks/--no-sinks", help="Show attention to the first token too.")] = False,
+    sinks: SinksOption = "collapse",
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -89,26 +97,27 @@ def heads(
 
         keyhole heads --model path/to/model --token-ids 8,10,84,10
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.firings import find_firings
+
     sites = find_firings(run, tau, dest=read_place(run, dest))
-    shown = [site for site in sites if sinks or site.src > 0]
+    shown = [site for site in sites if sinks != "collapse" or site.src > 0]
     splits = [split_score(run, (s.layer, s.head), s.dest, s.src) for s in shown[:top]]
     if json:
-        show.as_json(show.heads_record(run, sites, splits))
+        show.as_json(looks.heads_record(run, sites, splits))
     else:
-        show.heads(run, splits, found=len(sites), hidden=len(sites) - len(shown))
+        looks.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
 
 
 def channels(
     prompt: PromptArgument = None,
     head: Annotated[str, typer.Option(help="Layer and head, such as 3.1.")] = ...,  # type: ignore[assignment]
-    dest: Annotated[str, typer.Option(help="The attending token: a position or its text.")] = "-1",
-    src: Annotated[str, typer.Option(help="The attended token: a position or its text.")] = ...,  # type: ignore
+    dest: DestOption = "-1",
+    src: SrcOption = None,
     model: ModelOption = None,
     top: Annotated[int, typer.Option(min=1, help="How many channels to show.")] = 12,
-    basis: Annotated[
-        str, typer.Option(help="linear, or homogeneous (biases inside, as in the 2024 paper).")
-    ] = "linear",
+    basis: Annotated[Basis, typer.Option(help="homogeneous: biases inside, as in the 2024 paper.")] = "linear",
     draws: Annotated[int, typer.Option(min=0, help="Random rotations to compare S(v) with; 0 for none.")] = 20,
     token_ids: IdsOption = None,
     bos: BosOption = None,
@@ -125,13 +134,15 @@ def channels(
 
         keyhole channels "The jam is in box A, the knife is in box B. Which box is the jam in? Box" --head 2.0 --src 5
     """
-    run = run_prompt(load_model(model, revision, dtype, device), prompt, token_ids, bos)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    from keyhole.qk.channels import channels as split_score
+    from keyhole.qk.controls import rotation_control
+
     where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
-    chosen: Any = basis
-    split = split_score(run, *where, basis=chosen)
+    split = split_score(run, *where, basis=basis)
     kinds: tuple[Rotation, ...] = ("refactor", "ambient") if draws else ()
-    controls = [rotation_control(run, *where, kind=kind, draws=draws, basis=chosen) for kind in kinds]
+    controls = [rotation_control(run, *where, kind=kind, draws=draws, basis=basis) for kind in kinds]
     if json:
-        show.as_json(show.channels_record(run, split, controls))
+        show.as_json(looks.channels_record(run, split, controls))
     else:
-        show.channels(run, split, controls, top)
+        looks.channels(run, split, controls, top)

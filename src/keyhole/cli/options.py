@@ -1,24 +1,37 @@
 """Options that commands share, and how their texts become models, runs and places."""
 
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Dtype, Sinks
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
-from keyhole.models.model import Model
-from keyhole.models.run import Run
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
 
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[str, typer.Option(help="float32, float64, bfloat16, float16, or auto (as stored).")]
+DtypeOption = Annotated[Dtype, typer.Option(help="Numbers to compute with; auto: as the weights are stored.")]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
+DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
+SrcOption = Annotated[
+    str | None, typer.Option(help="The attended token: a position or its text. Default: the most attended one.")
+]
+SinksOption = Annotated[
+    Sinks,
+    typer.Option(
+        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain)."
+    ),
+]
 BosOption = Annotated[
     bool | None,
     typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
@@ -28,21 +41,30 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
 
 
-def load_model(source: str | None, revision: str | None, dtype: str, device: str | None) -> Model:
+def load_model(source: str | None, revision: str | None, dtype: Dtype, device: str | None) -> Model:
     """Load what --model names."""
-    if dtype not in ("auto", "float32", "float64", "bfloat16", "float16"):
-        raise KeyholeError(f"there is no dtype {dtype!r}: choose float32, float64, bfloat16, float16 or auto.")
+    with show.progress("Importing torch and transformers"):
+        import torch
+
+        from keyhole.models.load import load
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
     with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
         return load(source, revision=revision, dtype=kind, device=device)
 
 
-def run_prompt(model: Model, prompt: str | None, token_ids: str | None, bos: bool | None) -> Run:
-    """Run the prompt, or the ids of --token-ids."""
+def run_prompt(
+    prompt: str | None,
+    token_ids: str | None,
+    bos: bool | None,
+    where: tuple[str | None, str | None, Dtype, str | None],
+) -> Run:
+    """Load the model that `where` names (as `load_model` takes it) and run the prompt, or the ids of --token-ids."""
     if (prompt is None) == (token_ids is None):
         raise KeyholeError("give a prompt in quotes, or --token-ids, and not both.")
+    asked = prompt if prompt is not None else read_ids(token_ids or "")
+    model = load_model(*where)
     with show.progress("Running the prompt"):
-        return model.run(prompt if prompt is not None else read_ids(token_ids or ""), bos=bos)
+        return model.run(asked, bos=bos)
 
 
 def read_ids(text: str) -> list[int]:

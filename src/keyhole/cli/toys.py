@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli.choices import Latents, Preset, QueryMode, Reduction
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
-from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.lab.alignment import Alignment
@@ -24,7 +24,7 @@ lab = typer.Typer(help="Toy models in which the truth is known, theorems, and th
 @lab.command()
 def svf(
     preset: Annotated[
-        str, typer.Option(help="fast (sum, lambda 20, 15,000 steps) or paper (mean, lambda 4, 30,000 steps).")
+        Preset, typer.Option(help="fast: sum, lambda 20, 15,000 steps; paper: mean, lambda 4, 30,000 steps.")
     ] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 5,
     seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
@@ -38,9 +38,9 @@ def svf(
     p: Annotated[float, typer.Option(help="Probability that a feature is present.")] = 0.52,
     lam: Annotated[float | None, typer.Option("--lambda", help="Weight of attention. Default: the preset's.")] = None,
     errors: Annotated[
-        str | None, typer.Option(help="Of reconstruction: sum over features, or mean. Default: the preset's.")
+        Reduction | None, typer.Option(help="Of reconstruction, over features. Default: the preset's.")
     ] = None,
-    queries: Annotated[str, typer.Option(help="last (token of its context) or indep (a token of its own).")] = "last",
+    queries: Annotated[QueryMode, typer.Option(help="The last token of its context, or a token of its own.")] = "last",
     steps: Annotated[int | None, typer.Option(help="Training steps. Default: the preset's.")] = None,
     device: Annotated[str, typer.Option(help="cpu, or cuda for large sweeps.")] = "cpu",
     checkpoint: Annotated[Path | None, typer.Option(help="Folder to resume an interrupted training from.")] = None,
@@ -60,8 +60,6 @@ def svf(
     from keyhole.lab.svf import SVFSettings, declining_pairs
     from keyhole.lab.svf_train import train
 
-    if preset not in ("fast", "paper"):
-        raise KeyholeError(f"--preset takes fast or paper, not {preset!r}.")
     changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p, "query_mode": queries}
     given = (("lam", lam), ("steps", steps), ("recon_reduction", errors))
     changes |= {name: value for name, value in given if value is not None}
@@ -127,8 +125,8 @@ def payload(
     r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
     r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 5,
     d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 16,
-    latents: Annotated[str, typer.Option(help="discrete or gaussian.")] = "discrete",
-    preset: Annotated[str, typer.Option(help="fast (4,000 steps) or paper (early stopping).")] = "fast",
+    latents: Annotated[Latents, typer.Option(help="Signs, or normal numbers.")] = "discrete",
+    preset: Annotated[Preset, typer.Option(help="fast: 4,000 steps; paper: early stopping.")] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
     json: JsonOption = False,
 ) -> None:
@@ -145,8 +143,6 @@ def payload(
     from keyhole.lab.payload import PayloadSettings, train
     from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
 
-    if preset not in ("fast", "paper"):
-        raise KeyholeError(f"--preset takes fast or paper, not {preset!r}.")
     make = getattr(PayloadSettings, preset)
     with show.progress_bar("Training") as progress:
         cells = train([make(r1, r2, d_head, latents=latents, seed=s) for s in range(seeds)], progress=progress)
@@ -197,9 +193,7 @@ def theorems(json: JsonOption = False) -> None:
 @lab.command()
 def sparse(
     model: ModelOption = None,
-    prompts: Annotated[
-        int, typer.Option(min=2, help="Indirect-object prompts, and as much plain text with the same names.")
-    ] = 60,
+    prompts: Annotated[int, typer.Option(min=2, help="Indirect-object prompts, and as much unrelated text.")] = 60,
     top: Annotated[int, typer.Option(min=1, help="Heads to show.")] = 15,
     seed: Annotated[int, typer.Option(help="Of prompts and rotations.")] = 0,
     revision: RevisionOption = None,
@@ -207,7 +201,10 @@ def sparse(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How many channels does a head need where it fires, on task prompts and on plain text?
+    """How many channels does a head need where it fires, on task prompts and on unrelated text?
+
+    That text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the organism, which knows
+    no other words, prompts of its other tasks.
 
     Examples:
 
@@ -215,17 +212,18 @@ def sparse(
 
         keyhole lab sparse --model SmolLM2.gguf --prompts 30
     """
-    from keyhole.lab.sparse import matched_text, sparse_study
+    from keyhole.lab.sparse import sparse_study
     from keyhole.lab.sparse_summary import pooled, summaries
+    from keyhole.lab.unrelated import unrelated_text
     from keyhole.models.prompts import one_token_words
-    from keyhole.tasks import filler, ioi
+    from keyhole.tasks import ioi
     from keyhole.tasks.words import NAMES
 
     loaded = load_model(model, revision, dtype, device)
     texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]
     studies = {}
-    plain = matched_text(loaded, filler(8 * prompts, seed), texts)  # a prompt is as long as three or four sentences
-    for name, given in (("task", texts), ("unrelated", plain)):
+    other, what = unrelated_text(loaded, texts, seed)
+    for name, given in (("task", texts), ("unrelated", other)):
         with show.progress_bar(f"Running {name}") as progress:
             studies[name] = sparse_study(loaded, given, name=name, seed=seed, progress=progress)
     lines = [
@@ -245,7 +243,7 @@ def sparse(
     needed = f"{mean(one.n_recon.mean for one in heads):.1f} channels" if heads else "none fires in enough prompts"
     show.plain(
         f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
-        "unrelated: plain sentences about the same names and things"
+        f"unrelated: text of {what}"
     )
 
 

@@ -15,6 +15,7 @@ from keyhole.contrast.collect import Collected, collect
 from keyhole.contrast.features import Feature, Features, find_features
 from keyhole.contrast.files import read_contrast, write_contrast
 from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.pairing import pair_keys
 from keyhole.contrast.ranking import rank_heads
 from keyhole.contrast.selection import head_attention, select_heads
 from keyhole.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
@@ -46,6 +47,7 @@ __all__ = [
     "lists_contrast",
     "lists_test",
     "order_contrast",
+    "pair_keys",
     "query_bases",
     "query_effects",
     "rank_heads",

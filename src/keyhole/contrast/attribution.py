@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.features import Feature
 from keyhole.contrast.frames import Frame, check_frame, turns_at
 from keyhole.contrast.subspace import principal_cosines, union
@@ -30,6 +31,8 @@ Method = Literal["sequential", "gram_schmidt"]
 @dataclass(frozen=True)
 class Attribution:
     """One row of logits, before softcap and softmax, over features and the unexplained rest."""
+
+    __repr__ = brief
 
     head: tuple[int, int]
     dest: int

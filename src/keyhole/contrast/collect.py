@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.frames import Frame, check_frame
 from keyhole.contrast.islands import islands
 from keyhole.contrast.reading import Here, Reading
@@ -33,6 +34,8 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True, eq=False)
 class Collected:
     """A contrast seen by a model: sums for every head, and (if kept) the samples themselves."""
+
+    __repr__ = brief
 
     model: "Model" = field(repr=False)
     resolved: Resolved = field(repr=False)

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.collect import Collected, Progress
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
@@ -36,6 +37,8 @@ _ROUNDING = 1e-5  # of `product_size`: a smaller contrast is the rounding of equ
 class Feature:
     """A query-key subspace of one head, with orthonormal columns."""
 
+    __repr__ = brief
+
     name: str
     head: tuple[int, int]
     U: Float[Tensor, "d_head rank"]
@@ -51,6 +54,8 @@ class Feature:
 @dataclass(frozen=True)
 class Features:
     """A contrast's decomposition in every head."""
+
+    __repr__ = brief
 
     name: str
     frame: Frame

@@ -15,6 +15,7 @@ from typing import Any
 
 from keyhole.contrast.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 
 _KEYS = {"prompt", "prompts", "query", "positive", "negative", "negative_query", "label", "group", "weight"}
 _PLACES = {"token", "span", "find", "regex"}
@@ -64,7 +65,7 @@ def write_contrast(contrast: Contrast, path: str | Path) -> None:
         if sample.weight != 1.0:
             record["weight"] = sample.weight
         lines.append(json.dumps(record, ensure_ascii=False))
-    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_at_once(path, "\n".join(lines) + "\n")
 
 
 def _record(line: str) -> dict[str, Any]:

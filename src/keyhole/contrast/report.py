@@ -15,12 +15,13 @@ CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", "
 CHANNELS_LEGEND = """dest, src: how many of the head's singular channels hold 90 % of the feature
 angle: largest cosine of a principal angle with the other features, in key space"""
 SWEEP = ("head", "feature", ">entities", ">ranks")
-LEGEND = """ranks: 99 % energy / permutation null / split halves; 4 (3-5): more permutations may say 3 to 5
+LEGEND = """ranks: 99 % energy / permutation null / split halves
+4 (3-5): so few permutations leave open whether the null's rank is 3, 4 or 5
 mean shift: share of the uncentred contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
 share of gap: what of it passes through the feature; p: corrected over all heads"""
 SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
-normalised: 0 = random subspaces of the same rank, 1 = whole keys (95 % interval);
+normalised (95 % interval): 0 = random subspaces of its rank, 1 = whole keys;
 - where whole keys do not surely move {NOTHING:g} more than random subspaces,
 moves nothing where even they move less than {NOTHING:g}"""
 
@@ -79,7 +80,7 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
                     f"{effect.target:.2f}",
                     _small(effect.shift),
                     _small(effect.random) if control else "",
-                    _normalised(effect) if control else "",
+                    normalised(effect) if control else "",
                 )
             )
     return rows
@@ -90,7 +91,8 @@ def _small(moved: float) -> str:
     return f"{moved:.3f}" if abs(moved) >= 0.0005 or moved == 0 else f"{moved:.0e}"
 
 
-def _normalised(effect: Effect) -> str:
+def normalised(effect: Effect) -> str:
+    """An effect between random subspaces and whole keys; why there is none where there is none."""
     if effect.still:
         return "moves nothing"
     if effect.normalised != effect.normalised or (effect.rank == 0 and effect.shift == 0):

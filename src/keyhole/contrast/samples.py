@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.frames import Frame, Turns
 from keyhole.contrast.sums import by_kv_head
 from keyhole.models.attention import AttentionRule
@@ -19,6 +20,8 @@ from keyhole.models.attention import AttentionRule
 @dataclass(frozen=True)
 class LayerSamples:
     """One layer at every slot. q and k are as the scores use them; `queries` and `keys` give them in the frame."""
+
+    __repr__ = brief
 
     q: Float[Tensor, "slots heads d_head"]
     k: Float[Tensor, "slots keys kv_heads d_head"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from keyhole.brief import brief
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
@@ -53,6 +54,8 @@ class Selection:
 class Study:
     """Everything that was found."""
 
+    __repr__ = brief
+
     model: str
     rank: RankRule | int
     centre: Centre
@@ -81,8 +84,8 @@ class Study:
 
 def study(
     model: "Model",
-    fits: Mapping[str, Contrast],
-    test: Contrast | None = None,
+    fits: Mapping[str, Contrast | Collected],
+    test: Contrast | Collected | None = None,
     *,
     heads: Sequence[Head] | None = None,
     select: Selection | None = None,
@@ -100,6 +103,7 @@ def study(
     """Find features and test them. Without `test`, one half of the samples makes the feature, the other tests it.
 
     `heads` replaces the selection; `answers` is the number of prompts that are run again with edits (0: none).
+    Contrasts that are collected already are not run again: their `frame`, `negatives` and `seed` are what they are.
     """
     if not fits or (test is None and len(fits) > 1):
         raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
@@ -131,7 +135,7 @@ def study(
             edited = {head: bases[head] for head in chosen}
             reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)
     own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
-    readable = model.family.rotary is None or frame == "pre_rope"  # channels are directions before rotation
+    readable = model.family.rotary is None or tested.frame == "pre_rope"  # channels are directions before rotation
     return Study(
         model=model.name,
         rank=rank,
@@ -151,7 +155,11 @@ def study(
     )
 
 
-def _collected(model: "Model", contrast: Contrast, what: str, stage: Stage, options: dict[str, Any]) -> Collected:
+def _collected(
+    model: "Model", contrast: Contrast | Collected, what: str, stage: Stage, options: dict[str, Any]
+) -> Collected:
+    if isinstance(contrast, Collected):
+        return contrast
     with stage(what) as progress:
         return collect(model, contrast, progress=progress, **options)
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 
 Centre = Literal["none", "each", "pooled"]
@@ -24,6 +25,8 @@ Balance = Literal["pairs", "prompts"]
 @dataclass(frozen=True)
 class Sums:
     """One layer's sums, by side (0 positive, 1 negative) and half."""
+
+    __repr__ = brief
 
     qk: Float[Tensor, "sides halves heads d_query d_key"]
     q: Float[Tensor, "sides halves heads d_query"]

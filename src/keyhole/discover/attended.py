@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.collect import Progress
 from keyhole.contrast.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
@@ -48,6 +49,8 @@ class View:
 @dataclass(frozen=True)
 class Attended:
     """Some heads of one layer on one prompt, in float64."""
+
+    __repr__ = brief
 
     q: Float[Tensor, "heads pos d_head"]
     attended: Float[Tensor, "heads pos d_head"]

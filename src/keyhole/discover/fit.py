@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.subspace import decompose, energy_rank
 from keyhole.discover.found import Discovery, MatchedFeature, Side
 from keyhole.discover.ica import (
@@ -36,6 +37,8 @@ _LARGE = 0.2  # share of the gap from which a rest is no longer small
 @dataclass(frozen=True)
 class Samples:
     """Queries of one head, each with what it attends to and what it leaves; float64, in main memory."""
+
+    __repr__ = brief
 
     q: Float[Tensor, "samples d_head"]
     attended: Float[Tensor, "samples d_head"]

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.discover.ica import IDENTIFIED
 
 _GAUSSIAN = 3.0  # standard errors of kurtosis within which a source may be Gaussian
@@ -23,6 +24,8 @@ _GAUSSIAN = 3.0  # standard errors of kurtosis within which a source may be Gaus
 @dataclass(frozen=True)
 class Side:
     """One feature as queries or as keys carry it: its value in x is x.direction + offset."""
+
+    __repr__ = brief
 
     direction: Float[Tensor, "d_head"]
     offset: float
@@ -40,6 +43,8 @@ class Side:
 @dataclass(frozen=True)
 class MatchedFeature:
     """What queries ask for and keys offer: a pair of sources."""
+
+    __repr__ = brief
 
     query: Side
     key: Side
@@ -82,6 +87,8 @@ class Split:
 @dataclass(frozen=True)
 class Discovery:
     """The features of one head, by their share of the held-out gap."""
+
+    __repr__ = brief
 
     U: Float[Tensor, "d_head rank"]
     S: Float[Tensor, "d_head"]

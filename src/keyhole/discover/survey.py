@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.collect import Progress
 from keyhole.contrast.subspace import decompose, energy_rank
 from keyhole.discover.attended import View, attended, each_run, groups_of
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 class HeadContrast:
     """What one head's attention singles out."""
 
+    __repr__ = brief
+
     layer: int
     head: int
     queries: int  # those where the head does not rest
@@ -49,6 +52,8 @@ class HeadContrast:
 @dataclass(frozen=True)
 class Survey:
     """Every head of a model over the same prompts."""
+
+    __repr__ = brief
 
     model: str
     view: View
@@ -117,7 +122,7 @@ def survey(
     half = first_half(groups_of(model, prompts, bos), seed)
     layers = model.attention_layers
     sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
-    scaling = torch.zeros(len(layers))
+    scaling = torch.zeros(len(layers), dtype=torch.float64)
     with exact_matmul():
         for number, run in each_run(model, prompts, bos=bos, batch=batch, progress=progress):
             for i, layer in enumerate(layers):

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.collect import Progress
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import Samples, discover
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class HeadSamples:
     """Every query of one head that does not rest, with the key it attends to most."""
+
+    __repr__ = brief
 
     layer: int
     head: int
@@ -57,6 +60,8 @@ class TokenPair:
 @dataclass(frozen=True)
 class HeadFeatures:
     """The discovered features of one head, each with its most telling tokens."""
+
+    __repr__ = brief
 
     data: HeadSamples
     found: Discovery

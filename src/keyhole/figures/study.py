@@ -15,7 +15,7 @@ from keyhole.contrast.moves import Effect
 from keyhole.contrast.report import label
 from keyhole.contrast.study import Head, Study
 from keyhole.contrast.sweep import RankRow
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.clouds import Label
 from keyhole.figures.embedding import pca_figure, umap_figure
@@ -38,6 +38,8 @@ def draw_study(study: Study, folder: Path, *, umap: bool = False) -> tuple[list[
     def add(draw: Callable[..., list[Path]], *arguments: Any, **options: Any) -> None:
         try:
             written.extend(draw(*arguments, **options))
+        except UnwritableError:
+            raise
         except KeyholeError as error:  # a picture that cannot be made must not cost the study
             notes.append(str(error))
 
@@ -127,7 +129,7 @@ def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
     slot = int(choose(test, half=study.half)[0])
     prompt, at = test.slots.query[slot].tolist()
     run = test.model.run(test.resolved.prompts[prompt].ids)
-    split = attribute(run, study.of(head), at, frame=test.frame)
+    split = attribute(run, [feature for feature in study.of(head) if feature.rank], at, frame=test.frame)
     sites = zip(test.slots.keys[slot].tolist(), test.slots.sign[slot].tolist(), strict=True)
     seen = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
     right, others = ([key for key, sign in seen if sign == side] for side in (1, -1))

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from keyhole.errors import KeyholeError
+from keyhole.files import require_file, write_at_once
 
 BLUE, RED, GREY, INK, FAINT = "#3465a4", "#cc4b37", "#9a9a96", "#333333", "#d9d9d6"
 # Chosen greedily for the largest distance in CIELAB to all colours before, as seen with normal, red-blind and
@@ -98,16 +99,11 @@ def plain(text: str) -> str:
 
 def save(figure: Figure, path: str | Path) -> Path:
     """Where is the figure now? Written as png, svg or pdf, by the suffix of the path."""
-    path = Path(path)
+    path = require_file(path, SUFFIXES)
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise KeyholeError(
-            f"cannot save a figure as {path.name!r}: the suffix decides the format; end the name in "
-            f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}."
-        )
-    if not path.parent.is_dir():
-        raise KeyholeError(f"cannot save {path.name!r}: there is no folder {str(path.parent)!r}; make it first.")
     # Dates in files would make equal figures differ.
     dates: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    figure.savefig(path, dpi=_DPI, metadata=dates.get(suffix, {}))
+    drawn = BytesIO()
+    figure.savefig(drawn, format=suffix[1:], dpi=_DPI, metadata=dates.get(suffix, {}))
+    write_at_once(path, drawn.getvalue())
     return path

@@ -46,19 +46,14 @@ def row_cells(circuit: "Circuit", row: "Row") -> tuple[str, ...]:
         what = f"{row.side} {node_label(circuit.nodes[edge.source], circuit.tokens)} {channels_label(edge.channels, 3)}"
     differs = " !" if row.agrees is False else ""
     return (
-        _short(node_label(circuit.nodes[row.node], circuit.tokens).removeprefix("head ")),
-        _short(what),
+        node_label(circuit.nodes[row.node], circuit.tokens).removeprefix("head "),
+        what,
         f"{row.before:.3f}",
         f"{row.after:.3f}",
         f"{row.predicted:.3f}{differs}",
         f"{row.control:.3f}" if row.control_drops else "-",
         f"{row.metric_after - row.metric_before:+.3f}",
     )
-
-
-def _short(text: str, width: int = 21) -> str:
-    """Two such columns leave room for the numbers on a terminal of 80 columns."""
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 CELLS = ("firing", "removed", ">before", ">after", ">pred.", ">control", ">answer")

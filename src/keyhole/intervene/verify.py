@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit, Edge, Removed, Traced
 from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut
@@ -90,6 +91,8 @@ class Verification:
         from keyhole.intervene.report import verification_text
 
         return verification_text(self)
+
+    __repr__ = brief
 
 
 def verify(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from statistics import median
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ from keyhole.models.model import Model
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
 CROSSED = "The lexical contrast is crossed: a prompt's query meets the copy's box."
+MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means, whatever it is called
 _SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
 
 
@@ -180,6 +182,27 @@ def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
 def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
     """The same in random subspaces of this rank, each one for queries and keys alike."""
     return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]
+
+
+def mean_shifts(study: Study) -> dict[str, float]:
+    """How much of each contrast, in the median head, is one product of mean queries and keys? Of rank one by nature."""
+    return {
+        name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
+        for name, features in study.features.items()
+    }
+
+
+def mere_shifts(study: Study) -> list[str]:
+    """Contrasts that are but a difference of means: what all queries prefer, and no feature that they match."""
+    return [name for name, share in mean_shifts(study).items() if share > MERE_SHIFT]
+
+
+def told_shifts(study: Study) -> str:
+    """That contrasts are the paper's, and where a difference of means is the whole story."""
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in mean_shifts(study).items())
+    mere = " and ".join(mere_shifts(study))
+    so = f" The contrast of {mere} is a mere difference of means, which all queries prefer alike." if mere else ""
+    return f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}.{so}"
 
 
 def verdict(job: Job, id: str, holds: bool, *, part: bool = False) -> Verdict:

@@ -13,6 +13,7 @@ from keyhole.lab.emergence_curves import Over, together
 from keyhole.lab.emergence_roles import IOI_ROLES, bystanders, find_roles
 from keyhole.lab.job import Job, MissingModelError
 from keyhole.lab.outcome import Progress
+from keyhole.lab.stored import alone
 from keyhole.models.model import Model
 from keyhole.qk.channels import Channels, sparsity
 from keyhole.tasks import ioi
@@ -247,7 +248,8 @@ def _trained(asked: Asked, seed: int, progress: Progress) -> "Trained":
     at = snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
     told = str((sorted(asdict(settings).items()), at, examples, device))
     path = asked.folder / f"language-{seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.pt"
-    if not path.is_file():
-        trained = train_language(settings, at=at, device=device, examples=examples, progress=progress)
-        save_trained(trained, path)
+    with alone(path):
+        if not path.is_file():
+            trained = train_language(settings, at=at, device=device, examples=examples, progress=progress)
+            save_trained(trained, path)
     return read_trained(settings, path)

@@ -6,17 +6,18 @@ from functools import lru_cache
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
 from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Job, MissingModelError, load_model
 from keyhole.lab.outcome import Progress, Verdict
-from keyhole.lab.sparse import Head, SparseStudy, matched_text, sparse_study
+from keyhole.lab.sparse import Head, SparseStudy, sparse_study
+from keyhole.lab.unrelated import unrelated_text
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
-from keyhole.tasks import filler, ioi
+from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
@@ -26,7 +27,6 @@ _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "previous token": ((4, 11),),
 }
 _ACTORS = ("IO", "S1", "S1+1", "S2", "END")
-_BIAS_ALONE = ("no writer pushes towards the target", "no more probability than its bias alone")  # the tracer's words
 _COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
 _SHOWN = 32  # prompts by which heads are given roles
 LEAST = 8  # prompts without which nothing is judged
@@ -45,13 +45,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """IOI prompts on one model: its heads by role, and every head's slices there and in unrelated text."""
+    """IOI prompts on one model: its heads by role, and every head's slices there."""
 
     model: Model
     examples: tuple[Example, ...]
     roles: dict[str, tuple[Head, ...]]
     ioi: SparseStudy
-    unrelated: SparseStudy
 
     def heads(self, most: int = 4) -> list[Head]:
         """Heads of different roles first, then their seconds."""
@@ -153,7 +152,7 @@ def heads_by_role(source: str | None, model: Model, examples: Sequence[Example])
 
 def measured(job: Job) -> Measured:
     """The study of a job's model, made once for all figures."""
-    return _measured(Asked(job.model, job.device, job.quick, job.seed, job.progress))
+    return _measured(_asked(job))
 
 
 @lru_cache(maxsize=1)
@@ -161,20 +160,39 @@ def _measured(asked: Asked) -> Measured:
     model = load_model(asked.model, asked.device)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
-    texts = [one.text for one in examples]
-    others = matched_text(model, filler(8 * n, seed=asked.seed + 1), texts)
-    draws = 2 if asked.quick else 8
-    one = sparse_study(model, texts, name="IOI", draws=draws, progress=lambda d, t: asked.progress(d, 2 * t))
-    two = sparse_study(
-        model, others, name="unrelated text", draws=draws, progress=lambda d, t: asked.progress(t + d, 2 * t)
-    )
+    study = sparse_study(model, _texts(examples), name="IOI", draws=_draws(asked), progress=asked.progress)
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
-    return Measured(model, examples, roles, one, two)
+    return Measured(model, examples, roles, study)
+
+
+def unrelated(job: Job) -> tuple[SparseStudy, str]:
+    """Every head's slices in text that has nothing to do with these prompts, and what that text is."""
+    return _unrelated(_asked(job))
+
+
+@lru_cache(maxsize=1)
+def _unrelated(asked: Asked) -> tuple[SparseStudy, str]:
+    seen = _measured(asked)
+    texts, what = unrelated_text(seen.model, _texts(seen.examples), asked.seed + 1)
+    study = sparse_study(seen.model, texts, name="unrelated text", draws=_draws(asked), progress=asked.progress)
+    return study, f"The unrelated text is of {what}."
+
+
+def _texts(examples: Sequence[Example]) -> list[str]:
+    return [one.text for one in examples]
+
+
+def _draws(asked: Asked) -> int:
+    return 2 if asked.quick else 8
+
+
+def _asked(job: Job) -> Asked:
+    return Asked(job.model, job.device, job.quick, job.seed, job.progress)
 
 
 def subject(job: Job) -> Subject:
     """The model of a job with its prompts, loaded once for all figures."""
-    asked = Asked(job.model, job.device, job.quick, job.seed, job.progress)
+    asked = _asked(job)
     seen = replace(_subject(asked), asked=asked)
     _require_solved(seen)
     return seen
@@ -198,12 +216,10 @@ def answer_ids(model: Model, example: Example) -> tuple[int, int]:
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
-    """The circuit behind an answer; None where that is the unembedding's bias alone, which no circuit is behind."""
+    """The circuit behind an answer; None where no writer pushes towards it, so that there is none."""
     try:
         return run.trace(target, **options)
-    except KeyholeError as error:
-        if not any(said in str(error) for said in _BIAS_ALONE):
-            raise
+    except NothingToTraceError:
         return None
 
 

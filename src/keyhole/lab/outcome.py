@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Verdict = Literal["reproduced", "partly", "not", "needs a model", "later"]
+Verdict = Literal["reproduced", "partly", "not", "untold", "needs a model", "later"]  # untold: the run cannot decide
 Progress = Callable[[int, int], None]  # done, total
 
 

@@ -1,7 +1,7 @@
 """Has this head been trained before? Trained payload heads on disk: figures share them, and a restart keeps them."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from keyhole.lab.outcome import Progress
 from keyhole.lab.payload import Payload, PayloadSettings, train
 from keyhole.lab.payload_task import draw_maps
-from keyhole.lab.stored import store
+from keyhole.lab.stored import gathered, store
 
 RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
 _TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more
@@ -25,18 +25,25 @@ def trained_heads(cells: Sequence[PayloadSettings], folder: Path, progress: Prog
 
     A file that cannot be read, or that another recipe has made, is replaced.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    heads = {cell: _read(_path(folder, cell), cell) for cell in dict.fromkeys(cells)}
-    chunks = _chunks([cell for cell, head in heads.items() if head is None])
+    paths = {cell: _path(folder, cell) for cell in cells}
+    found = gathered(paths, lambda cell: _read(paths[cell], cell), lambda missing: _trained(missing, paths, progress))
+    return [found[cell] for cell in cells]
+
+
+def _trained(
+    cells: Sequence[PayloadSettings], paths: Mapping[PayloadSettings, Path], progress: Progress
+) -> dict[PayloadSettings, Payload]:
+    heads = {}
+    chunks = _chunks(cells)
     for number, chunk in enumerate(chunks):
 
         def told(step: int, steps: int, number: int = number) -> None:
             progress(number * steps + step, len(chunks) * steps)
 
         for trained in train(chunk, progress=told):
-            _write(trained, _path(folder, trained.settings))
+            _write(trained, paths[trained.settings])
             heads[trained.settings] = trained
-    return [head for cell in cells if (head := heads[cell]) is not None]
+    return heads
 
 
 def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:

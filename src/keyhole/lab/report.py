@@ -2,91 +2,27 @@
 
 import base64
 import html
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.catalogue import CATALOGUE, PAPERS, Paper, Published
+from keyhole.files import require_file, require_folder, write_at_once
+from keyhole.lab.catalogue import PAPERS, Paper
 from keyhole.lab.report_page import PAGE
-from keyhole.lab.results import Result, State, write_at_once
+from keyhole.lab.results import Result, merged, read_results, write_results
+from keyhole.lab.totals import SAID, Item, Label, counts, items, summary
 
-Label = State | Literal["contrary"]  # "needs a model", when another model was measured and does not show it
-_SAID: dict[Label, str] = {
-    "reproduced": "reproduced",
-    "partly": "partly",
-    "not": "not reproduced",
-    "contrary": "not on a stand-in",
-    "needs a model": "needs a model",
-    "quick": "quick trial",
-    "later": "later",
-    "failed": "failed",
-    "schematic": "drawing",
-}
-_MANY: dict[Label, str] = {
-    **_SAID,
-    "needs a model": "need a model",
-    "quick": "quick trials without a verdict",
-    "schematic": "drawings",
-}
-_ONE: dict[Label, str] = {**_SAID, "quick": "quick trial without a verdict"}
 _KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
 _TERMS = (
     "Reproduced: the published claim held here on the published model or toy. "
-    "Partly: another model showed the pattern, or a part of the claim held. "
+    "Partly: another model or other settings showed it, or a part of the claim held. "
+    "Cannot be told: it ran as published, and what came out is too small to decide. "
     "Not on a stand-in: another model was measured and does not show it; only the named model can decide. "
     "Needs a model: nothing could be measured without it. "
     "Quick trial: it ran, on too little for a verdict, and counts for nothing."
 )
-
-
-@dataclass(frozen=True)
-class Item:
-    """A published item with the result that a report shows for it."""
-
-    one: Published
-    result: Result
-    others: tuple[Result, ...] = ()  # of other models, measured in full too
-
-    @property
-    def label(self) -> Label:
-        """What a reader may conclude."""
-        if self.result.state == "needs a model" and self.result.numbers:  # without any, there was nothing to measure
-            return "contrary"
-        return self.result.state
-
-    @property
-    def said(self) -> str:
-        """The label in a word or two."""
-        return _SAID[self.label]
-
-    @property
-    def remark(self) -> str:
-        """What the label leaves open."""
-        if self.label == "contrary":
-            return f"measured on another model, which does not show it; a verdict needs {self.one.needs}"
-        return "a trial of the machinery, no verdict" if self.label == "quick" else ""
-
-
-def items(results: Mapping[str, Result]) -> list[Item]:
-    """What to show of each item, in the catalogue's order: the published model's result before a stand-in's.
-
-    A slide shows what its figure shows. What an older version called otherwise is left out.
-    """
-    several: dict[str, list[Result]] = defaultdict(list)
-    for result in results.values():
-        several[result.id].append(result)
-    found = []
-    for id, one in CATALOGUE.items():
-        own = sorted(several.get(one.same_as or id) or several.get(id, []), key=_weight, reverse=True)
-        if own:
-            first, *rest = [replace(result, id=id) for result in own]
-            others = tuple(result for result in rest if result.finished and result.state != "quick")
-            found.append(Item(one, first, others))
-    return found
 
 
 def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What reproduces") -> str:
@@ -94,12 +30,12 @@ def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What r
     shown = items(results)
     shades = "".join(
         f".{_slug(s)} {{ color: var(--{_slug(s)}); }} .bar .{_slug(s)} {{ background: var(--{_slug(s)}); }}\n"
-        for s in _SAID
+        for s in SAID
     )
     papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
     return PAGE.format(
         title=html.escape(title),
-        summary=html.escape(_summary(shown)),
+        summary=html.escape(summary(shown)),
         shades=shades,
         overview="".join(_overview(paper, shown) for paper in papers),
         buttons=_buttons(papers, shown),
@@ -111,8 +47,9 @@ def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What r
 def to_markdown(results: Mapping[str, Result]) -> str:
     """The table: counts on top, then a line for every result."""
     shown = items(results)
-    lines = ["# Reproduction", "", _summary(shown), "", "| verdict | items |", "|---|---|"]
-    lines += [f"| {_ONE[label]} | {count} |" for label, count in _counts(shown).items()]
+    lines = ["# Reproduction", "", summary(shown), ""]
+    lines += ["| verdict | items | toys and theorems | language models |", "|---|---|---|---|"]
+    lines += [f"| {SAID[label]} | {n.items} | {n.toys} | {n.language} |" for label, n in counts(shown).items()]
     lines += ["", _footer(shown)]
     for paper, name in PAPERS.items():
         own = [item for item in shown if item.one.paper == paper]
@@ -129,51 +66,45 @@ def to_markdown(results: Mapping[str, Result]) -> str:
 
 
 def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path | None = None) -> list[Path]:
-    """Writes `report.html` beside the results and, if asked, the Markdown table; returns the files."""
+    """Writes `report.html` beside the results and, if asked, the Markdown table; returns the files.
+
+    A table `x.md` has its results beside it in `x.json`, without pictures: those that the folder lacks stay in it, so
+    that a part can be measured again, here or elsewhere, and the table be written anew.
+    """
     require_writable(folder, markdown)
     written = [folder / "report.html"]
     write_at_once(written[0], to_html(results, folder))
     if markdown is not None:
-        try:
-            markdown.write_text(to_markdown(results), encoding="utf-8")
-        except OSError as error:
-            raise KeyholeError(f"cannot write {markdown} ({error.strerror}): choose another file.") from error
-        written.append(markdown)
+        written += write_table(results, markdown)
     return written
+
+
+def write_table(results: Mapping[str, Result], markdown: Path) -> list[Path]:
+    """Joins the results with those kept beside the table, and writes both anew; returns the files."""
+    beside = markdown.with_suffix(".json")
+    more = {one.key: one for one in map(_portable, results.values())}
+    published = dict(sorted(merged(read_results(beside), more).items()))
+    write_results(published, beside)
+    write_at_once(markdown, to_markdown(published))
+    return [markdown, beside]
+
+
+def _portable(result: Result) -> Result:
+    """Without pictures, and with the name of a model file wherever it lies: as it reads on another machine."""
+    model = result.settings.get("model")
+    if model is None or not model.endswith(".gguf"):
+        return replace(result, figures=())
+    return replace(result, figures=(), settings={**result.settings, "model": Path(model).name})
 
 
 def require_writable(folder: Path, markdown: Path | None = None) -> None:
     """Refuses places that a report cannot take, so that this is known before the hours of measuring."""
-    if (folder / "report.html").is_dir():
-        raise KeyholeError(f"cannot write {folder / 'report.html'}: it is a folder; remove it or choose another one.")
+    require_file(require_folder(folder) / "report.html")
     if markdown is None:
         return
-    if markdown.is_dir():
-        raise KeyholeError(f"cannot write {markdown}: it is a folder; name a file, such as {markdown / 'table.md'}.")
-    if not markdown.parent.is_dir():
-        raise KeyholeError(f"cannot write {markdown}: there is no folder {str(markdown.parent)!r}; make it first.")
-
-
-def _weight(result: Result) -> tuple[bool, ...]:
-    """What a full measurement says counts most, and of these what the published model says."""
-    quick = bool(result.settings.get("quick"))
-    return (
-        result.finished and not quick,
-        result.state == "failed" and not quick,
-        result.finished,
-        result.state in ("reproduced", "not"),  # said of no stand-in
-        bool(result.settings.get("model")),
-    )
-
-
-def _counts(shown: Sequence[Item]) -> dict[Label, int]:
-    counted = Counter(item.label for item in shown)
-    return {label: counted[label] for label in _SAID if counted[label]}
-
-
-def _summary(shown: Sequence[Item]) -> str:
-    counts = ", ".join(f"{n} {(_ONE if n == 1 else _MANY)[label]}" for label, n in _counts(shown).items())
-    return f"{len(shown)} of {len(CATALOGUE)} published figures, tables and theorems: {counts}."
+    if require_file(markdown).suffix == ".json":
+        raise KeyholeError(f"cannot write a table to {markdown}: results go beside it under that name; name it .md.")
+    read_results(markdown.with_suffix(".json"))
 
 
 def _footer(shown: Sequence[Item]) -> str:
@@ -188,12 +119,12 @@ def _slug(label: Label) -> str:
 
 def _overview(paper: Paper, shown: Sequence[Item]) -> str:
     """A bar of verdicts per paper."""
-    own = _counts([item for item in shown if item.one.paper == paper])
+    own = {label: n.items for label, n in counts([item for item in shown if item.one.paper == paper]).items()}
     bars = "".join(
-        f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {_SAID[label]}"></i>'
+        f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {SAID[label]}"></i>'
         for label, count in own.items()
     )
-    told = ", ".join(f"{count} {_SAID[label]}" for label, count in own.items())
+    told = ", ".join(f"{count} {SAID[label]}" for label, count in own.items())
     name = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(own.values())}</span></span>'
     drawn = f'<span class="bar" role="img" aria-label="{told}">{bars}</span>'
     return f'{name}{drawn}<span class="faint">{own.get("reproduced", 0)} reproduced</span>'
@@ -205,7 +136,7 @@ def _buttons(papers: list[Paper], shown: Sequence[Item]) -> str:
         return f'<button data-kind="{kind}" data-value="{value}" aria-pressed="{pressed}">{text}</button>'
 
     chosen = [button("paper", "", "All papers"), *(button("paper", paper, _SHORT[paper]) for paper in papers)]
-    labels = [button("state", label, f"{_SAID[label]} {count}") for label, count in _counts(shown).items()]
+    labels = [button("state", label, SAID[label]) for label in SAID if any(item.label == label for item in shown)]
     return "".join([*chosen, '<span class="gap"></span>', button("state", "", "All verdicts"), *labels])
 
 

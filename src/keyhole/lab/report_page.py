@@ -6,11 +6,11 @@ PAGE = """<!doctype html>
 <style>
 :root {{ color-scheme: light dark; --ink: #1d1d1b; --faint: #6f6f6a; --paper: #fcfcfa; --line: #e3e3dd; --soft: #f4f4f0;
   --reproduced: #2f7d43; --partly: #a36a00; --not: #b93a27; --needs-a-model: #3465a4; --later: #6f5aa0;
-  --contrary: #8a5a44; --quick: #5f7480; --failed: #b93a27; --schematic: #8b8b86; }}
+  --untold: #7a7440; --contrary: #8a5a44; --quick: #5f7480; --failed: #b93a27; --schematic: #8b8b86; }}
 @media (prefers-color-scheme: dark) {{
   :root {{ --ink: #ecece6; --faint: #a0a099; --paper: #191918; --line: #333330; --soft: #222220;
     --reproduced: #6cc384; --partly: #e0ab4b; --not: #ee8371; --needs-a-model: #86aee3; --later: #b3a0e0;
-    --contrary: #cf9d86; --quick: #9db4c0; --failed: #ee8371; --schematic: #93938c; }}
+    --untold: #c9c07a; --contrary: #cf9d86; --quick: #9db4c0; --failed: #ee8371; --schematic: #93938c; }}
 }}
 * {{ box-sizing: border-box; }}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 32px auto;

@@ -6,9 +6,11 @@ import pkgutil
 import re
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -16,11 +18,12 @@ from typing import Any
 
 from keyhole.contrast.study import Stage, quiet
 from keyhole.errors import KeyholeError
-from keyhole.folders import require_folder
+from keyhole.files import require_folder
 from keyhole.lab import experiments as _folder
 from keyhole.lab.catalogue import CATALOGUE, Paper, Published
-from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible
-from keyhole.lab.outcome import Outcome
+from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible, silent
+from keyhole.lab.outcome import Outcome, Progress
+from keyhole.lab.parallel import in_processes
 from keyhole.lab.results import Result, as_stored, keep_result, key_of, locked, read_results
 
 __all__ = ["Experiment", "Job", "MissingModelError", "Result", "experiments", "load_model", "reproduce", "resolve"]
@@ -69,6 +72,7 @@ def reproduce(
     device: str | None = None,
     seed: int = 0,
     fresh: bool = False,
+    jobs: int = 1,
     stage: Stage = quiet,
     runs: Mapping[str, Experiment] | None = None,
 ) -> dict[str, Result]:
@@ -76,23 +80,69 @@ def reproduce(
 
     What was finished with the same settings is not run again unless `fresh`, which also trains again. An experiment
     that fails is recorded with its message and the others go on; a finished result is never replaced by less. A slide
-    that repeats a figure takes the figure's result. `runs` replaces the experiments found.
+    that repeats a figure takes the figure's result. With several `jobs`, so many processes of one thread measure at the
+    same time. `runs` replaces the experiments found.
     """
     chosen, out = resolve(ids, paper), Path(out)
     require_possible(model, device, seed)
-    runs = experiments() if runs is None else runs
+    if jobs < 1:
+        raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
+    found = experiments() if runs is None else runs
     _open(out)
     done: dict[str, Result] = {}
+    tasks: list[Task] = []
     with _workshop(out, fresh) as workshop:
         for one in dict.fromkeys(CATALOGUE[CATALOGUE[id].same_as or id] for id in chosen):
             settings = _settings(one, model=model, quick=quick, seed=seed)
             known = None if fresh else _known(one, out, settings)
             if known is None:
-                with stage(f"{one.id}  {one.title}") as progress:
-                    job = Job(workshop, settings["model"], quick, device, seed, progress)
-                    known = _kept(_run(one, runs.get(one.id), job, settings, out), out)
-            done[one.id] = known
+                job = Job(workshop, settings["model"], quick, device, seed)
+                tasks.append(Task(one, job, settings, out, found.get(one.id)))
+            else:
+                done[one.id] = known
+        for task, result in _one_by_one(tasks, stage) if jobs == 1 else _at_once(tasks, jobs, stage):
+            done[task.one.id] = result
     return {id: replace(done[CATALOGUE[id].same_as or id], id=id) for id in chosen}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One item to be measured, with all that this takes; another process can take it over."""
+
+    one: Published
+    job: Job  # its folder is the workshop
+    settings: _Settings
+    out: Path
+    run: Experiment | None
+
+    def measure(self, progress: Progress = silent) -> Result:
+        """What came out, as it is kept from now on."""
+        return _kept(_run(self.one, self.run, replace(self.job, progress=progress), self.settings, self.out), self.out)
+
+    @property
+    def family(self) -> str:
+        """Tasks of one family share what they hold in memory: a module's experiments on one language model do."""
+        if self.one.needs is None or self.run is None:
+            return self.one.id
+        return str(getattr(getattr(self.run, "func", self.run), "__module__", self.one.id))
+
+
+def _one_by_one(tasks: Sequence[Task], stage: Stage) -> Iterator[tuple[Task, Result]]:
+    for task in tasks:
+        with stage(f"{task.one.id}  {task.one.title}") as progress:
+            yield task, task.measure(progress)
+
+
+def _at_once(tasks: Sequence[Task], jobs: int, stage: Stage) -> Iterator[tuple[Task, Result]]:
+    families: dict[str, list[Task]] = defaultdict(list)
+    for task in tasks:
+        families[task.family].append(task)
+    ended = 0
+    with stage(f"{len(tasks)} items, up to {jobs} at a time") as progress:
+        for group, results in in_processes([*families.values()], Task.measure, jobs):
+            yield from zip(group, results, strict=True)
+            ended += len(group)
+            progress(ended, len(tasks))
 
 
 def _open(out: Path) -> None:
@@ -180,10 +230,15 @@ def _result(one: Published, outcome: Outcome, job: Job, settings: _Settings, *, 
             note=f"{QUICK} {outcome.note}".strip() if job.quick else outcome.note,
             settings=settings,
             seconds=seconds,
+            when=_now(),
         )
     )
     _move(job.folder, out / place)
     return result
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _place(id: str, settings: _Settings) -> str:

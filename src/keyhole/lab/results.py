@@ -5,9 +5,8 @@ An item has one result per model, and a quick trial beside them, so that none ta
 
 import json
 import math
-import os
-import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock
 
 from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
 from keyhole.lab.outcome import Verdict
 
 State = Verdict | Literal["quick", "failed", "schematic"]
@@ -30,6 +30,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "note": str,
     "settings": dict,
     "seconds": (int, float),
+    "when": str,
 }
 
 
@@ -45,6 +46,7 @@ class Result:
     note: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0  # of the run itself: what earlier runs had trained is reused
+    when: str = ""  # it was finished, as 2026-01-31T23:59:59Z
 
     @property
     def finished(self) -> bool:
@@ -67,9 +69,9 @@ def key_of(id: str, settings: Mapping[str, Any]) -> str:
     return f"{id}{model}{' --quick' if settings.get('quick') else ''}"
 
 
-def read_results(folder: Path) -> dict[str, Result]:
-    """The results of a folder by `Result.key`; none if there is no file."""
-    path = folder / "results.json"
+def read_results(place: Path) -> dict[str, Result]:
+    """The results of a folder, or of a file of them, by `Result.key`; none if there is no file."""
+    path = place if place.suffix == ".json" else place / "results.json"
     if not path.exists():
         return {}
     try:
@@ -84,9 +86,9 @@ def read_results(folder: Path) -> dict[str, Result]:
     return {one.key: one for one in found}
 
 
-def write_results(results: Mapping[str, Result], folder: Path) -> Path:
+def write_results(results: Mapping[str, Result], place: Path) -> Path:
     """All results in one file, replaced at once: a reader never sees half of it."""
-    path = folder / "results.json"
+    path = place if place.suffix == ".json" else place / "results.json"
     told = {one.key: _record(one) for one in results.values()}
     text = json.dumps({"version": _VERSION, "results": told}, ensure_ascii=False, indent=1, allow_nan=False)
     write_at_once(path, text + "\n")
@@ -107,6 +109,39 @@ def keep_result(result: Result, folder: Path) -> Result:
     return result
 
 
+def merged(kept: Mapping[str, Result], more: Mapping[str, Result]) -> dict[str, Result]:
+    """Both, and of two results under one key the later one; but nothing finished gives way to what is not."""
+    found = dict(kept)
+    for key, result in more.items():
+        before = found.get(key)
+        if before is None or (result.finished, result.when) >= (before.finished, before.when):
+            found[key] = result
+    return found
+
+
+def take_results(source: Path, folder: Path) -> None:
+    """Puts what was measured elsewhere among the results of the folder, pictures included."""
+    if not read_results(source):
+        raise KeyholeError(
+            f"there are no results in {source}: give a folder of `keyhole reproduce`, or its results.json."
+        )
+    home = source.parent if source.suffix == ".json" else source
+    with locked(folder):
+        before = read_results(folder)
+        results = merged(before, read_results(source))
+        for result in results.values():
+            if before.get(result.key) != result:
+                _copy(result.figures, home, folder)
+        write_results(results, folder)
+
+
+def _copy(figures: Sequence[str], source: Path, folder: Path) -> None:
+    for figure in figures:
+        if (source / figure).is_file():  # results may travel without their pictures
+            (folder / figure).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / figure, folder / figure)
+
+
 def as_stored(result: Result) -> Result:
     """The result as it will be read again; ValueError or TypeError if it cannot be written."""
     text = json.dumps(_record(result), ensure_ascii=False, allow_nan=False)
@@ -125,19 +160,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def write_at_once(path: Path, text: str) -> None:
-    """A file replaced at once, through a draft that no other process has."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        try:
-            draft.write_text(text, encoding="utf-8")
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise KeyholeError(f"cannot write {path} ({error}): choose another folder.") from error
 
 
 def _record(result: Result) -> dict[str, Any]:

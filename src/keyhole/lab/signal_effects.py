@@ -21,6 +21,11 @@ from keyhole.tracing.writers import Writer
 
 Interval = tuple[float, float, float]  # a mean (or another number), and where it lies with 95 %
 _PROMPTS = 48
+_SOME = 0.01  # of the logit difference: less is a trifle, however sure
+MATTERS = (
+    f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
+    "logit difference or more"
+)
 _KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
 
 
@@ -41,6 +46,7 @@ class Effect:
     random_boosted: float
     cosine: float  # of the residual with what it was
     norm: float  # over what it was
+    before: float  # logit(IO) - logit(S) of the prompt as it is
 
 
 def effects(job: Job, role: str, number: int = 0) -> tuple[tuple[Effect, ...], Head]:
@@ -108,6 +114,7 @@ def _changed(
                     random_boosted=answers[1][n + i],
                     cosine=off[i].cosine,
                     norm=off[i].norm_ratio,
+                    before=off[i].metric_before,
                 )
             )
     return found
@@ -129,6 +136,13 @@ def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> Interv
     for one in own:
         each.setdefault(one.prompt, []).append(of(one))
     return interval([sum(values) / len(values) for values in each.values()]) if each else (float("nan"),) * 3
+
+
+def matters(change: Interval, random: Interval, own: Sequence[Effect]) -> bool:
+    """Is a change of the logit difference beyond doubt, more than twice that of random channels, and no trifle?"""
+    size = over_prompts(own, lambda one: abs(one.before))[0]
+    beyond = change[1] * change[2] > 0 and abs(random[0]) < abs(change[0]) / 2
+    return beyond and abs(change[0]) >= _SOME * size
 
 
 def rank_correlation(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Head = tuple[int, int]
 _COLUMNS = (
     *("pairs", "attention", "relative", "n_recon", "n_tolerant", "n_rotated"),
-    *("sparsity", "rotated", "used", "slices_rotated"),
+    *("sparsity", "rotated", "used", "used_rotated"),
 )
 
 
@@ -55,7 +55,7 @@ class HeadPairs:
     rotated: Float[Tensor, "pair"]  # S(v) in refactored bases, mean over draws
     ambient: float  # expected S(v) in ambient rotations
     used: Bool[Tensor, "pair slice"]  # which slices the score used
-    slices_rotated: Float[Tensor, "pair"]  # how many it would use in refactored bases, mean over draws
+    used_rotated: Bool[Tensor, "pair draw slice"]  # which it would use in refactored bases
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -64,6 +64,11 @@ class HeadPairs:
     def slices(self) -> Float[Tensor, "pair"]:
         """How many slices each pair used."""
         return self.used.sum(-1).double()
+
+    @property
+    def slices_rotated(self) -> Float[Tensor, "pair"]:
+        """How many each pair would use in refactored bases, mean over draws."""
+        return self.used_rotated.sum(-1).double().mean(-1)
 
     @property
     def usage(self) -> Float[Tensor, "slice"]:
@@ -182,7 +187,7 @@ def _measurer(
         terms = (c.a * c.b).double()
         total = terms.sum(-1) + c.rest.double()
         other = rotated(head, rule.relative, c.a, c.b)
-        other_slices = slice_sets(rotated(head, rule.slices, c.slice_a, c.slice_B).flatten(0, 1)).sum(-1)
+        other_terms = rotated(head, rule.slices, c.slice_a, c.slice_B).transpose(0, 1)
         return HeadPairs(
             layer=head[0],
             head=head[1],
@@ -198,7 +203,7 @@ def _measurer(
             rotated=sparsity_each(other).mean(0),
             ambient=ambient(head),
             used=slice_sets(c.slice_a * c.slice_B),
-            slices_rotated=other_slices.double().view(draws, -1).mean(0),
+            used_rotated=slice_sets(other_terms.flatten(0, 1)).view(other_terms.shape),
         )
 
     return measure

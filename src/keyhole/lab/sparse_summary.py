@@ -64,6 +64,8 @@ class Agreement:
     between: float  # one fires
     chance: float  # both fire, but the slices of one are reshuffled
     chance_quiet: float  # neither does, but the slices of one are reshuffled
+    rotated: tuple[float, ...]  # both fire, in each refactored basis: residuals that are alike use alike slices in any
+    rotated_quiet: tuple[float, ...]  # neither does
 
 
 def spread(values: Float[Tensor, "pair"], prompts: Int[Tensor, "pair"], *, seed: int = 0) -> Spread:
@@ -139,12 +141,18 @@ def agreement(study: SparseStudy, head: Head, *, seed: int = 0) -> Agreement:
     fire, quiet = (table.used[at] for table, at in zip(tables, chosen, strict=True))
     p, q = (table.pairs[at, 0] for table, at in zip(tables, chosen, strict=True))
     mixed, mixed_quiet = (sets.gather(-1, torch.rand(sets.shape, generator=g).argsort(-1)) for sets in (fire, quiet))
+    rotated, rotated_quiet = (
+        tuple(_alike(sets, sets, own, own) for sets in table.used_rotated[at].unbind(1))
+        for table, at, own in zip(tables, chosen, (p, q), strict=True)
+    )
     return Agreement(
         firing=_alike(fire, fire, p, p),
         quiet=_alike(quiet, quiet, q, q),
         between=_alike(fire, quiet, p, q),
         chance=_alike(fire, mixed, p, p),
         chance_quiet=_alike(quiet, mixed_quiet, q, q),
+        rotated=rotated,
+        rotated_quiet=rotated_quiet,
     )
 
 

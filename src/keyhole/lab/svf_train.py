@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.folders import require_folder
+from keyhole.files import require_folder
 from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import store
 from keyhole.lab.svf import RECORD, SVF, SVFSettings, generator

@@ -3,6 +3,7 @@
 import socket
 import urllib.request
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -13,7 +14,9 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from keyhole.errors import KeyholeError
+from keyhole.models.gguf import Opened, open_gguf
 from keyhole.models.model import Model, make_model
+from keyhole.models.quiet import quiet_libraries
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -40,6 +43,9 @@ def load(
     `source`: nothing (the built-in organism), a hub name such as "gpt2" (with `revision=` for a checkpoint), a
     local folder, a `.gguf` file, or a pair (hf_model, tokenizer or None). Weights are loaded in float32 unless
     `dtype` says otherwise ("auto": as stored), because rounding in half precision is far above 1e-4.
+
+    A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
+    environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
     """
     if isinstance(source, tuple):
         if revision is not None or device_map is not None or dtype != torch.float32:
@@ -54,9 +60,20 @@ def load(
     if revision is not None and "revision" not in options:
         raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
     name = "organism" if source is None else str(source)
-    hf = _placed(_pretrained(path, name=name, dtype=dtype, device_map=device_map, **options), device)
-    tokenizer, problem = _tokenizer(path, options)
-    return replace(make_model(hf, tokenizer, name), tokenizer_problem=problem)
+    read = partial(_read, name=name, device_map=device_map)
+    with quiet_libraries():
+        if "gguf_file" in options:
+            _require_gguf()
+            whole_here = device_map is None  # what is spread over devices or disk is not kept
+            hf, tokenizer, problem = open_gguf(path / options["gguf_file"], dtype, read, keep=whole_here)
+        else:
+            hf, tokenizer, problem = read(path, dtype=dtype, **options)
+    return replace(make_model(_placed(hf, device), tokenizer, name), tokenizer_problem=problem)
+
+
+def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Opened:
+    """What transformers finds in a folder, in a GGUF file or on the hub."""
+    return _pretrained(path, name=name, dtype=dtype, device_map=device_map, **options), *_tokenizer(path, options)
 
 
 def _given(pair: tuple[Any, Any], device: Any) -> Model:
@@ -95,8 +112,6 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
 
 
 def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
-    if "gguf_file" in options:
-        _require_gguf()
     try:
         hf, report = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, device_map=device_map, output_loading_info=True, **options

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from keyhole.errors import KeyholeError
 from keyhole.models.capture import Captured, capture
 from keyhole.models.families import Family, family_of
+from keyhole.models.finite import require_finite_run, require_finite_weights
 from keyhole.models.prompts import Encoded, Prompt, encode
 from keyhole.models.records import LayerBatch, frozen_scale, layer_batch
 from keyhole.models.run import Run
@@ -73,6 +74,8 @@ class Model:
         self, encoded: Encoded, captured: Captured, layers: list[LayerBatch], *, row: int, made_with: int
     ) -> Run:
         n = len(encoded.ids)
+        residuals = [layer.resid[row, :n] for layer in layers]
+        require_finite_run([*residuals, captured.final[row, :n]], captured.logits[row, :n])
         final_norm = submodule(self.hf, self.family.final_norm)
         return Run(
             model=self,
@@ -176,4 +179,5 @@ def make_model(hf: Any, tokenizer: Any, name: str) -> Model:
     family = family_of(config)
     if any(parameter.is_meta for parameter in hf.parameters()):
         raise KeyholeError(f"{name} has weights that are not in memory: load it without offloading.")
+    require_finite_weights(hf, name)
     return Model(hf, tokenizer, name, family, read_dims(hf, family))

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.models.vocabulary import nearest_words
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -51,6 +52,12 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(tokenizer.decode([i]) for i in ids)
 
 
+def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
+    """The beginning of a prompt as one reads it, for messages."""
+    text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def token_id(model: "Model", text: str | int) -> int:
     """The single token that a word is, with or without a leading space; an error if it is none or several."""
     if isinstance(text, int):
@@ -91,18 +98,34 @@ def text_ids(model: "Model", text: str, *, special: bool = False) -> tuple[int, 
     if tokenizer is None:
         reason = f" ({model.tokenizer_problem})" if model.tokenizer_problem else ""
         raise KeyholeError(f"{model.name} has no tokenizer{reason}: give the prompt as token ids.")
+    _require_text(text)
     unknown = tokenizer.unk_token_id
     plain = tokenizer(text, add_special_tokens=False).input_ids
     if unknown is not None and unknown in plain and tokenizer.unk_token not in text:
-        raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text)}: use other words.")
+        raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text)}.")
     return tuple(tokenizer(text).input_ids if special else plain)
 
 
+def _require_text(text: str) -> None:
+    """Refuse what no tokenizer can read: half of a pair of UTF-16 characters, as broken input leaves it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise KeyholeError(
+            f"the prompt is not valid text: character {error.start} is {text[error.start]!a}, half of a character "
+            "that was cut or read in a wrong encoding. Give it as UTF-8."
+        ) from error
+
+
 def _unknown_words(tokenizer: Any, text: str) -> str:
+    """Which words are unknown, and what to use instead."""
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     pairs = zip(encoded.offset_mapping, encoded.input_ids, strict=True)
     words = [text[a:b] for (a, b), i in pairs if i == tokenizer.unk_token_id]
-    return ", ".join(repr(word) for word in dict.fromkeys(words))
+    unknown = list(dict.fromkeys(words))
+    near = list(dict.fromkeys(other for word in unknown for other in nearest_words(tokenizer, word)))
+    instead = f" such as {', '.join(near)}" if near else ""
+    return f"{', '.join(map(repr, unknown))}: use other words{instead} (`keyhole words` lists them)"
 
 
 def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:

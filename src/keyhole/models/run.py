@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.precision import exact_matmul, working_dtype
+from keyhole.models.prompts import prompt_text
 from keyhole.models.rotary import Rotary
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AttentionRun:
     """One layer's attention: q and k exactly as the scores used them (after QK-norm and RoPE), and frozen scales."""
+
+    __repr__ = brief
 
     q: Float[Tensor, "heads pos d_head"]
     k: Float[Tensor, "kv_heads pos d_head"]
@@ -58,6 +62,8 @@ class AttentionRun:
 class LayerRun:
     """One layer: the residual stream it read and what its blocks wrote."""
 
+    __repr__ = brief
+
     resid: Float[Tensor, "pos d_model"]
     attention: AttentionRun | None
     mixer: Float[Tensor, "pos d_model"] | None  # the write of a token-mixing block that is not attention
@@ -80,6 +86,10 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        said = prompt_text(self.model.tokenizer, self.token_ids)
+        return f"<Run of {self.model.name}: {len(self)} tokens, {said!r}>"
 
     def layer(self, layer: int) -> AttentionRun:
         """The attention record of a layer, or an error that says why there is none."""
@@ -117,14 +127,21 @@ class Run:
         raise KeyholeError(f"{name} {where!r} is not a token of the prompt. Its tokens: {listing}")
 
     def channels(
-        self, head: tuple[int, int], dest: int | str, src: int | str, *, basis: "Basis" = "linear"
+        self,
+        head: tuple[int, int],
+        dest: int | str = -1,
+        src: int | str | None = None,
+        *,
+        basis: "Basis" = "linear",
     ) -> "Channels":
         """How does this score split over the head's singular channels? See `keyhole.qk.channels`."""
         from keyhole.qk.channels import channels
 
         return channels(self, head, dest, src, basis=basis)
 
-    def explain(self, head: tuple[int, int], dest: int | str, src: int | str, **options: Any) -> "Firing":
+    def explain(
+        self, head: tuple[int, int], dest: int | str = -1, src: int | str | None = None, **options: Any
+    ) -> "Firing":
         """Which signals cause this attention weight? See `keyhole.tracing.firing`."""
         from keyhole.tracing.firing import explain
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from keyhole.models.attention import AttentionRule
 from keyhole.models.capture import Notes, capture
+from keyhole.models.finite import require_finite_heads
 from keyhole.models.prompts import Encoded
 from keyhole.models.records import read_attention
 from keyhole.models.rotary import Rotary
@@ -50,6 +51,7 @@ def visit(model: "Model", batch: Sequence[Encoded], see: See) -> None:
     def show(layer: int, notes: Notes) -> None:
         if notes.attn is not None:
             q, k, _, first, rule, rotary = read_attention(notes, notes.attn, model.family, model.dims)
+            require_finite_heads(layer, q, k)
             see(layer, Seen(q, k, first, rule, rotary))
         notes.resid = notes.mlp = notes.mixer = notes.attn_out = notes.qkv = None
         notes.projected.clear()

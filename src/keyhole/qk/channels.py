@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_keys, read_queries
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Row:
     """One query of one head against its visible keys first..dest, in channel coordinates."""
+
+    __repr__ = brief
 
     a: Float[Tensor, "channel"]  # what the query asks, scaling included
     B: Float[Tensor, "key channel"]  # what each visible key offers
@@ -48,6 +51,8 @@ class Row:
 @dataclass(frozen=True)
 class Channels:
     """How one score splits over the channels of its head."""
+
+    __repr__ = brief
 
     layer: int
     head: int
@@ -76,9 +81,12 @@ class Channels:
 
 
 def channels(
-    run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, basis: Basis = "linear"
+    run: "Run", head: tuple[int, int], dest: int | str = -1, src: int | str | None = None, *, basis: Basis = "linear"
 ) -> Channels:
-    """How does this score split over the head's singular channels?"""
+    """How does this score split over the head's singular channels?
+
+    `dest` is the last token unless it is given, and `src` the token that dest attends to most.
+    """
     layer, index, d, s = check_place(run, head, dest, src)
     record = run.layer(layer)
     with exact_matmul():
@@ -156,12 +164,18 @@ def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: floa
     return int(reached.int().argmax()) + 1 if total > 0 and bool(reached.any()) else None
 
 
-def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | str) -> tuple[int, int, int, int]:
-    """(layer, head, dest, src) as numbers, or an error that says why there is no such attention weight."""
+def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | str | None) -> tuple[int, int, int, int]:
+    """(layer, head, dest, src) as numbers, or an error that says why there is no such attention weight.
+
+    Without a src: the token that dest attends to most.
+    """
     run.require_fresh()
     layer, index = check_head(run, head)
-    d, s = run.position(dest, "dest"), run.position(src, "src")
-    first = int(run.layer(layer).first[d])
+    d = run.position(dest, "dest")
+    if src is None:
+        with exact_matmul():
+            return layer, index, d, int(run.layer(layer).weights([index], [d])[0, 0].argmax())
+    s, first = run.position(src, "src"), int(run.layer(layer).first[d])
     if s > d:
         raise KeyholeError(f"src {s} comes after dest {d}: a token attends only to itself and to earlier ones.")
     if s < first:

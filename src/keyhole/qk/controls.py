@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row, sparsity
@@ -28,6 +29,8 @@ Rotation = Literal["ambient", "refactor"]
 class RotationControl:
     """S(v) of a firing's relative terms in the singular basis and in rotated ones."""
 
+    __repr__ = brief
+
     kind: Rotation
     sparsity: float
     rotated: tuple[float, ...]  # one per draw
@@ -42,8 +45,8 @@ class RotationControl:
 def rotation_control(
     run: "Run",
     head: tuple[int, int],
-    dest: int | str,
-    src: int | str,
+    dest: int | str = -1,
+    src: int | str | None = None,
     *,
     kind: Rotation = "refactor",
     draws: int = 20,

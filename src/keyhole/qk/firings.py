@@ -41,8 +41,8 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     `tau=None` is the dynamic threshold min(1, 2.5 / visible keys); `dest` restricts to one destination.
     """
     run.require_fresh()
-    if tau is not None and not 0 < tau <= 1:
-        raise KeyholeError(f"tau is {tau}, but an attention weight lies between 0 and 1.")
+    if tau is not None:
+        check_tau(tau)
     dests = range(len(run)) if dest is None else [run.position(dest, "dest")]
     sites: list[Site] = []
     with exact_matmul():
@@ -50,6 +50,17 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
             for start in range(0, len(dests), _DEST_BLOCK):
                 sites += _of_layer(run.layer(layer), layer, list(dests[start : start + _DEST_BLOCK]), tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
+
+
+def check_tau(tau: float) -> float:
+    """The threshold as a number, or why it is none: no weight is below 0, and none above 1."""
+    try:
+        value = float(tau)
+    except (TypeError, ValueError) as error:
+        raise KeyholeError(f"tau is 'dynamic' or a number such as 0.2, not {tau!r}.") from error
+    if not 0 < value <= 1:
+        raise KeyholeError(f"tau is {value}, but a threshold lies between 0 and 1 and is not 0: no weight is below 0.")
+    return value
 
 
 def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> Float[Tensor, "dest"]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SliceUse:
     """Which channels one head used, pair by pair."""
+
+    __repr__ = brief
 
     layer: int
     head: int

@@ -57,3 +57,18 @@ ITEMS: tuple[str, ...] = tuple(item for items in CATEGORIES.values() for item in
 
 # Words that can stand alone, for sequences without grammar.
 CONTENT: tuple[str, ...] = NAMES + PLACES + OBJECTS + ADJECTIVES + PEOPLE + EVENTS + THINGS + ITEMS
+
+# Every word of the tasks that carries meaning, by what it is.
+KINDS: dict[str, tuple[str, ...]] = {
+    "women's names": FEMALE_NAMES,
+    "men's names": MALE_NAMES,
+    "places": PLACES,
+    "objects": OBJECTS,
+    "things": THINGS,
+    "people": PEOPLE,
+    "adjectives": ADJECTIVES,
+    "events": EVENTS,
+    **CATEGORIES,
+    "box letters": LETTERS,
+    "numbers": NUMBERS,
+}

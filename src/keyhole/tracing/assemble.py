@@ -9,9 +9,11 @@ import transformers
 
 import keyhole
 from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.exactness import check_run
 from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
+from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, Side, Tau
 from keyhole.tracing.seeds import Probe, Seed
@@ -40,6 +42,20 @@ class Settings:
     tau: Tau = "dynamic"
     keys: Keys = "all"
     sinks: Sinks = "keep"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seeds, Probe) and self.seeds not in ("prob", "linear"):
+            raise KeyholeError(f"there are no seeds {self.seeds!r}: choose 'prob', 'linear' or a Probe.")
+        if self.against_ids and self.seeds != "linear":
+            raise KeyholeError(
+                '`against` belongs to seeds "linear", which it implies: "prob" traces the target\'s own probability.'
+            )
+        if not 0 < self.seed_tau <= 1:
+            raise KeyholeError(f"seed_tau is {self.seed_tau}, but a share of the answer lies between 0 and 1, not 0.")
+        if self.tau != "dynamic" and not callable(self.tau):
+            check_tau(self.tau)
+        require_choice("keys", self.keys, Keys)
+        require_choice("sinks", self.sinks, Sinks)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
@@ -112,7 +128,7 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-        parameters={**(parameters or settings.record()), "target_text": _texts(run, settings)},
+        parameters={**(parameters or settings.record()), **_answer(run, settings)},
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
@@ -124,8 +140,13 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
     )
 
 
-def _texts(run: "Run", settings: Settings) -> list[str]:
-    return [text.strip() for text in token_texts(run.model.tokenizer, settings.target_ids)]
+def _answer(run: "Run", settings: Settings) -> dict[str, Any]:
+    """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
+    likely, told = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
+    for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):
+        told[f"{name}_text"] = [text.strip() for text in token_texts(run.model.tokenizer, ids)]
+        told[f"{name}_probability"] = likely[list(ids)].tolist()
+    return told
 
 
 def _node(writer: Writer) -> Node:

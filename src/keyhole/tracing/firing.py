@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
-from keyhole.qk.firings import DYNAMIC_SCALE
+from keyhole.qk.firings import DYNAMIC_SCALE, check_tau
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
 from keyhole.tracing.search import Prefix, Rows, search
@@ -94,21 +94,33 @@ class Firing:
 
         return firing_text(self)
 
+    def __repr__(self) -> str:
+        from keyhole.circuits.text import token_label
+
+        dest, src = (token_label(self.run.tokens, t) for t in (self.dest, self.src))
+        found = sum(len(side.signals) for side in self.sides)
+        return (
+            f"<Firing of head {self.layer}.{self.head}, {dest} <- {src}: attention {self.attention:.3f}, tau "
+            f"{self.tau:.3f}, {found} signals>"
+        )
+
 
 def explain(
     run: "Run",
     head: tuple[int, int],
-    dest: int | str,
-    src: int | str,
+    dest: int | str = -1,
+    src: int | str | None = None,
     *,
     tau: Tau = "dynamic",
     keys: Keys = "all",
 ) -> Firing:
     """Which signals cause this attention weight?
 
-    `tau`: "dynamic" = min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal
-    touches all keys, as in the paper, or the source alone.
+    `dest` is the last token unless it is given, and `src` the token that dest attends to most. `tau`: "dynamic" =
+    min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal touches all keys, as in the
+    paper, or the source alone.
     """
+    require_choice("keys", keys, Keys)
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
@@ -166,10 +178,7 @@ def threshold(tau: Tau, dest: int, visible: int) -> float:
     """
     if tau == "dynamic":
         return min(1.0, DYNAMIC_SCALE / visible)
-    value = tau(dest) if callable(tau) else float(tau)
-    if not 0 <= value <= 1:
-        raise KeyholeError(f"tau is {value}, but an attention weight lies between 0 and 1.")
-    return value
+    return check_tau(tau(dest) if callable(tau) else tau)
 
 
 def _sides(

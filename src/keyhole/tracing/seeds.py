@@ -15,7 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.errors import KeyholeError
+from keyhole.brief import brief
+from keyhole.circuits.text import words_label
+from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.models.prompts import token_texts
 from keyhole.models.weights import HeadOut
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
@@ -37,6 +40,8 @@ class Seed:
 class Probe:
     """A direction in the residual stream that `layer` reads (number of layers: what the final norm reads)."""
 
+    __repr__ = brief
+
     direction: Float[Tensor, "d_model"]
     layer: int
 
@@ -49,9 +54,10 @@ def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0
     loss = Loss(out, targets, q)
     whole, nothing = float(loss.of(z)), float(loss.of(torch.zeros_like(z)))
     if whole - nothing <= 0:
-        raise KeyholeError(
-            "the model gives the target no more probability than its bias alone would: there is nothing to trace. "
-            "Choose a target the model predicts."
+        share = float(writes.run.logits[end].double().softmax(-1)[targets].sum())
+        raise NothingToTraceError(
+            f"the model gives {_words(writes, targets)} (probability {share:.1g}) no more probability than its bias "
+            "alone would: there is nothing to trace. Choose a target the model predicts."
         )
     pulled = _mean_along_path(loss.pull, z)
     attribution = _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype))
@@ -106,6 +112,11 @@ def _prob_prefix(writes: Writes, end: int, attribution: Tensor, loss: Loss, *, e
 
 def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int]) -> list[Seed]:
     """Writers that push the targets' logits up against others' (against the mean of all, if none are named)."""
+    if set(targets) == set(against):
+        raise NothingToTraceError(
+            f"the answer and the one it is held against are the same, {_words(writes, targets)}: between them there is "
+            "no difference to trace. Name another `against`."
+        )
     out = writes.run.model.head_out()
     direction = torch.zeros_like(out.b_U, dtype=torch.float64)
     direction[targets] += 1 / len(targets)
@@ -116,6 +127,8 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
     z = _state(writes, end) @ out.W_U
     pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
     seeds = _linear_prefix(writes, end, _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype)))
+    if not seeds:
+        raise NothingToTraceError(_not_favoured(writes, end, targets, against))
     if out.softcap is None:
         return seeds
     pushed = torch.stack([_share(writes, end, seed.writer) for seed in seeds]) @ out.W_U
@@ -130,7 +143,14 @@ def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:
     direction = probe.direction.to(writes.local)
     if not 0 < probe.layer <= len(writes.run.layers):
         raise KeyholeError(f"a probe reads layer 1 to {len(writes.run.layers)} (the last: the final norm).")
-    return _linear_prefix(writes, end, _attributions(writes, end, direction, layer=probe.layer), layer=probe.layer)
+    contributions = _attributions(writes, end, direction, layer=probe.layer)
+    seeds = _linear_prefix(writes, end, contributions, layer=probe.layer)
+    if not seeds:
+        raise NothingToTraceError(
+            f"what layer {probe.layer} reads at token {end} lies {float(contributions.double().sum()):.3g} along the "
+            "probe: nothing pushes that way, all in all. Turn the direction round to trace what pushes against it."
+        )
+    return seeds
 
 
 def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int | None) -> list[int]:
@@ -144,20 +164,41 @@ def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int |
 
 
 def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int | None = None) -> list[Seed]:
-    """The paper's rule: sort, cut where the running sum first exceeds the total, but never above half of it."""
+    """The paper's rule: sort, cut where the running sum first exceeds the total, but never above half of it.
+
+    No seeds where the total is not positive.
+    """
     values, order = contributions.double().sort(descending=True)
     total = float(values.sum())
     if total <= 0:
-        raise KeyholeError(
-            "no writer pushes towards the target: the difference comes from the unembedding's bias. "
-            "Choose a target the model prefers."
-        )
+        return []
     exceeds = values.cumsum(0) > total
     at = int(exceeds.int().argmax()) if bool(exceeds.any()) else int((values > 0).sum()) - 1
     cutoff = min(float(values[at]), total / 2)
     n = int((values >= cutoff).sum())
     writers = [_writer(writes, int(c), end, layer) for c in order[:n]]
     return [Seed(w, v, v) for w, v in zip(writers, values[:n].tolist(), strict=True)]
+
+
+def _not_favoured(writes: Writes, end: int, targets: list[int], against: list[int]) -> str:
+    """Why nothing pushes towards these tokens: the model prefers the others, or only its bias prefers these."""
+    logits, answer = writes.run.logits[end].double(), _words(writes, targets)
+    other = _words(writes, against) if against else "the mean of all tokens"
+    difference = float(logits[targets].mean() - (logits[against] if against else logits).mean())
+    if difference > 0:
+        return (
+            f"the model prefers {answer} to {other} by {difference:.2f} in logits, but through the unembedding's bias "
+            "alone: no writer pushes that way, all in all. Choose another answer."
+        )
+    swap = "Swap the two to trace what it prefers, or leave `against` out" if against else 'Use seeds "prob"'
+    return (
+        f"the model prefers {other} to {answer} (logit difference {difference:.2f}), so that nothing pushes towards "
+        f"{answer}, all in all. {swap} to trace the answer's own probability."
+    )
+
+
+def _words(writes: Writes, ids: list[int]) -> str:
+    return words_label(token_texts(writes.run.model.tokenizer, ids))
 
 
 def _state(writes: Writes, end: int) -> Float[Tensor, "d_model"]:

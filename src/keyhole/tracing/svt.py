@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
@@ -31,7 +32,7 @@ from keyhole.qk.slices import slice_sets
 from keyhole.tracing.assemble import Growing, Place, Seeds, Settings, build_circuit
 from keyhole.tracing.firing import Firing, Side, SideName, Signal
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.targets import Target, choose_targets, token_ids
+from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.trace import find_seeds
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import Writer
@@ -48,6 +49,8 @@ Follows = Callable[[int, int, int], tuple[int, ...]]  # layer, head, dest -> the
 @dataclass(frozen=True)
 class Contributions:
     """What every head below a firing adds to it through its two tokens."""
+
+    __repr__ = brief
 
     channels: tuple[int, ...]  # S, strongest term first
     layers: tuple[int, ...]  # the attention layers below, one per row
@@ -78,7 +81,7 @@ def trace_svt(
     *,
     against: Target = None,
     start: Sequence[Start] | None = None,
-    seeds: Seeds = "linear",
+    seeds: Seeds | None = None,
     seed_tau: float = 0.8,
     top_p: float | None = None,
     top_k: int | None = None,
@@ -90,18 +93,21 @@ def trace_svt(
     """Which circuit of heads is behind an answer, by singular vector tracing?
 
     `start`: firings to begin with, as in the paper; their edges into the target carry their attention weight, and a
-    target is only recorded. Without it the seeds are those of `trace`. A firing has weight >= `threshold`, score >= 0,
-    and a source that is not the first token. `channels="all"` is the paper's baseline without singular vectors.
+    target is only recorded. Without it the seeds are those of `trace`, linear unless said otherwise. A firing has
+    weight >= `threshold`, score >= 0, and a source that is not the first token. `channels="all"` is the paper's
+    baseline without singular vectors.
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
     """
     run.require_fresh()
     rule, at = _Rule(channels, share, threshold), run.position(end, "end")
+    if start is None:
+        top_k = likeliest(target, top_p, top_k)
     with exact_matmul():
-        named = start is None or any(choice is not None for choice in (target, top_p, top_k))
+        named = any(choice is not None for choice in (target, top_p, top_k))
         ids = choose_targets(run, target, top_p=top_p, top_k=top_k, end=at) if named else []
-        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds, seed_tau, top_p, top_k)
+        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds or "linear", seed_tau, top_p, top_k)
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
         return build_circuit(growing, _record(run, settings, rule, start=start))

@@ -26,6 +26,11 @@ def choose_targets(run: "Run", target: Target, *, top_p: float | None, top_k: in
     return targets_of(run.logits[end], top_p, top_k)
 
 
+def likeliest(target: Target, top_p: float | None, top_k: int | None) -> int | None:
+    """`top_k` as it was given; where nothing says what to trace, 1: the likeliest next token."""
+    return 1 if target is None and top_p is None and top_k is None else top_k
+
+
 def token_ids(run: "Run", target: Target) -> list[int]:
     """One or several words or ids, as ids."""
     if target is None:

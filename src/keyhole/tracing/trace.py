@@ -4,35 +4,64 @@ A firing depends only on the clean run, so the recursion over signals can be don
 together, from the top down. The graph is the recursive one.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import prompt_text
 from keyhole.tracing.assemble import Growing, Seeds, Settings, Sinks, build_circuit
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Tau, explain_head
 from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
-from keyhole.tracing.targets import Target, choose_targets, token_ids
+from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
 from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
+Errors = Literal["raise", "keep"]
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """A prompt of `trace_many` that has no circuit, and why."""
+
+    index: int  # among the runs
+    prompt: str
+    error: KeyholeError
+
+    def __str__(self) -> str:
+        return f"prompt {self.index} ({self.prompt!r}): {self.error}"
+
 
 def trace(run: "Run", target: Target = None, *, against: Target = None, **options: Any) -> Circuit:
     """Trace the circuit behind one answer. See `trace_many` for the options."""
-    return trace_many([run], [target], against=[against], **options)[0]
+    return trace_many([run], [target], against=[against], errors="raise", **options)[0]
 
 
+@overload
 def trace_many(
+    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["raise"] = "raise", **options: Any
+) -> list[Circuit]: ...
+
+
+@overload
+def trace_many(
+    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["keep"], **options: Any
+) -> list[Circuit | Untraced]: ...
+
+
+def trace_many(  # type: ignore[misc] # the options are spelled once, here
     runs: Sequence["Run"],
     targets: Sequence[Target],
     *,
     against: Sequence[Target] | None = None,
-    seeds: Seeds = "prob",
+    seeds: Seeds | None = None,
     seed_tau: float = 0.8,
     top_p: float | None = None,
     top_k: int | None = None,
@@ -40,44 +69,76 @@ def trace_many(
     keys: Keys = "all",
     sinks: Sinks = "keep",
     end: int | str = -1,
+    errors: Errors = "raise",
     progress: Callable[[int, int], None] | None = None,
-) -> list[Circuit]:
+) -> list[Circuit] | list[Circuit | Untraced]:
     """Trace the circuits of several runs of one model together, each with its own target.
 
-    A target is a token (text or id), several, or None with `top_k` or `top_p`. `seeds`: "prob", "linear" (with
-    `against`, one per run), or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings
-    on the first token are kept, marked, or collapsed (kept as leaves, not traced further). `progress` is told the
-    layers done.
+    A target is a token (text or id), several, or None: the likeliest, or those of `top_k` or `top_p`. `against`: the
+    other answer, one per run. `seeds`: "prob", "linear" (the default with `against`), or a Probe. `tau`: see `explain`.
+    `keys`: what a src-side removal touches. `sinks`: firings on the first token are kept, marked, or collapsed (kept as
+    leaves, not traced further). `errors`: a prompt that cannot be traced raises, or is kept as `Untraced` in the place
+    of its circuit. `progress` is told the layers done.
     """
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
-    growing = []
+    attempts, growing, found = _Attempts(runs, errors), dict[int, Growing](), dict[int, Circuit]()
+    shared = Settings(seeds=seeds or "prob", seed_tau=seed_tau, top_p=top_p, tau=tau, keys=keys, sinks=sinks)
     with exact_matmul():
-        for run, target, other in zip(runs, targets, others, strict=True):
-            run.require_fresh()
-            at = run.position(end, "end")
-            probes = isinstance(seeds, Probe)
-            settings = Settings(
-                target_ids=() if probes else tuple(choose_targets(run, target, top_p=top_p, top_k=top_k, end=at)),
-                against_ids=tuple(token_ids(run, other)),
-                end=at,
-                seeds=seeds,
-                seed_tau=seed_tau,
-                top_p=top_p,
-                top_k=top_k,
-                tau=tau,
-                keys=keys,
-                sinks=sinks,
-            )
-            growing.append(_start(run, settings))
+        for i, (run, target, other) in enumerate(zip(runs, targets, others, strict=True)):
+            with attempts.at(i):
+                own = replace(shared, end=run.position(end, "end"), top_k=likeliest(target, top_p, top_k))
+                growing[i] = _start(run, _answered(run, own, target, other, seeds=seeds))
         depth = len(runs[0].layers)
         for done, layer in enumerate(reversed(range(depth))):
-            for circuit in growing:
-                _grow(circuit, layer)
+            for i, circuit in growing.items():
+                with attempts.at(i):
+                    _grow(circuit, layer)
             if progress is not None:
                 progress(done + 1, depth)
-        return [build_circuit(circuit) for circuit in growing]
+        for i, circuit in growing.items():
+            with attempts.at(i):
+                found[i] = build_circuit(circuit)
+    return [attempts.failed.get(i) or found[i] for i in range(len(runs))]
+
+
+@dataclass
+class _Attempts:
+    """Which prompts could not be traced: each in its place, or the first of them as an error that names it."""
+
+    runs: Sequence["Run"]
+    errors: Errors
+    failed: dict[int, Untraced] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_choice("errors", self.errors, Errors)
+
+    @contextmanager
+    def at(self, index: int) -> Iterator[None]:
+        """Work on one prompt; what refuses it refuses no other. The first refusal of a prompt is the one told."""
+        try:
+            yield
+        except KeyholeError as error:
+            run = self.runs[index]
+            told = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
+            if self.errors == "keep":
+                self.failed.setdefault(index, told)
+            elif len(self.runs) > 1:
+                raise type(error)(str(told)) from error
+            else:
+                raise
+
+
+def _answered(run: "Run", settings: Settings, target: Target, other: Target, *, seeds: Seeds | None) -> Settings:
+    """The settings of one run: which tokens its answer is, and which others it is held against."""
+    run.require_fresh()
+    against = tuple(token_ids(run, other))
+    chosen = seeds or ("linear" if against else "prob")
+    ids: Sequence[int] = ()
+    if not isinstance(chosen, Probe):
+        ids = choose_targets(run, target, top_p=settings.top_p, top_k=settings.top_k, end=settings.end)
+    return replace(settings, target_ids=tuple(ids), against_ids=against, seeds=chosen)
 
 
 def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
@@ -86,10 +147,6 @@ def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
         return probe_seeds(writes, settings.end, settings.seeds)
     if settings.seeds == "linear":
         return linear_seeds(writes, settings.end, list(settings.target_ids), list(settings.against_ids))
-    if settings.seeds != "prob":
-        raise KeyholeError(f"there are no seeds {settings.seeds!r}: choose 'prob', 'linear' or a Probe.")
-    if settings.against_ids:
-        raise KeyholeError('`against` belongs to seeds="linear": "prob" traces the target\'s own probability.')
     return prob_seeds(writes, settings.end, list(settings.target_ids), settings.seed_tau)
 
 

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
@@ -39,6 +40,8 @@ class Writer:
 @dataclass(frozen=True)
 class Split:
     """The residual stream that a layer reads at one token, as a sum of what was written."""
+
+    __repr__ = brief
 
     layer: int
     pos: int

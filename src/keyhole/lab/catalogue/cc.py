@@ -154,5 +154,6 @@ PUBLISHED: tuple[Published, ...] = (
         "What happens past capacity",
         "The paper shows superposition (r1 + r2 > d_head) for single heads; here whole grids of ranks, accuracy, "
         "overlap and off-diagonal share of G.",
+        beyond=True,
     ),
 )

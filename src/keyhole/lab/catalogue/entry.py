@@ -20,6 +20,12 @@ class Published:
     later: str | None = None  # why it cannot be run yet
     schematic: bool = False  # a drawing: there is nothing to measure
     same_as: str | None = None  # the id of the paper's figure that a slide shows again
+    beyond: bool = False  # ours, on a question that the paper leaves open: nothing was published to compare with
+
+    @property
+    def counts(self) -> bool:
+        """Is it part of a total? A slide's figure is in it already, and what was not published cannot be repeated."""
+        return self.same_as is None and not self.beyond
 
 
 def entry(
@@ -31,12 +37,12 @@ def entry(
     needs: str | None = None,
     later: str | None = None,
     same_as: str | None = None,
+    beyond: bool = False,
 ) -> Published:
     """A result that can be measured; the command names the first model it needs."""
     model = f" --model {needs.split()[0].rstrip(',')}" if needs else ""
-    return Published(
-        id, _paper(id), figure, title, claim, needs, f"keyhole reproduce {id}{model}", later, False, same_as
-    )
+    command = f"keyhole reproduce {id}{model}"
+    return Published(id, _paper(id), figure, title, claim, needs, command, later, same_as=same_as, beyond=beyond)
 
 
 def schematic(id: str, figure: str, title: str, claim: str) -> Published:

@@ -23,6 +23,7 @@ from keyhole.lab.contrast_studies import (
     projected,
     stand_in,
     studied,
+    told_shifts,
     verdict,
 )
 from keyhole.lab.intervals import told
@@ -31,6 +32,7 @@ from keyhole.lab.outcome import Outcome
 
 MOST = 0.5  # of keys, where a claim says that they lie with their queries
 _APART = 0.95  # of points, where a component tells queries from keys
+_LESS = 0.1  # of keys, where a claim says that something is not shown
 _SHOWN = 3  # heads of which pictures are drawn
 _RANKS = {"order": (2, 3), "lexical": (9, 10)}  # published
 _HEADS = "Brackets: smallest and largest of the heads."
@@ -55,7 +57,7 @@ def subspaces(job: Job, id: str) -> Outcome:
         ]
         kinds = len(set(points(fresh[name], study.selected[0])[2]))
         meet.append(meets(share, random))
-        right.append(median(ranks) in _RANKS.get(name, ranks))
+        right.append(name not in _RANKS or median(ranks) in _RANKS[name])
         numbers |= {f"{name} ranks": list(map(float, ranks)), f"{name} aligned": share}
         numbers |= {f"{name} random {label(head)}": own for head, own in zip(study.selected, random, strict=True)}
         figures += [_cloud(job, study, name, head) for head in study.selected[:_SHOWN]]
@@ -68,7 +70,7 @@ def subspaces(job: Job, id: str) -> Outcome:
             figures += _umap(job, study, name)
     if id == "cc-fig6a":
         single, apart = _single_ranks(study), [_sides(job, study, head) for head in study.selected]
-        right += [median(apart) >= _APART, bool(single) and median(single) == 1]
+        right.append(median(apart) >= _APART)
         numbers |= {"ranks of single categories": single, "told apart by PC 1": apart}
         lines.append(
             f"PC 1 tells {told(apart, 2)} of queries and keys apart. Contrasts of one category have rank "
@@ -92,13 +94,13 @@ def passed_over(study: Study) -> str:
 
 
 def _note(job: Job, id: str, study: Study) -> str:
-    about, more = (_FIVE, f"rank 1 of each category and {_APART} told apart by PC 1")
+    about, more = _FIVE, f"{_APART} told apart by PC 1 (rank 1 of each category is forced, and not asked for)"
     if id == "cc-fig8":
         about, more = CROSSED, "the published ranks (median head)"
     return (
         f"{passed_over(study)}The verdict asks that in the median head {MOST} of keys lie with their queries and more "
         f"than in all {DRAWS} random subspaces (each one for queries and keys alike), on prompts that made no feature; "
-        f"of the published model also for {more}. {about} {_HEADS} {stand_in(job, id)}"
+        f"of the published model also for {more}. {about} {told_shifts(study)} {_HEADS} {stand_in(job, id)}"
     )
 
 
@@ -182,15 +184,25 @@ def unprojected(job: Job) -> Outcome:
         "dimensions."
         for name, (shown, own, random) in middle.items()
     ]
-    (order, _, chance), (lexical, whole, _) = middle["order"], middle["lexical"]
-    first, second = order >= MOST and order > chance, lexical < whole - 0.1
+    first, second = shown_by_order(*middle["order"]), hidden(*middle["lexical"])
     note = (
         f"{passed_over(study)}Medians of {len(study.selected)} heads, on prompts that made no feature. The verdict "
-        f"asks for {MOST} of keys by order, more than in these random subspaces, and by thing for .1 less than in its "
-        f"own subspace. {CROSSED} {stand_in(job, 'cc-fig17')}"
+        f"asks for {MOST} of keys by order, more than in these random subspaces; and by thing for {MOST} and more than "
+        f"these in its own subspace, but {_LESS} less in the components. {CROSSED} {told_shifts(study)} "
+        f"{stand_in(job, 'cc-fig17')}"
     )
     found = verdict(job, "cc-fig17", first and second and study.passed, part=first or second)
     return Outcome(found, "\n".join(lines), numbers, tuple(figures), note)
+
+
+def shown_by_order(shown: float, own: float, random: float) -> bool:
+    """Do the first components show it, unlike random subspaces?"""
+    return shown >= MOST and shown > random
+
+
+def hidden(shown: float, own: float, random: float) -> bool:
+    """Does its own subspace show it, unlike random ones, and the first components clearly less?"""
+    return own >= MOST and own > random and shown <= own - _LESS
 
 
 RUNS: dict[str, Experiment] = {

@@ -66,7 +66,8 @@ def categories(job: Job) -> Outcome:
         "instead of 2,000 for the feature and its centres, as many for keys of other words (half of each category). "
         f"The verdict asks that the median head places {MOST} of these keys and more than all {DRAWS} random "
         "subspaces. Whether related categories lie side by side is not judged: of the published groups only food has "
-        f"two categories here. Brackets: smallest and largest of the random subspaces. {stand_in(job, 'cc-fig6b')}"
+        f"two categories here. Contrasts are uncentred, as in the paper. Brackets: smallest and largest of the random "
+        f"subspaces. {stand_in(job, 'cc-fig6b')}"
     )
     holds = clustered(found) and study.passed
     enough = len(CATEGORIES) >= _PUBLISHED or not named(job, "cc-fig6b")

@@ -17,6 +17,7 @@ from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.qk.channels import Channels
 
 _A_FIGURE = 4  # heads drawn side by side
+_FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64
 
 
 def falling(job: Job) -> Outcome:
@@ -57,7 +58,7 @@ def fall(own: Interval, beyond: Sequence[Interval], controls: Sequence[Interval]
 
 
 def counted(job: Job) -> Outcome:
-    """Does N_recon fall, and does it end at 1 to 4, fewer than in rotated channels?"""
+    """Does N_recon fall, and end at as small a share of the channels as 1 to 4 of 64, fewer than rotated ones?"""
     seen = watched(job)
     moved, points = change(seen.heads, "n_recon", over=seen.over), curve(seen.heads, "n_recon", over=seen.over)
     beyond = change(seen.heads, "n_recon", against="n_recon_refactor", over=seen.over)
@@ -71,17 +72,31 @@ def counted(job: Job) -> Outcome:
         "last, refactor": control,
         "last beyond refactor": fewer,
     }
-    holds = [_below(moved), 1 <= points[-1].mean <= 4 and _below(fewer)]
+    holds = [_below(moved), is_few(points[-1].mean, seen.heads.channels) and _below(fewer)]
+    numbers = _numbers(found) | {"last, share of channels": points[-1].mean / seen.heads.channels}
     measured = (
-        f"N_recon goes from {_text(points[0], 1)} to {_text(points[-1], 1)} of {seen.heads.channels} channels (in "
-        f"rotated channels {_text(control, 1)}, a difference of {_text(fewer, 1)}). Where it is defined at both ends "
-        f"it changes by {_text(moved, 2)}, beyond the rotated one by {_text(beyond, 2)}."
+        f"N_recon goes from {_text(points[0], 1)} to {_text(points[-1], 1)} of {seen.heads.channels} channels, a share "
+        f"of {points[-1].mean / seen.heads.channels:.2f}, where 4 of 64 are {_FEW:.2f} (in rotated channels "
+        f"{_text(control, 1)}, a difference of {_text(fewer, 1)}). Where it is defined at both ends it changes by "
+        f"{_text(moved, 2)}, beyond the rotated one by {_text(beyond, 2)}."
     )
     path = save(
         emergence_figure(seen.heads, over=seen.over, title="Task heads over training"), job.folder / "emergence.png"
     )
-    note = f"N_recon needs positive relative attention, which is often missing early in training. {seen.about}"
-    return Outcome(_verdict(job, holds), measured, _numbers(found), (path,), note)
+    note = (
+        "N_recon needs positive relative attention. The verdict asks for the published share of a head's channels, at "
+        f"most {_FEW:.4g}, and for a fall; fewer than in rotated channels alone is not what is shown. {seen.about}"
+    )
+    return Outcome(_verdict(job, holds), measured, numbers, (path,), note)
+
+
+def is_few(n_recon: float, channels: int) -> bool:
+    """Is that at least one, and no larger a share of the channels than 4 of 64?
+
+    >>> is_few(4, 64), is_few(4, 16), is_few(1, 16)
+    (True, False, True)
+    """
+    return 1 <= n_recon <= _FEW * channels
 
 
 def decomposed(job: Job, most: int | None) -> Outcome:

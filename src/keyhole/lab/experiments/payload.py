@@ -76,15 +76,12 @@ def are_trained(heads: Iterable[Payload]) -> bool:
     return min(reached(heads)) >= TRAINED
 
 
-def told_training(job: Job, heads: Iterable[Payload]) -> str:
+def told_training(heads: Sequence[Payload]) -> str:
     """How the heads were trained, and how far they came."""
-    shares = reached(heads)
-    how = (
-        "lr 1e-2 for 500 steps"
-        if job.quick
-        else "lr 1e-3 for 4,000 steps instead of lr 1e-4 with early stopping (cc-table1)"
-    )
+    shares, own = reached(heads), heads[0].settings
     return (
-        f"Trained with {how}: accuracy {100 * min(shares):.0f} to {100 * max(shares):.0f} % of what can be reached; "
-        f"the verdict asks for {100 * TRAINED:.0f} % of every head."
+        f"Trained with lr {own.lr:g} for {own.max_steps:,} steps instead of lr "
+        f"{PayloadSettings.paper(own.r1, own.r2, own.d_head).lr:g} with early stopping (cc-table1): accuracy "
+        f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of what can be reached; the verdict asks for "
+        f"{100 * TRAINED:.0f} % of every head."
     )

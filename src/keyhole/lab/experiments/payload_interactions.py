@@ -59,7 +59,7 @@ def continuous(job: Job) -> Outcome:
     note = (
         f"Diagonal: at least {_DIAGONAL}. That entries appear off it beyond capacity is forced: G has rank d_head at "
         "most, and an even diagonal then holds at most d_head / (r1 + r2) of its energy; an uneven one may hold more. "
-        f"{SEEDS} {told_training(job, _heads(found))}"
+        f"{SEEDS} {told_training(_heads(found))}"
     )
     return Outcome(judged_diagonal(found), "\n".join(lines), numbers, _draw(job, found, "gaussian"), note)
 
@@ -84,7 +84,7 @@ def discrete(job: Job) -> Outcome:
         f"{_WHAT} The verdict is about settings beyond capacity, where G has entries off its diagonal: every discrete "
         f"seed must exceed every continuous one (else not), by a mean of at least {_UNRELATED} (else partly: mostly "
         f"symmetric still). {f'Within capacity it is the other way round: {opposite}. ' if within else ''}"
-        f"{SEEDS} {told_training(job, [*_heads(found), *_heads(other)])}"
+        f"{SEEDS} {told_training([*_heads(found), *_heads(other)])}"
     )
     return Outcome(judged_symmetry(found, other), "\n".join(lines), numbers, _draw(job, found, "discrete"), note)
 

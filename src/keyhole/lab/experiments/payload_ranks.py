@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import mean
 
 import torch
 from matplotlib.figure import Figure
@@ -17,23 +18,29 @@ from keyhole.lab.experiments.payload import (
     told_training,
     untrained,
 )
+from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.payload import Payload
 from keyhole.lab.payload_task import Latents
 
 _GRIDS = {8: (2, 3, 4, 5, 6), 16: (4, 6, 8, 10, 12)}
+_MOSTLY, _NEARLY_ALL = 0.8, 0.95  # of heads
 _SIGNS = {"below": "<", "at": "=", "beyond": ">"}
 _Found = dict[Setting, list[tuple[int, ...]]]
 
 
-def ranks(job: Job, variants: Sequence[tuple[Latents, int]], claimed: Sequence[str]) -> Outcome:
-    """Are the true ranks recovered where that is `claimed`: below capacity, or at it too?
+def ranks(
+    job: Job, variants: Sequence[tuple[Latents, int]], claimed: Sequence[str], accuracy: float | None = None
+) -> Outcome:
+    """Are the true ranks recovered where that is `claimed`: below capacity, or at it too? With this accuracy, if given?
 
     The task does not change when its latents change names, so that a head trained on (r1, r2) stands for (r2, r1) too.
     """
     numbers: Numbers = {}
-    lines, figures, within, every = [], [], [], []
+    lines, figures, every = [], [], []
+    within: list[float] = []
+    raw: list[float] = []
     for latents, d_head in variants:
         grid = _GRIDS[d_head][:2] if job.quick else _GRIDS[d_head]
         heads = heads_of(job, [(a, b, d_head) for a in grid for b in grid if a <= b], latents)
@@ -42,6 +49,7 @@ def ranks(job: Job, variants: Sequence[tuple[Latents, int]], claimed: Sequence[s
         figures.append(save(_grid(found, grid, d_head, f"Recovered ranks, {latents}, d_head = {d_head}"), path))
         exact, control = _exact(found), _exact(_untrained(job, heads))
         within += [value for where in claimed for value in exact[where]]
+        raw += [value for where in claimed for value in control[where]]
         own = [head for heads_here in heads.values() for head in heads_here]
         every += own
         key = f"{latents} {d_head}"
@@ -52,15 +60,19 @@ def ranks(job: Job, variants: Sequence[tuple[Latents, int]], claimed: Sequence[s
             f"{latents}, d_head {d_head}: heads with exact ranks, by r1 + r2: {_shares(exact, d_head)}; untrained "
             f"heads: {_shares(control, d_head)}. {_accuracy(own)}; {len(own)} heads."
         )
-    return Outcome(judged(within, every), "\n".join(lines), numbers, tuple(figures), _note(job, variants, every))
+    verdict = judged(within, raw, every, accuracy)
+    return Outcome(verdict, "\n".join(lines), numbers, tuple(figures), _note(variants, every, accuracy))
 
 
-def judged(exact: Sequence[float], heads: Sequence[Payload]) -> Verdict:
-    """Are the ranks of trained heads exact?"""
-    if not exact or not are_trained(heads):
+def judged(
+    exact: Sequence[float], untrained: Sequence[float], heads: Sequence[Payload], accuracy: float | None = None
+) -> Verdict:
+    """Are the ranks of trained heads exact, beyond doubt more often than before training, and is the task done?"""
+    if not exact or not are_trained(heads) or mean(exact) < _MOSTLY:
         return "not"
-    share = sum(exact) / len(exact)
-    return "reproduced" if share >= 0.95 else "partly" if share >= 0.8 else "not"
+    learned = wilson(round(sum(exact)), len(exact))[1] > mean(untrained)
+    as_told = accuracy is None or all(round(head.accuracy, 2) >= accuracy for head in heads)
+    return "reproduced" if mean(exact) >= _NEARLY_ALL and learned and as_told else "partly"
 
 
 def _ranks(job: Job, head: Payload) -> tuple[int, ...]:
@@ -93,15 +105,17 @@ def _accuracy(heads: Sequence[Payload]) -> str:
     )
 
 
-def _note(job: Job, variants: Sequence[tuple[Latents, int]], heads: Sequence[Payload]) -> str:
+def _note(variants: Sequence[tuple[Latents, int]], heads: Sequence[Payload], accuracy: float | None) -> str:
     cut = "d_head 16 has ranks 4, 6, 8, 10 and 12 only. " if any(d_head == 16 for _, d_head in variants) else ""
     cut += "Continuous latents: cc-fig11. " if all(latents == "discrete" for latents, _ in variants) else ""
+    as_told = "" if accuracy is None else f", and the published accuracy of {accuracy:.2f} of every head"
     return (
-        "The text claims it for r1 + r2 < d_head, the caption of Figure 11 for <=; the verdict asks for 95 % of "
-        "heads there (80 %: partly). W_Q B1 A1^T W_K^T has the rank of the latent for almost any weights, so that "
-        "many untrained heads show it too. Tokens may repeat discrete latents, and a Gaussian one may score below "
-        "another's: 99 % accuracy cannot be reached with few latents. Cells below the diagonal of a grid are "
-        f"mirrored: a head trained on (r1, r2) stands for (r2, r1). {cut}{told_training(job, heads)}"
+        "The text claims it for r1 + r2 < d_head, the caption of Figure 11 for <=; the verdict asks for "
+        f"{_MOSTLY:.0%} of heads there, and for more than partly for {_NEARLY_ALL:.0%}, beyond doubt (Wilson's 95 %) "
+        f"more than of untrained heads{as_told}. W_Q B1 A1^T W_K^T has the rank of the latent for almost any weights, "
+        "so that many untrained heads show it too. Tokens may repeat discrete latents, and a Gaussian one may score "
+        "below another's, so that heads with few latents cannot reach such an accuracy. Cells below the diagonal are "
+        f"mirrored: a head trained on (r1, r2) stands for (r2, r1). {cut}{told_training(heads)}"
     )
 
 
@@ -116,7 +130,7 @@ def _grid(found: _Found, grid: Sequence[int], d_head: int, title: str) -> Figure
 
 
 _runs: dict[str, Callable[[Job], Outcome]] = {
-    "cc-fig2": partial(ranks, variants=[("discrete", 8)], claimed=["below"]),
+    "cc-fig2": partial(ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99),
     "cc-fig11": partial(ranks, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"]),
 }
 RUNS: dict[str, Experiment] = _runs

@@ -58,7 +58,8 @@ def swapped(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Outcome:
         "right token can get (else not); and, for more than partly, that every head's swap exceeds random ones below "
         f"d_head (95 % over samples), that random ones move less than {_FAR_LESS} of it where the latents fill least, "
         "and that this share grows and never falls the more they fill. Targets differ from the original in both "
-        f"latents; ten random subspaces each. {SEEDS} {told_training(job, [h for own in heads.values() for h in own])}"
+        f"latents; {_randoms(job)} random subspaces each. {SEEDS} "
+        f"{told_training([head for own in heads.values() for head in own])}"
     )
     return Outcome(judged(heads, results), "\n".join(lines), numbers, (path,), note)
 
@@ -96,7 +97,11 @@ def grows(values: Sequence[float]) -> bool:
 
 def _swaps(job: Job, head: Payload) -> Swaps:
     z1, z2 = feature_of(job, head, "z1"), feature_of(job, head, "z2")
-    return swaps(head, z1, z2, samples=1024 if job.quick else 51_200, randoms=2 if job.quick else 10, seed=job.seed)
+    return swaps(head, z1, z2, samples=1024 if job.quick else 51_200, randoms=_randoms(job), seed=job.seed)
+
+
+def _randoms(job: Job) -> int:
+    return 2 if job.quick else 10
 
 
 def _pooled(effects: Sequence[Effect]) -> Effect:

@@ -16,11 +16,6 @@ SHARP = 0.998  # and from which it is one but for the noise of training
 MOST, HALF = 0.9, 0.5  # shares of seeds, or of settings, that a claim needs
 
 SEEDS_NOTE = "Brackets: smallest and largest of the seeds, or 95 % intervals of shares (Wilson)."
-PAPER_NOTE = (
-    "Trained with mean errors over features and, where nothing else is said, lambda 4 and 30,000 steps: the paper "
-    "writes a sum, but outcomes point to a mean (lambda 4 of a mean is 80 of a sum at N = 20)."
-)
-FAST_NOTE = "Trained with summed errors, lambda 20 and 20,000 steps, which converge sooner than the paper's lambda 4."
 
 
 def worst(found: Alignment) -> float:

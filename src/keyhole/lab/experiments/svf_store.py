@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from keyhole.lab.outcome import Progress
-from keyhole.lab.stored import store
+from keyhole.lab.stored import alone, gathered, store
 from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
 
@@ -33,25 +33,37 @@ def snapshots(steps: int) -> list[int]:
 
 def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress) -> list[SVF]:
     """The model of every setting, read from the folder or else trained and kept there; a damaged file is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    models = {config: _read(_path(folder, config), config) for config in dict.fromkeys(configs)}
-    wanted = sorted(models, key=lambda config: config.steps)  # equal numbers of steps share their snapshots: one call
-    for steps, group in groupby(wanted, lambda config: config.steps):
-        alike = list(group)
-        sweep = folder / f"sweep-{device.replace(':', '')}-{_digest(alike)}"
-        begun = _begun(sweep, alike, [config for config in alike if models[config] is None])
-        if begun:
-            for new in train(begun, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweep):
-                _write(new, _path(folder, new.settings))
-                models[new.settings] = new
-        shutil.rmtree(sweep, ignore_errors=True)
-    return [model for config in configs if (model := models[config]) is not None]
+    paths = {config: _path(folder, config) for config in configs}
+    alike = {
+        steps: list(group)  # equal numbers of steps share their snapshots: one call
+        for steps, group in groupby(sorted(paths, key=lambda config: config.steps), lambda config: config.steps)
+    }
+    sweeps = {steps: folder / f"sweep-{device.replace(':', '')}-{_digest(group)}" for steps, group in alike.items()}
+
+    def trained(missing: list[SVFSettings]) -> dict[SVFSettings, SVF]:
+        models = {}
+        for steps in dict.fromkeys(config.steps for config in missing):
+            with alone(sweeps[steps]):  # another process may have begun it for other models
+                begun = _begun(sweeps[steps], alike[steps], [config for config in missing if config.steps == steps])
+                new = train(
+                    begun, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweeps[steps]
+                )
+                for model in new:
+                    _write(model, paths[model.settings])
+                    models[model.settings] = model
+                shutil.rmtree(sweeps[steps], ignore_errors=True)
+        return models
+
+    found = gathered(paths, lambda config: _read(paths[config], config), trained)
+    for sweep in sweeps.values():
+        if sweep.is_dir():  # others have trained all of it since it was stopped
+            with alone(sweep):
+                shutil.rmtree(sweep, ignore_errors=True)
+    return [found[config] for config in configs]
 
 
 def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSettings]) -> list[SVFSettings]:
     """Which models does this sweep train? Those it began with: another figure may have trained some in the meantime."""
-    if not missing:
-        return []
     plan = sweep / "plan.json"
     try:
         numbers = json.loads(plan.read_text())

@@ -1,6 +1,6 @@
 """Over which settings do singular vectors become features? Sweeps of the default toy, and heads with too many pairs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -14,12 +14,11 @@ from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
 from keyhole.lab.alignment import alignment
 from keyhole.lab.experiments import svf_models as toys
 from keyhole.lab.experiments.svf_models import Cells, trained
+from keyhole.lab.experiments.svf_recipes import HEAVY, MEAN, PRINTED, Recipe, by_recipe
 from keyhole.lab.experiments.svf_scores import (
     ALIGNED,
-    FAST_NOTE,
     HALF,
     MOST,
-    PAPER_NOTE,
     SEEDS_NOTE,
     SHARP,
     counted,
@@ -37,47 +36,50 @@ _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _EVERY = ("Worst pair of each seed", "Seeds in which every pair aligns")  # titles of panels
 
 
-def swept(job: Job, name: str, log: bool, wanted: Callable[[Job], Cells]) -> Outcome:
-    """At which values do all four pairs align, and in how many seeds?"""
-    numbers, lines, cosines = _measured(job, name, wanted)
-    shares = {value: share([one >= ALIGNED for one in own]) for value, own in cosines.items()}
-    path = _drawn(job, name, log, cosines)
-    verdict: Verdict
-    if name == "p":
-        verdict = _by_probability(shares)
-    else:
-        claimed = [one[0] for value, one in shares.items() if name != "lambda" or value >= 0.4]
-        verdict = graded(claimed)
+def swept(job: Job, name: str, log: bool, wanted: Callable[[Job, Recipe], Cells]) -> Outcome:
+    """At which values do all four pairs align, and in how many seeds? As printed, and with mean errors."""
+    return by_recipe(job, (PRINTED, MEAN), partial(_swept, name=name, log=log, wanted=wanted))
+
+
+def _swept(job: Job, recipe: Recipe, *, name: str, log: bool, wanted: Callable[[Job, Recipe], Cells]) -> Outcome:
+    numbers, lines, cosines = _measured(job, name, recipe, wanted)
+    shares = {value: share([one >= ALIGNED for one in seeds])[0] for value, seeds in cosines.items()}
+    path = _drawn(job, recipe, name, cosines, log=log)
     note = (
         f"Aligned: every |cos| at least {ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
-        "Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. "
-        f"{_SAID.get(name, '')} {PAPER_NOTE}"
+        f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {_SAID.get(name, '')}"
     )
-    return Outcome(verdict, "\n".join(lines), numbers, (path,), note.replace("  ", " "))
+    return Outcome(_verdict(name, shares), "\n".join(["", *lines]), numbers, (path,), note.strip())
 
 
 _SAID = {
     "p": (
         "The paper's text names .038 both as still robust and as too rare; the verdict is reproduced only if nine of "
-        "ten seeds align there and at most one of ten at .02, partly if that is so from .074 on. Of 40 seeds on a GPU "
-        "24 align at .038 and 3 at .02, however long they train."
+        "ten seeds align there and at most one of ten at .02, partly if that is so from .074 on."
     ),
-    "lambda": "The verdict takes the two decades from .4 to 40; in a summed loss they are 8 to 800.",
+    "lambda": "The verdict takes the two decades from .4 to 40; of mean errors, these are 8 to 800 of summed ones.",
     "m": "The paper prints no values of m.",
 }
 
 
+def _verdict(name: str, shares: Mapping[float, float]) -> Verdict:
+    """What one recipe says: by the shares of seeds that align, at each value."""
+    if name == "p":
+        return _by_probability(shares)
+    return graded([one for value, one in shares.items() if name != "lambda" or value >= 0.4])
+
+
 def _measured(
-    job: Job, name: str, wanted: Callable[[Job], Cells]
+    job: Job, name: str, recipe: Recipe, wanted: Callable[[Job, Recipe], Cells]
 ) -> tuple[Numbers, list[str], dict[float, list[float]]]:
     numbers: Numbers = {}
     lines, cosines = [], {}
-    for value, models in trained(job, wanted(job)).items():
+    for value, models in trained(job, wanted(job, recipe)).items():
         line, cosines[value], own = _one_setting(models, f"{name} {value:g}", f"{name} = {value:g}")
         numbers |= own
         lines.append(line)
     if name == "p":
-        long = trained(job, toys.rare_and_long(job))[toys.RARE]
+        long = trained(job, toys.rare_and_long(job, recipe))[toys.RARE]
         steps = long[0].settings.steps
         line, _, own = _one_setting(long, f"p {toys.RARE:g} long", f"p = {toys.RARE:g} with {steps:,} steps")
         numbers |= own
@@ -103,15 +105,23 @@ def _one_setting(models: Sequence[SVF], key: str, said: str) -> tuple[str, list[
     return line, own, numbers
 
 
-def _by_probability(shares: dict[float, tuple[float, float, float]]) -> Verdict:
+def _by_probability(shares: Mapping[float, float]) -> Verdict:
     def holds(least: float) -> bool:
-        return all(one[0] >= MOST for p, one in shares.items() if p >= least)
+        return all(one >= MOST for p, one in shares.items() if p >= least)
 
-    fails = shares.get(toys.P[-1], (1.0,))[0] <= _FAILS
+    fails = shares.get(toys.P[-1], 1.0) <= _FAILS
     return "reproduced" if holds(toys.RARE) and fails else "partly" if holds(0.07) and fails else "not"
 
 
-def _drawn(job: Job, name: str, log: bool, cosines: dict[float, list[float]], panels: tuple[str, str] = _EVERY) -> Path:
+def _drawn(
+    job: Job,
+    recipe: Recipe,
+    name: str,
+    cosines: dict[float, list[float]],
+    *,
+    log: bool = False,
+    panels: tuple[str, str] = _EVERY,
+) -> Path:
     shares = [share([one >= ALIGNED for one in own]) for own in cosines.values()]
     figure = sweep_figure(
         list(cosines),
@@ -120,9 +130,9 @@ def _drawn(job: Job, name: str, log: bool, cosines: dict[float, list[float]], pa
         x=_AXES[name],
         log=log,
         panels=panels,
-        title=f"Alignment and {_AXES[name]}",
+        title=f"Alignment and {_AXES[name]} ({recipe.said})",
     )
-    return save(figure, job.folder / "alignment.png")
+    return save(figure, job.folder / f"alignment-{recipe.file}.png")
 
 
 _AXES = {
@@ -137,26 +147,35 @@ _AXES = {
 
 def seeds(job: Job) -> Outcome:
     """Do seeds differ? The default toy, by pair; and once more with queries of their own."""
-    models = next(iter(trained(job, toys.four_pairs(job)).values()))
-    found = [alignment(model) for model in models]
-    apart = [alignment(model) for model in next(iter(trained(job, toys.own_queries(job)).values()))]
+    return by_recipe(job, (PRINTED, MEAN), _seeds)
+
+
+def _seeds(job: Job, recipe: Recipe) -> Outcome:
+    found = [alignment(model) for model in next(iter(trained(job, toys.four_pairs(job, recipe)).values()))]
+    apart = [worst(alignment(model)) for model in next(iter(trained(job, toys.own_queries(job, recipe)).values()))]
     matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
     cosines = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
-    every = matched.flatten()
-    mean, low, high = interval(matched.mean(1).tolist())
     aligned = [worst(one) >= ALIGNED for one in found]
-    good = mean >= SHARP  # the talk's mean of .999 less its deviation
-    verdict: Verdict = "reproduced" if good and all(aligned) else "partly" if good else "not"
-    measured = (
-        f"|cos| over {len(every)} pairs of {len(found)} seeds: mean {mean:.5f}, 95 % interval over seeds [{low:.5f}, "
-        f"{min(high, 1):.5f}], deviation {float(every.std()):.1g}, largest 1 - |cos| {float(1 - every.min()):.1g}; "
-        f"all pairs align in {counted(aligned)} seeds. With queries that are not among their keys in "
-        f"{counted([worst(one) >= ALIGNED for one in apart])}, worst |cos| at least {min(map(worst, apart)):.5f}."
-    )
     numbers: Numbers = {f"T {T:g}": own for T, own in cosines.items()}
-    numbers["own queries worst cosine"] = [worst(one) for one in apart]
-    path = _drawn(job, "T", log=False, cosines=cosines, panels=("Each seed", "Seeds in which the pair aligns"))
-    return Outcome(verdict, measured, numbers, (path,), f"The paper has five seeds. {PAPER_NOTE} {SEEDS_NOTE}")
+    numbers["own queries worst cosine"] = apart
+    path = _drawn(job, recipe, "T", cosines, panels=("Each seed", "Seeds in which the pair aligns"))
+    note = f"The paper has five seeds. {SEEDS_NOTE}"
+    return Outcome(_alike(matched, aligned), _spread(matched, aligned, apart), numbers, (path,), note)
+
+
+def _alike(matched: Float[Tensor, "seed pair"], aligned: Sequence[bool]) -> Verdict:
+    good = float(matched.mean()) >= SHARP  # the talk's mean of .999 less its deviation
+    return "reproduced" if good and all(aligned) else "partly" if good else "not"
+
+
+def _spread(matched: Float[Tensor, "seed pair"], aligned: Sequence[bool], apart: Sequence[float]) -> str:
+    mean, low, high = interval(matched.mean(1).tolist())
+    return (
+        f"|cos| over {matched.numel()} pairs of {len(matched)} seeds: mean {mean:.5f}, 95 % interval over seeds "
+        f"[{low:.5f}, {min(high, 1):.5f}], deviation {float(matched.std()):.1g}, largest 1 - |cos| "
+        f"{float(1 - matched.min()):.1g}; all pairs align in {counted(aligned)} seeds. With queries that are not among "
+        f"their keys in {counted([one >= ALIGNED for one in apart])}, worst |cos| at least {min(apart):.5f}."
+    )
 
 
 # -- capacity ------------------------------------------------------------------------------------------------------
@@ -171,29 +190,40 @@ def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
 
 def crowded(job: Job, H: int) -> Outcome:
     """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
+    return by_recipe(job, (PRINTED, HEAVY), partial(_crowded, H=H))
+
+
+def _crowded(job: Job, recipe: Recipe, *, H: int) -> Outcome:
     numbers: Numbers = {}
-    lines, panels, shares, parts = [], [], [], []
-    for n, models in trained(job, toys.by_pairs(job, H)).items():
+    lines, panels, shares, parts = [""], [], [], []
+    for n, models in trained(job, toys.by_pairs(job, recipe, H)).items():
         met = torch.stack([meetings(model) for model in models])
-        chosen, expected = met.argmax(-1), torch.arange(int(n)).clamp_max(H - 1)
-        right = (chosen == expected).double()
-        strong, weak = right[:, : H - 1].mean(1).tolist(), right[:, H - 1 :].mean(1).tolist()
-        sizes = met.gather(-1, expected.expand(len(met), -1)[..., None])[..., 0]
-        every = [bool(row.all()) for row in right]
+        line, every, strong, weak = _pattern(met, H)
+        lines.append(f"{n:g} pairs: {line}")
         shares.append(share(every)[0])
         parts.append((sum(strong) / len(strong), sum(weak) / len(weak)))
         numbers |= {f"{n:g} pairs strong": strong, f"{n:g} pairs weak": weak}
-        lines.append(
-            f"{n:g} pairs: the exact pattern in {counted(every)} seeds; of strong pairs {told(strong, 2)} have their "
-            f"own vector (|cos| {told(sizes[:, : H - 1].mean(1).tolist(), 2)}), of the others {told(weak, 2)} are on "
-            f"the last one (|cos| {told(sizes[:, H - 1 :].mean(1).tolist(), 2)})."
-        )
         panels.append(Matrix(f"{n:g} pairs", met.mean(0), x="singular pair k", y="pair, by T"))
-    title = f"Pairs and singular vectors of a head with H = {H}, mean of seeds"
+    title = f"Pairs and singular vectors of a head with H = {H}, mean of seeds ({recipe.said})"
     figure = matrices_figure(panels, unsigned=True, columns=3, label="|cos|", title=title)
-    note = f"|cos|: geometric mean of query and key side; a pair is where it is largest. {FAST_NOTE} {SEEDS_NOTE}"
-    verdict = _capacity(shares, parts)
-    return Outcome(verdict, "\n".join(lines), numbers, (save(figure, job.folder / "capacity.png"),), note)
+    path = save(figure, job.folder / f"capacity-{recipe.file}.png")
+    note = f"|cos|: geometric mean of query and key side; a pair is where it is largest. {SEEDS_NOTE}"
+    return Outcome(_capacity(shares, parts), "\n".join(lines), numbers, (path,), note)
+
+
+def _pattern(met: Float[Tensor, "seed pair channel"], H: int) -> tuple[str, list[bool], list[float], list[float]]:
+    """What is said of one number of pairs; by seed: is the pattern exact, and how many strong and weak pairs fit it?"""
+    expected = torch.arange(met.shape[1]).clamp_max(H - 1)
+    right = (met.argmax(-1) == expected).double()
+    strong, weak = right[:, : H - 1].mean(1).tolist(), right[:, H - 1 :].mean(1).tolist()
+    sizes = met.gather(-1, expected.expand(len(met), -1)[..., None])[..., 0]
+    every = [bool(row.all()) for row in right]
+    line = (
+        f"the exact pattern in {counted(every)} seeds; of strong pairs {told(strong, 2)} have their own vector (|cos| "
+        f"{told(sizes[:, : H - 1].mean(1).tolist(), 2)}), of the others {told(weak, 2)} are on the last one (|cos| "
+        f"{told(sizes[:, H - 1 :].mean(1).tolist(), 2)})."
+    )
+    return line, every, strong, weak
 
 
 def _capacity(shares: Sequence[float], parts: Sequence[tuple[float, float]]) -> Verdict:

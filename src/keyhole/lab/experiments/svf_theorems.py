@@ -17,9 +17,8 @@ _SCOPE = (
 )
 _CAVEATS = {
     "svf-thm1": "Singular vectors lie along the detectors Sigma^-1 x: along features only if isotropic.",
-    "svf-thm3": "Sharper bounds, each side by itself, hold too.",
-    "svf-thm4": "The bound is printed without an absolute value; it is measured with an orthogonal comparison "
-    "pair. With lambda .1 it exceeds 1 and says nothing.",
+    "svf-thm3": "The two sharper bounds, each side by itself, are ours; the verdict asks for them too.",
+    "svf-thm4": "The bound is printed without an absolute value; it is measured with an orthogonal comparison pair.",
 }
 
 
@@ -29,9 +28,10 @@ def theorem(job: Job, check: Callable[[Sequence[int]], Check], id: str) -> Outco
     numbers: Numbers = {f"worst {one.name}": one.worst for one in found.measures}
     numbers |= {f"limit of {one.name}": one.limit for one in found.measures}
     numbers |= {name: list(values) for name, values in found.beside.items()}
+    numbers |= {"cases": found.applicable, "cases drawn": found.drawn}
     parts = [f"{one.name} at most {one.worst:.2g} (limit {one.limit:g})" for one in found.measures]
     parts += [f"{name} {told(values, 2)}" for name, values in found.beside.items()]
-    applies = f"{found.applicable} of {found.drawn} cases meet its assumptions"
+    applies = f"{found.applicable:,} of {found.drawn:,} cases meet its assumptions"
     measured = f"{found.name}: {'; '.join(parts)}; {applies}."
     note = f"{_CAVEATS.get(id, '')} {_SCOPE}".strip()
     return Outcome("reproduced" if found.holds else "not", measured, numbers, (), note)

@@ -9,6 +9,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.network import Edge, name_of, network_figure
+from keyhole.lab.experiments.svt_lattice import LATTICE, Pair, lattice
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
@@ -21,10 +22,6 @@ _KNOWN = {  # of Wang et al. (2023), those that can lie below the three name mov
     *((9, 6), (9, 9), (10, 0), (7, 3), (7, 9), (8, 6), (8, 10), (5, 5), (5, 8), (5, 9), (6, 9)),
     *((0, 1), (0, 10), (3, 0), (2, 2), (4, 11)),
 }
-LATTICE = (
-    "more pairs of name movers and S-inhibition heads are joined than there are name movers, two of which hear several "
-    "S-inhibition heads"
-)
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,10 @@ class Network:
     def frequent(self, least: float) -> dict[Edge, float]:
         """Edges in at least this share of the prompts."""
         return {edge: share for edge, share in self.edges.items() if share >= least}
+
+    def pairs(self, least: float) -> set[Pair]:
+        """The same without sides."""
+        return {(a, b) for a, b, _ in self.frequent(least)}
 
     def heads(self, least: float) -> set[Head]:
         """Their heads, and those where tracing starts."""
@@ -106,7 +107,7 @@ def network(job: Job, least: float, woven: bool = False) -> Outcome:
     )
     asked, holds = "precision .4, recall .5, and more known heads than by chance (p < .05)", [shown.agrees]
     if woven:
-        crossed = lattice(job, seen, found)
+        crossed = lattice(job, seen, found.starts, found.pairs(NETWORK))
         numbers |= crossed.numbers
         text, asked, holds = f"{text} {crossed.text}", f"{asked}; {LATTICE}", [shown.agrees, *crossed.holds]
     title = f"Edges traced in {least:.0%} of {found.traced} prompts or more"
@@ -182,57 +183,6 @@ class Agreement:
             f"precision {self.precision:.2f} (random heads {self.chance:.2f}), recall {self.recall:.2f}, as many "
             f"known ones by chance with p = {self.p:.2g}"
         )
-
-
-@dataclass(frozen=True)
-class Lattice:
-    """Edges between the heads of the two top roles."""
-
-    movers: set[Head]
-    inhibitors: set[Head]
-    among: set[tuple[Head, Head]]  # pairs of these heads that are joined
-
-    @property
-    def crossing(self) -> set[tuple[Head, Head]]:
-        """S-inhibition heads that name movers hear."""
-        return {(a, b) for a, b in self.among if a in self.inhibitors and b in self.movers}
-
-    @property
-    def several(self) -> int:
-        """Name movers that hear several S-inhibition heads."""
-        return sum(len({a for a, b in self.crossing if b == mover}) > 1 for mover in self.movers)
-
-    @property
-    def holds(self) -> list[bool]:
-        """What is asked of it, one by one."""
-        return [len(self.among) > len(self.movers), self.several >= 2]
-
-    @property
-    def numbers(self) -> Numbers:
-        """For an outcome."""
-        return {
-            "pairs among both roles": len(self.among),
-            "S-inhibition to name mover": len(self.crossing),
-            "name movers with several S-inhibition heads": self.several,
-        }
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        return (
-            f"{len(self.among)} pairs of heads of both roles are joined, {len(self.crossing)} of them an S-inhibition "
-            f"head with a name mover; {self.several} of {len(self.movers)} name movers hear several S-inhibition heads."
-        )
-
-
-def lattice(job: Job, seen: Subject, found: Network) -> Lattice:
-    """Do name movers and S-inhibition heads cross in the network of frequent edges?"""
-    movers = set(found.starts)
-    inhibitors = set(seen.roles.get("S-inhibition", ())) - movers
-    if is_gpt2(job.model):
-        inhibitors |= {(7, 3), (7, 9)}  # the others that the published figure names
-    both = movers | inhibitors
-    return Lattice(movers, inhibitors, {(a, b) for a, b, _ in found.frequent(NETWORK) if {a, b} <= both})
 
 
 def _known(job: Job, seen: Subject) -> set[Head]:

@@ -17,7 +17,17 @@ from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.signal_effects import Effect, Interval, effects, enough, over_prompts, prompts_of, rank_correlation
+from keyhole.lab.signal_effects import (
+    MATTERS,
+    Effect,
+    Interval,
+    effects,
+    enough,
+    matters,
+    over_prompts,
+    prompts_of,
+    rank_correlation,
+)
 from keyhole.lab.sparse import Head
 from keyhole.tracing.firing import SideName
 
@@ -53,12 +63,12 @@ def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavi
             lines.append(f"{where}: no signals.")
             holds += [False] * (3 if heavier else 2)
             continue
-        panels[where] = means = _means(own)
+        panels[where] = means = means_of(own)
         more = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
         numbers |= {f"{where}: {name}": told(value) for name, value in means.items()}
         numbers |= {f"{where}: heavier": told(more), f"{where}: prompts": prompts_of(own)}
         off, on, random, other = (means[name] for name in _ORDER)
-        claims = [off[2] < 0 and abs(random[0]) < -off[0] / 2, on[1] > 0 and abs(other[0]) < on[0] / 2]
+        claims = [off[0] < 0 and matters(off, random, own), on[0] > 0 and matters(on, other, own)]
         claims += [more[1] > 0] if heavier else []
         holds += [enough(own) and claim for claim in claims]
         lines.append(
@@ -69,13 +79,14 @@ def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavi
     title = f"Change of the logit difference, signals into {head[0]}.{head[1]}"
     paths = (save(_bars(panels, title), job.folder / "effects.png"),) if panels else ()
     asked = (
-        "Asked at each token, globally and locally: a loss on removal and a gain on boosting whose intervals exclude "
-        f"0, each more than twice the change by random channels{_HEAVIER if heavier else ''}. "
+        f"Asked at each token, globally and locally: a loss on removal and a gain on boosting, {MATTERS}"
+        f"{_HEAVIER if heavier else ''}. "
     )
     return Outcome(judged(job, holds), "\n".join(lines), numbers, paths, f"{asked}{measured_in(job, head, role)}")
 
 
-def _means(own: Sequence[Effect]) -> Means:
+def means_of(own: Sequence[Effect]) -> Means:
+    """The change of the logit difference by what was done, over prompts."""
     return {
         "removed": over_prompts(own, lambda one: one.answer),
         "boosted": over_prompts(own, lambda one: one.boosted),
@@ -88,22 +99,26 @@ def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) ->
     """Does attention fall when a signal is removed, and does the logit difference go with it as was published?"""
     found, head = effects(job, "name mover", number)
     own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
-    note = f"{_ASKED[claim]} {_SCORES} {measured_in(job, head, 'name mover')}"
+    note = f"{_ASKED[claim]} Of the logit difference: {MATTERS}. {_SCORES} {measured_in(job, head, 'name mover')}"
     if not own:
         return Outcome(judged(job, []), f"No signals into {head[0]}.{head[1]} at {_at(side)}.", {}, (), note)
-    attention, answer = (over_prompts(own, of) for of in (lambda one: one.attention, lambda one: one.answer))
+    attention, answer, random = (
+        over_prompts(own, of) for of in (lambda one: one.attention, lambda one: one.answer, lambda one: one.random)
+    )
     both = rank_correlation(own, lambda one: one.attention, lambda one: one.answer)
     weight = rank_correlation(own, lambda one: one.weight, lambda one: -one.attention)
     worse = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
     numbers: Numbers = {"attention": told(attention), "logit difference": told(answer), "prompts": prompts_of(own)}
+    numbers["logit difference, random"] = told(random)
     numbers |= {"rank correlation of both": told(both), "rank correlation of weight and attention lost": told(weight)}
     numbers["rank correlation of weight and logit difference lost"] = told(worse)
     text = (
         f"{len(own)} signals into {head[0]}.{head[1]} in {prompts_of(own)} prompts: attention changes by "
-        f"{_text(attention)}, the logit difference by {_text(answer)}; rank correlation of both {_text(both)}, of "
+        f"{_text(attention)}, the logit difference by {_text(answer)} (random channels {_text(random)}); "
+        f"rank correlation of both {_text(both)}, of "
         f"weight and attention lost {_text(weight)}, of weight and logit difference lost {_text(worse)}."
     )
-    goes = answer[1] > 0 if claim == "rises" else answer[2] < 0
+    goes = matters(answer, random, own) and (answer[0] > 0) == (claim == "rises")
     holds = {
         "heavier": [weight[1] > 0, worse[1] > 0],
         "rises": [both[2] < 0],
@@ -125,7 +140,8 @@ def small(job: Job, what: Literal["cosine", "norm"], together: bool) -> Outcome:
     many = "with several signals " if together else ""
     note = (
         f"Asked: {_LIMIT_TEXT[what, together]} in more than half of the removals, in {LEAST} prompts or more"
-        f"{_WIDER if (what, together) == ('cosine', True) else ''}. "
+        f"{_WIDER if (what, together) == ('cosine', True) else ''}; nothing unless the same removals change the logit "
+        f"difference, in size, {MATTERS} (a residual turns little whatever small part of it is removed). "
         + ("" if is_gpt2(job.model) else "A signal is a larger part of a residual of few dimensions. ")
         + f"{_VECTOR} {_SIGNALS} {stood_in(job)}"
     )
@@ -136,18 +152,22 @@ def small(job: Job, what: Literal["cosine", "norm"], together: bool) -> Outcome:
     within, wider = float((off < limit).double().mean()), float(off.median()) > float(off_alone.median())
     middle, low, high = float(values.median()), float(values.quantile(0.05)), float(values.quantile(0.95))
     numbers: Numbers = {"median": middle, "5 %": low, "95 %": high, "within": within, "prompts": prompts_of(own)}
+    change, random = (over_prompts(own, of) for of in (lambda one: abs(one.answer), lambda one: abs(one.random)))
+    numbers |= {"size of the change": told(change), "size of the change, random": told(random)}
     numbers["median distance from 1"] = float(off.median())
     numbers["median distance from 1, single signals"] = float(off_alone.median())
     text = (
         f"{len(own)} removals {many}in {prompts_of(own)} prompts: median {middle:.4f}, 5 % below {low:.4f}; "
-        f"{within:.0%} are {_LIMIT_TEXT[what, together]}."
+        f"{within:.0%} are {_LIMIT_TEXT[what, together]}. The logit difference changes by {_text(change)} in size "
+        f"(random channels {_text(random)})."
     )
     if together:
         text += f" Median distance from 1: {off.median():.4f}, of single signals {off_alone.median():.4f}."
     path = save(_histogram(values.tolist(), what), job.folder / "residuals.png")
     peaked = enough(own) and within > 0.5
     holds = [peaked, wider] if (what, together) == ("cosine", True) else [peaked]
-    return Outcome(judged(job, holds, first=peaked), text, numbers, (path,), note)
+    first = peaked and matters(change, random, own)
+    return Outcome(judged(job, holds, first=first), text, numbers, (path,), note)
 
 
 def parallel(job: Job) -> Outcome:
@@ -173,17 +193,14 @@ def parallel(job: Job) -> Outcome:
         share = joint[0] / summed[0] if summed[0] else 0.0
         numbers |= {f"{where}: together": told(joint), f"{where}: sum": told(summed), f"{where}: share": share}
         numbers |= {f"{where}: random": told(random)}
-        matters = joint[1] * joint[2] > 0 and abs(random[0]) < abs(joint[0]) / 2
-        adds.append(enough(at_once) and matters and 0.5 <= share <= 1.5)
+        adds.append(enough(at_once) and matters(joint, random, at_once) and 0.5 <= share <= 1.5)
         lines.append(
             f"{where}, {len(at_once)} sets: removed together {_text(joint)}, sum of single removals {_text(summed)}, "
             f"random channels {_text(random)}."
         )
     paths = (save(_sums_figure(points, head), job.folder / "sums.png"),) if points else ()
-    note = (
-        "Asked in two of the four or more: an effect together whose interval excludes 0, more than twice that of "
-        f"random channels, and .5 to 1.5 of the sum. {measured_in(job, head, 'name mover')}"
-    )
+    asked = f"Asked in two of the four or more: an effect together, {MATTERS}; and .5 to 1.5 of the sum."
+    note = f"{asked} {measured_in(job, head, 'name mover')}"
     return Outcome(judged(job, [sum(adds) >= 2]), "\n".join(lines), numbers, paths, note)
 
 
@@ -230,7 +247,7 @@ _VECTOR = (
     "What is taken from the residual stream at the token is the same vector for global and local removal, so that one "
     "of them is shown."
 )
-_HEAVIER = ", and a rank correlation of weight and loss whose interval (over prompts) is above 0"
+_HEAVIER = "; and a rank correlation of weight and loss whose interval (over prompts) is above 0"
 _WIDER = "; wider: a larger median distance from 1 than for single signals"
 _ASKED: dict[Claim, str] = {
     "heavier": "Asked: both fall, and both more for heavier signals (rank correlations whose intervals are above 0).",

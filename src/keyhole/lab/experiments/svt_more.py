@@ -11,43 +11,40 @@ from torch import Tensor
 from keyhole.figures import save
 from keyhole.figures.network import Edge, name_of, network_figure
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
-from keyhole.lab.experiments.svt import LATTICE, NETWORK, known_here, lattice, traced
-from keyhole.lab.experiments.svt_cuts import LOCAL, falls, measured_in, single
+from keyhole.intervene.remove import Mode
+from keyhole.lab.experiments.svt import NETWORK, known_here, traced
+from keyhole.lab.experiments.svt_cuts import LOCAL, falls, means_of, measured_in, single
+from keyhole.lab.experiments.svt_lattice import LATTICE, lattice
 from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.signal_effects import Effect, Interval, effects, enough
+from keyhole.lab.signal_effects import MATTERS, Effect, Interval, effects, enough, matters
 from keyhole.lab.sparse import Head
 from keyhole.tracing.firing import SideName
 from keyhole.tracing.svt import ChannelChoice, contributions, significant
 
 _ODD = 2  # 9.6 is the third of the name movers
+_OPPOSED: tuple[tuple[Mode, str], ...] = (("global", "removed"), ("local", "removed"), ("local", "boosted"))
 _SIDES: tuple[tuple[SideName, str], ...] = (("dest", "END"), ("src", "IO"))
 
 
 def inverted(job: Job) -> Outcome:
     """Does global removal lower the logit difference, local removal raise it, and local boosting lower it?"""
     found = single(job, "name mover", _ODD, ("dest",))
-    removed, local, boosted = (
-        _triple(found, f"END, {what}") for what in ("global: removed", "local: removed", "local: boosted")
-    )
-    many = found.numbers.get("END, local: prompts", 0)
-    assert isinstance(many, int)
-    holds = [many >= LEAST and held for held in (removed[2] < 0, local[1] > 0, boosted[2] < 0)]
+    every, head = effects(job, "name mover", _ODD)
+    changes = []
+    for mode, what in _OPPOSED:
+        own = [one for one in every if (one.side, one.mode, one.together) == ("dest", mode, False)]
+        means = means_of(own)
+        held = enough(own) and matters(means[what], means[f"random {what}"], own)
+        changes.append(means[what][0] if held else math.nan)
+    removed, local, boosted = changes
     odd = ""
-    if removed[1] > 0 and local[1] > 0:
+    if removed > 0 and local > 0:
         odd = "Global removal raises the logit difference too: here the two do not oppose each other. "
-    head = effects(job, "name mover", _ODD)[1]
-    note = f"{odd}Asked: all three, with intervals that exclude 0. {measured_in(job, head, 'name mover')}"
-    return replace(found, verdict=judged(job, holds), note=note)
-
-
-def _triple(found: Outcome, name: str) -> Interval:
-    value = found.numbers.get(name, [])
-    assert isinstance(value, list)
-    mean, low, high = value if len(value) == 3 else [math.nan] * 3
-    return mean, low, high
+    note = f"{odd}Asked: all three, {MATTERS}. {measured_in(job, head, 'name mover')}"
+    return replace(found, verdict=judged(job, [removed < 0, local > 0, boosted < 0]), note=note)
 
 
 # -- all at once ---------------------------------------------------------------------------------------------------
@@ -58,6 +55,7 @@ def all_into(job: Job) -> Outcome:
     found, head = effects(job, "name mover", _ODD)
     numbers: Numbers = {}
     means: dict[str, Interval] = {}
+    held: dict[str, float] = {}  # changes that are beyond doubt
     lines = []
     for side, token in _SIDES:
         for mode in ("local", "global"):
@@ -66,22 +64,24 @@ def all_into(job: Job) -> Outcome:
                 lines.append(f"{token}, {mode}: prompts with signals {len(own)}, too few to judge.")
                 continue
             where = f"{token}, {mode}"
-            answer, attention = interval([one.answer for one in own]), interval([one.attention for one in own])
+            answer, attention, random = (
+                interval([getattr(one, name) for one in own]) for name in ("answer", "attention", "random")
+            )
             means[where] = answer
+            held[where] = answer[0] if matters(answer, random, own) else math.nan
             numbers |= {f"{where}: logit difference": list(answer), f"{where}: attention": list(attention)}
+            numbers[f"{where}: random"] = list(random)
             lines.append(
                 f"{where}, {len(own)} prompts: all signals removed together change the logit difference by "
-                f"{_text(answer)} and attention by {_text(attention)}."
+                f"{_text(answer)} and attention by {_text(attention)}; random channels the former by {_text(random)}."
             )
-    nothing = math.nan, math.nan, math.nan
     holds = [
-        means.get(f"{token}, local", nothing)[1] > 0 and means.get(f"{token}, global", nothing)[2] < 0
-        for _, token in _SIDES
+        held.get(f"{token}, local", math.nan) > 0 and held.get(f"{token}, global", math.nan) < 0 for _, token in _SIDES
     ]
     paths = (save(_means_figure(means, head), job.folder / "together.png"),) if means else ()
     note = (
-        f"Asked at each token: a local rise and a global fall, with intervals over {LEAST} prompts or more that "
-        f"exclude 0. Head {head[0]}.{head[1]} stands where 9.6 is; its signals at END and at IO are removed in turn, "
+        f"Asked at each token: a local rise and a global fall over {LEAST} prompts or more, {MATTERS}. Head "
+        f"{head[0]}.{head[1]} stands where 9.6 is; its signals at END and at IO are removed in turn, "
         f"as sets. {LOCAL} {stood_in(job)}"
     )
     return Outcome(judged(job, holds), "\n".join(lines), numbers, paths, note)
@@ -122,7 +122,7 @@ def top(job: Job) -> Outcome:
     seen.role("name mover", 2)
     seen.role("S-inhibition", 1 if is_gpt2(job.model) else 2)  # the published figure names two more
     found = traced(job)
-    woven = lattice(job, seen, found)
+    woven = lattice(job, seen, found.starts, found.pairs(NETWORK))
     lowest = min(layer for layer, _ in woven.movers | woven.inhibitors)
     edges = {edge: share for edge, share in found.frequent(NETWORK).items() if edge[0][0] >= lowest}
     numbers: Numbers = {"edges": len(edges), **woven.numbers, "prompts": found.traced}
@@ -139,7 +139,7 @@ def top(job: Job) -> Outcome:
         for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
     )
     note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {stood_in(job)}"
-    first = found.traced >= LEAST and len(woven.crossing) > 0
+    first = found.traced >= LEAST and woven.beyond_chance
     return Outcome(judged(job, woven.holds, first=first), text, numbers, (path,), note)
 
 

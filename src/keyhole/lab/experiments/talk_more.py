@@ -45,7 +45,8 @@ def one_circuit(job: Job) -> Outcome:
         "Asked of all circuits, "
         f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
         "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
-        f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. {stood_in(job)}"
+        f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. These are properties of "
+        f"the method: they hold whatever a model has learned. {stood_in(job)}"
     )
     if not rich:
         return Outcome(judged(job, []), f"None of {len(circuits)} circuits has signals.", {}, (), note)

@@ -1,0 +1,103 @@
+"""How are files written, so that a stop leaves the old one or the new one, and never half of one?
+
+Places are asked for before long work (`require_file`, `require_folder`): what cannot be written is refused while
+nothing is lost by it.
+"""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from keyhole.errors import KeyholeError, UnwritableError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Write aside, flush to disk, rename; what goes wrong (an OSError, a stop) leaves the path as it was.
+
+    The draft's name is nobody else's, so writers may overtake each other but never mix. It is opened as any new file
+    is, hence with the user's umask.
+    """
+    draft = _draft(path.parent)
+    try:
+        with draft.open("xb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_at_once(path: Path | str, content: str | bytes) -> None:
+    """A file that appears whole or not at all; text is written as UTF-8."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UnwritableError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+    try:
+        with replacing(path) as out:
+            out.write(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise UnwritableError(f"cannot write {path} ({error.strerror or error}): choose another place.") from error
+
+
+def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
+    """The path, if a file can be written there; where its suffix decides the format (capitals or not), one of these."""
+    path = Path(path)
+    if path.is_dir():
+        raise UnwritableError(f"{path} is a folder: name a file, such as {path / ('result' + (suffixes or [''])[0])}.")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise KeyholeError(f"{path.name} should end in {', '.join(suffixes[:-1])} or {suffixes[-1]}.")
+    if not path.parent.is_dir():
+        raise UnwritableError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+    _require_room(path.parent)
+    return path
+
+
+def require_folder(path: Path | str) -> Path:
+    """The folder, made if need be; refused before long work rather than after it."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UnwritableError(f"{folder} is a file, where a folder is needed: give another name.") from error
+    except OSError as error:
+        raise UnwritableError(f"cannot make the folder {folder}: {error.strerror}. Give another one.") from error
+    _require_room(folder)
+    return folder
+
+
+def user_cache() -> Path | None:
+    """The user's folder for what can be made again; None if there is none, or if KEYHOLE_CACHE is set to nothing."""
+    given = os.environ.get("KEYHOLE_CACHE")
+    try:
+        if given is not None:
+            return Path(given).expanduser() if given else None
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # nobody's home
+        return None
+    return base / "keyhole"
+
+
+def _require_room(folder: Path) -> None:
+    """Whether a file can be made in a folder is known by making one: its rights do not tell of a read-only disk."""
+    draft = _draft(folder)
+    try:
+        draft.touch(exist_ok=False)
+        draft.unlink()
+    except OSError as error:
+        raise UnwritableError(f"cannot write into {folder} ({error.strerror}): choose another place.") from error
+
+
+def _draft(folder: Path) -> Path:
+    """A name that is nobody else's."""
+    return folder / f".{secrets.token_hex(8)}.part"

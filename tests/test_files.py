@@ -1,0 +1,46 @@
+"""Files appear whole or not at all, with the rights that the user's other files have."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import keyhole
+from keyhole import KeyholeError
+from keyhole.files import replacing, write_at_once
+from keyhole.lab.results import write_results
+from keyhole.lab.stored import store
+
+
+def test_a_stop_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_at_once(path, "old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as out:
+        out.write(b"new")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.txt"]
+    write_at_once(path, "nöw")
+    assert path.read_bytes() == "nöw".encode() and os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, reason in (("none/a.txt", "no folder"), ("folder", "cannot write"), ("x" * 300, "cannot write")):
+        with pytest.raises(KeyholeError, match=reason):
+            write_at_once(tmp_path / path, b"")
+    assert os.listdir(tmp_path) == ["folder"] and not os.listdir(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_files_get_the_umask(umask: int, tmp_path: Path, organism: keyhole.Model) -> None:
+    before = os.umask(umask)
+    try:
+        organism.run("When Mary and John went to the store, John gave a drink to").trace("Mary").save(
+            tmp_path / "c.json"
+        )
+        write_results({}, tmp_path)
+        store({}, tmp_path / "weights")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("c.json", "results.json", "weights"), 0o666 & ~umask)
