@@ -126,6 +126,7 @@ def test_every_node_leads_to_the_answer(circuit: keyhole.Circuit) -> None:
     graph = nx.DiGraph(to_networkx(circuit))
     root = next(i for i, node in enumerate(circuit.nodes) if node.kind == "target")
     assert nx.ancestors(graph, root) | {root} == set(graph)
+    assert circuit.firings
     for traced in circuit.firings:  # what remains after each side is below its threshold
         assert traced.dest[-1].after < traced.tau and traced.src[-1].after < traced.tau
 

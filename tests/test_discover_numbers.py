@@ -36,6 +36,7 @@ def test_repeated_samples_make_a_share_no_surer() -> None:
     thrice = torch.arange(len(samples.q)).repeat(3)
     tripled = Samples(*(getattr(samples, name)[thrice] for name in ("q", "attended", "rest", "group")), samples.scaling)
     once, again = (discover(one, rank=3, refits=1) for one in (samples, tripled))
+    assert len(once.features) == 3
     for a, b in zip(once.features, again.features, strict=True):
         assert b.share == pytest.approx(a.share, rel=1e-4)
         assert b.share_error == pytest.approx(a.share_error, rel=1e-4)

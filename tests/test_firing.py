@@ -39,6 +39,7 @@ def test_a_firing_below_tau_is_not_searched(organism: keyhole.Model) -> None:
 
 def test_weights_telescope_and_stop_at_the_first_below_tau(organism: keyhole.Model) -> None:
     firing = organism.run(PROMPT).explain((3, 6), -1, "gave")
+    assert len(firing.sides) == 2
     for side in firing.sides:
         steps = [r.after for r in side.removed]
         assert side.reached and steps[-1] == side.after < firing.tau <= min(steps[:-1], default=1.0)
@@ -76,7 +77,9 @@ def test_attributions_are_complete(variant: str) -> None:
     """S . w = p(S) - p(0), with softcap, sinks, windows and ALiBi."""
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 14)[0])
-    for site in find_firings(run)[:5]:
+    sites = find_firings(run)[:5]
+    assert len(sites) == 5
+    for site in sites:
         record = run.layer(site.layer)
         keys = torch.arange(len(run))
         visible = ((keys >= record.first[site.dest]) & (keys <= site.dest))[None]

@@ -70,6 +70,7 @@ def test_circuit_is_the_published_one(name: str) -> None:
 def test_every_firing_is_searched_alike(name: str) -> None:
     case, m = CASES[name], model(name)
     run = m.run(case["token_ids"])
+    assert case["firings"]
     for firing in case["firings"]:
         ours = explain(run, (firing["layer"], firing["head"]), firing["dest"], firing["src"], tau=firing["tau"])
         assert ours.attention == pytest.approx(firing["attn_weight"], abs=1e-4)
@@ -87,5 +88,6 @@ def test_tracing_together_is_tracing_alone(name: str) -> None:
     cases = [case for case in CASES.values() if case["name"].startswith(name) and case["settings"]["seeding"] == "prob"]
     runs = model(name).run_many([case["token_ids"] for case in cases])
     targets = [case["settings"]["target_tokens"] for case in cases]
+    assert len(cases) == 6
     for run, target, together in zip(runs, targets, trace_many(runs, targets), strict=True):
         assert together == trace(run, target)

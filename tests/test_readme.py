@@ -44,13 +44,14 @@ def test_shell_examples_run_one_after_the_other(tmp_path: Path) -> None:
 
 def test_the_two_commands_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for line in COMMANDS:
-        if line.startswith("make "):
-            assert f"\n{line.split()[1]}:" in makefile
+    asked = {line.split()[1] for line in COMMANDS if line.startswith("make ")}
+    assert {"demo", "test"} <= asked and all(f"\n{target}:" in makefile for target in asked)
 
 
 def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert targets
+    for target in targets:
         assert (ROOT / target).exists(), target
 
 

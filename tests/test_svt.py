@@ -125,7 +125,9 @@ def run_of(variant: str) -> Run:
 
 
 def places(run: Run) -> list[Oracle]:
-    return [Oracle(run, *p) for p in PLACES if int(run.layer(p[0]).first[p[2]]) <= p[3]]
+    found = [Oracle(run, *p) for p in PLACES if int(run.layer(p[0]).first[p[2]]) <= p[3]]
+    assert len(found) > 1
+    return found
 
 
 @pytest.mark.parametrize("variant", FAMILIES)

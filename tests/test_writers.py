@@ -6,6 +6,7 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
+from keyhole.tracing.parts import Part, part_read
 from keyhole.tracing.writers import attention_writes, bias_writes, head_writes
 from test_exact import SUPPORTED
 
@@ -31,6 +32,18 @@ def test_heads_and_bias_are_all_that_attention_writes(variant: str) -> None:
     for dest in range(15):
         parts = head_writes(run, 1, dest).sum((0, 1)) + bias_writes(run, 1, [dest])[0]
         torch.testing.assert_close(parts, whole[dest], rtol=1e-4, atol=1e-4 * float(whole.abs().max()))
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama-bias", "llama-yarn", "qwen3", "phi-qknorm", "gemma2", "gpt_oss"])
+def test_what_a_head_reads_of_all_writers_is_its_query_and_key(variant: str) -> None:
+    """Each writer's share, and the head's own offset, in the rotated query and key."""
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 8)[0])
+    record, kv = run.layer(2), model.weights(2).kv(1)
+    writers = [Part(w.kind, w.layer, w.head, w.src, ()) for w in run.writers(2, 7).writers]
+    for own, dest in ((record.q[1, 7], True), (record.k[kv, 7], False)):
+        shares = [part_read(run, (2, 1), part, [7], dest=dest)[0] for part in (*writers, Part("offset", 2, 1, 7, ()))]
+        torch.testing.assert_close(sum(shares), own, rtol=1e-4, atol=1e-4 * float(own.abs().max()))
 
 
 def test_a_head_moves_nothing_from_outside_its_window() -> None:
