@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from keyhole.files import write_at_once
 from keyhole.lab.catalogue import CATALOGUE
 from keyhole.lab.report import write_table
-from keyhole.lab.results import Result, merged, read_results, write_at_once
+from keyhole.lab.results import Result, merged, read_results
 from keyhole.lab.totals import Item
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

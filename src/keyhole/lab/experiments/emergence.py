@@ -194,8 +194,8 @@ def roles(job: Job) -> Outcome:
 
 
 def _below(one: Interval) -> bool:
-    """Is it below zero beyond doubt? A single training has no interval, and its mean must do."""
-    return one.mean < 0 if math.isnan(one.high) else one.high < 0
+    """Is it below zero beyond doubt? One head alone has no interval, and leaves every doubt."""
+    return not math.isnan(one.high) and one.high < 0
 
 
 def _verdict(job: Job, holds: Sequence[bool]) -> Verdict:
