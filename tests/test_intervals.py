@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from keyhole.lab.emergence_roles import _low
-from keyhole.lab.intervals import interval, wilson, with_interval
 from keyhole.lab.signal_effects import Effect, rank_correlation
 from keyhole.lab.sparse_summary import spread
+from keyhole.stats import interval, wilson, with_interval
 
 Z = NormalDist().inv_cdf(0.975)
 

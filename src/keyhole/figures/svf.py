@@ -14,7 +14,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, INK, blank, colours, heading, legend, tidy
-from keyhole.lab.intervals import interval
+from keyhole.stats import interval
 
 _PANEL = 2.9  # inches
 _LEAST = 1e-8  # of 1 - |cos|: trained in float32, nothing below is told apart

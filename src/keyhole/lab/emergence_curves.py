@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.emergence import Emergence
-from keyhole.lab.intervals import interval
+from keyhole.stats import interval
 
 Over = Literal["places", "sources"]
 _Where = tuple[str, str, tuple[int, int]]  # source, role, head

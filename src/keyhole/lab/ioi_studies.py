@@ -8,7 +8,6 @@ from typing import Any
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
-from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Job, MissingModelError, load_model
 from keyhole.lab.outcome import Progress, Verdict
 from keyhole.lab.sparse import Head, SparseStudy, sparse_study
@@ -17,6 +16,7 @@ from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
+from keyhole.stats import wilson
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 

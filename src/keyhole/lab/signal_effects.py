@@ -8,11 +8,11 @@ import torch
 
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
-from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Subject, answer_ids, subject
 from keyhole.lab.job import Job
 from keyhole.lab.sparse import Head
 from keyhole.models.run import Run
+from keyhole.stats import interval
 from keyhole.tasks.example import Example
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import SideName

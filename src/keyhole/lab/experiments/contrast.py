@@ -26,9 +26,9 @@ from keyhole.lab.contrast_studies import (
     told_shifts,
     verdict,
 )
-from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
+from keyhole.stats import told
 
 MOST = 0.5  # of keys, where a claim says that they lie with their queries
 _APART = 0.95  # of points, where a component tells queries from keys

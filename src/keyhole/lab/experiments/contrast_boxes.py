@@ -32,11 +32,11 @@ from keyhole.lab.contrast_studies import (
     wording,
 )
 from keyhole.lab.experiments.contrast import passed_over
-from keyhole.lab.intervals import interval, told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.models.model import Model
 from keyhole.models.prompts import one_token_words
+from keyhole.stats import interval, told
 from keyhole.tasks.words import THINGS
 
 _HEAD = (16, 1)  # published

@@ -19,9 +19,9 @@ from keyhole.contrast.subspace import random_bases
 from keyhole.figures import pca_figure, save
 from keyhole.lab.contrast_studies import DRAWS, named, points, stand_in, studied, verdict, wording
 from keyhole.lab.experiments.contrast import MOST, passed_over
-from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
+from keyhole.stats import told
 from keyhole.tasks.words import CATEGORIES
 
 _PUBLISHED = 13  # categories

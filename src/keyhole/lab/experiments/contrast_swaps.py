@@ -26,10 +26,10 @@ from keyhole.lab.contrast_studies import (
     verdict,
 )
 from keyhole.lab.experiments.contrast import passed_over
-from keyhole.lab.intervals import interval
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.models.precision import exact_matmul
+from keyhole.stats import interval
 
 _LEAST = 0.1  # attention that must move for anything to be said
 _MOST = 0.5  # of what whole keys move: "most of it"

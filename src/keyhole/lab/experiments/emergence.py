@@ -11,10 +11,10 @@ from keyhole.figures.sparse import contributions_figure
 from keyhole.lab.emergence_checkpoints import PYTHIA_160M
 from keyhole.lab.emergence_curves import Interval, change, curve, gap
 from keyhole.lab.emergence_trainings import Split, watched
-from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.qk.channels import Channels
+from keyhole.stats import wilson
 
 _A_FIGURE = 4  # heads drawn side by side
 _FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64

@@ -18,11 +18,11 @@ from keyhole.lab.experiments.payload import (
     told_training,
     untrained,
 )
-from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.payload import Payload
 from keyhole.lab.payload_task import Latents
+from keyhole.stats import wilson
 
 _GRIDS = {8: (2, 3, 4, 5, 6), 16: (4, 6, 8, 10, 12)}
 _MOSTLY, _NEARLY_ALL = 0.8, 0.95  # of heads

@@ -12,11 +12,11 @@ from torch import Tensor
 from keyhole.contrast.subspace import random_bases
 from keyhole.figures import pca_figure, save
 from keyhole.lab.experiments.payload import SEEDS, are_trained, feature_of, heads_of, told_training, untrained
-from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.payload import Payload, activations, sample
 from keyhole.lab.payload_task import Latents, purpose_seed
+from keyhole.stats import told
 
 _BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
 _NEEDED = ("nearest", "linear")  # without which nothing is shown; corners are of discrete latents alone

@@ -16,11 +16,11 @@ from keyhole.lab.experiments.payload import (
     told_training,
     untrained,
 )
-from keyhole.lab.intervals import interval, told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.payload import Payload
 from keyhole.lab.payload_features import Swaps, swaps
+from keyhole.stats import interval, told
 
 _CONDITIONS = ("null", "z1", "z2", "both", "random_z1", "random_z2", "random_both", "full")
 _LEFT = 0.02  # attention that may stay on the original when "all" of it moves

@@ -12,12 +12,12 @@ from keyhole.figures import save
 from keyhole.figures.style import INK, RED, blank, heading, tidy
 from keyhole.lab.experiments.payload import SEEDS, are_trained, feature_of, heads_of, reached, told_training
 from keyhole.lab.experiments.payload_interactions import bound
-from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.payload import Payload
 from keyhole.lab.payload_features import diagonal_share, interaction, key_overlap
 from keyhole.lab.payload_task import Latents
+from keyhole.stats import told
 
 _RANKS = (2, 3, 4, 5, 6, 7, 8)
 _D_HEAD = 8

@@ -32,10 +32,10 @@ from keyhole.lab.experiments.svf_scores import (
     worst,
     worsts,
 )
-from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.stats import told
 
 Kind = Literal["apart", "align", "all", "even"]  # what a figure of attended pairs claims
 

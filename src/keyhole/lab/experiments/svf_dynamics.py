@@ -25,10 +25,10 @@ from keyhole.lab.experiments.svf_scores import (
     settled,
     share,
 )
-from keyhole.lab.intervals import interval, with_interval
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF
+from keyhole.stats import interval, with_interval
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
 _NEVER = 10**9  # a step that no training reaches

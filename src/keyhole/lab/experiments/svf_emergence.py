@@ -15,11 +15,11 @@ from keyhole.lab.experiments.svf_inputs import INPUTS, MATTERS, PAIR_SEEDS, inpu
 from keyhole.lab.experiments.svf_models import four_pairs, trained
 from keyhole.lab.experiments.svf_recipes import MEAN, PRINTED, Recipe, by_recipe
 from keyhole.lab.experiments.svf_scores import counted, graded, share
-from keyhole.lab.intervals import with_interval
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.svf import SVF
 from keyhole.qk.controls import haar
+from keyhole.stats import with_interval
 
 _DRAWS = 20
 _SPARSEST = 1.05  # S(v) of at most so many times 1/n is as sparse as can be

@@ -7,9 +7,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from keyhole.lab.alignment import Alignment, Matching, alignment
-from keyhole.lab.intervals import wilson
 from keyhole.lab.outcome import Verdict
 from keyhole.lab.svf import SVF
+from keyhole.stats import wilson
 
 ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
 SHARP = 0.998  # and from which it is one but for the noise of training

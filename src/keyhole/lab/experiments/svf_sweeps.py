@@ -27,10 +27,10 @@ from keyhole.lab.experiments.svf_scores import (
     worst,
     worst_by_rank,
 )
-from keyhole.lab.intervals import interval, told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF
+from keyhole.stats import interval, told
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _EVERY = ("Worst pair of each seed", "Seeds in which every pair aligns")  # titles of panels

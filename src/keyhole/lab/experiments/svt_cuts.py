@@ -13,7 +13,6 @@ from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.intervene.remove import Mode
 from keyhole.lab.emergence_roles import Role, role_attention
-from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
@@ -29,6 +28,7 @@ from keyhole.lab.signal_effects import (
     rank_correlation,
 )
 from keyhole.lab.sparse import Head
+from keyhole.stats import interval
 from keyhole.tracing.firing import SideName
 
 Means = dict[str, Interval]  # what was done

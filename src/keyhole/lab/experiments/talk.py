@@ -14,11 +14,11 @@ from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.verify import Row, verify
-from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Asked, trace_answer
 from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers, load_model
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.models.model import Model
+from keyhole.stats import interval
 from keyhole.tasks import greater_than, induction, ioi, pronouns
 from keyhole.tasks.example import Example
 

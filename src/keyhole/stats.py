@@ -49,7 +49,7 @@ def wilson(right: int, of: int) -> tuple[float, float, float]:
     """
     if of == 0:
         return 0.0, 0.0, 1.0
-    share, z = right / of, 1.959964
-    half = z * math.sqrt(share * (1 - share) / of + (z / (2 * of)) ** 2)
-    low, high = ((share + z * z / (2 * of) + side) / (1 + z * z / of) for side in (-half, half))
-    return share, max(low, 0.0), min(high, 1.0)
+    from scipy.stats import binomtest
+
+    found = binomtest(right, of).proportion_ci(confidence_level=0.95, method="wilson")
+    return right / of, float(found.low), float(found.high)
