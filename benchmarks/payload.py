@@ -13,8 +13,8 @@ import torch
 from keyhole.discover.fit import discover, samples_of
 from keyhole.discover.ica import correlations
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload import Payload, PayloadSettings, activations, sample, train
-from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
+from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
 
 
 def bits(cell: Payload, n: int = 20_000) -> str:

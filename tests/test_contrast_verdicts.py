@@ -35,8 +35,8 @@ from keyhole.lab.experiments.payload_interactions import Met, judged_diagonal, j
 from keyhole.lab.experiments.payload_shapes import Shape
 from keyhole.lab.job import Job
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.payload import Payload, PayloadSettings, train
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)

@@ -16,8 +16,8 @@ from keyhole.discover.survey import survey
 from keyhole.intervene.remove import Mode
 from keyhole.intervene.verify import verify
 from keyhole.lab.catalogue import Paper
-from keyhole.lab.payload_task import Latents
-from keyhole.lab.svf import SVFSettings
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.svf.toy import SVFSettings
 from keyhole.models.run import Run
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings

@@ -15,7 +15,7 @@ from keyhole.discover.ica import Nonlinearity, correlations, excess_kurtosis, fa
 from keyhole.discover.survey import survey
 from keyhole.discover.telling import head_features, head_samples, token_pairs
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload import PayloadSettings, activations, sample, train
+from keyhole.lab.payload.toy import PayloadSettings, activations, sample, train
 from keyhole.models.attention import visible_mask
 from keyhole.models.rotary import Rotary
 

@@ -17,15 +17,15 @@ from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
 from keyhole.cli.emergence import steps_of
-from keyhole.figures.emergence import emergence_figure
 from keyhole.lab import emergence_trainings
-from keyhole.lab.emergence import Emergence, Place, ambient_draws, emergence, measure, refactor_draws
-from keyhole.lab.emergence_checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
-from keyhole.lab.emergence_curves import MEASURES, Interval, change, curve, gap, together
-from keyhole.lab.emergence_roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
 from keyhole.lab.experiments.emergence import fall
-from keyhole.lab.job import Job, MissingModelError
-from keyhole.lab.language import (
+from keyhole.lab.job import Job
+from keyhole.lab.loading import MissingModelError
+from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
+from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
+from keyhole.lab.training.emergence import Emergence, Place, ambient_draws, emergence, measure, refactor_draws
+from keyhole.lab.training.figures import emergence_figure
+from keyhole.lab.training.language import (
     LanguageSettings,
     Trained,
     checkpoints,
@@ -35,6 +35,7 @@ from keyhole.lab.language import (
     snapshot_steps,
     train_language,
 )
+from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
 from keyhole.qk.channels import sparsity
 from keyhole.qk.controls import refactor_terms, rotation_control
 from keyhole.tasks import Example, ioi
@@ -356,7 +357,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr("keyhole.lab.emergence_checkpoints.load_model", stand_in)
+    monkeypatch.setattr("keyhole.lab.training.checkpoints.load_model", stand_in)
     places = [replace(place, head=(1, 6)) for place in PYTHIA_160M.places[:1]]
     stream = hub_checkpoints(PYTHIA_160M, [1000, 2000, 143_000])
     emerged = emergence(stream, places, PYTHIA_160M.prompt, draws=1)
@@ -439,7 +440,7 @@ def test_trainings_are_kept_by_all_that_decides_them(
 ) -> None:
     asked = emergence_trainings.Asked(None, True, 0, None, tmp_path, lambda done, total: None)
     monkeypatch.setattr(
-        "keyhole.lab.language.train_language", lambda settings, **_: replace(trained, settings=settings)
+        "keyhole.lab.training.language.train_language", lambda settings, **_: replace(trained, settings=settings)
     )
     for device in (None, "cpu", "cuda"):
         emergence_trainings._trained(replace(asked, device=device), 0, asked.progress)

@@ -7,9 +7,9 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from keyhole.lab.emergence_roles import _low
+from keyhole.lab.heads.summary import spread
 from keyhole.lab.signal_effects import Effect, rank_correlation
-from keyhole.lab.sparse_summary import spread
+from keyhole.lab.training.roles import _low
 from keyhole.stats import interval, wilson, with_interval
 
 Z = NormalDist().inv_cdf(0.975)

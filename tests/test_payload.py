@@ -11,7 +11,17 @@ from torch import Tensor
 
 from keyhole import KeyholeError
 from keyhole.contrast.subspace import principal_cosines
-from keyhole.lab.payload import (
+from keyhole.lab.payload.features import (
+    LatentFeature,
+    Swaps,
+    diagonal_share,
+    interaction,
+    key_overlap,
+    latent_feature,
+    swaps,
+)
+from keyhole.lab.payload.task import draw_maps, purpose_seed
+from keyhole.lab.payload.toy import (
     Payload,
     PayloadSettings,
     accuracy,
@@ -21,16 +31,6 @@ from keyhole.lab.payload import (
     sample,
     train,
 )
-from keyhole.lab.payload_features import (
-    LatentFeature,
-    Swaps,
-    diagonal_share,
-    interaction,
-    key_overlap,
-    latent_feature,
-    swaps,
-)
-from keyhole.lab.payload_task import draw_maps, purpose_seed
 
 pytestmark = pytest.mark.xdist_group("payload")  # its cells are trained once
 fast, paper = PayloadSettings.fast, PayloadSettings.paper

@@ -21,13 +21,14 @@ from typer.testing import CliRunner
 from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
-from keyhole.lab import payload_store
 from keyhole.lab.catalogue import CATALOGUE, PAPERS
 from keyhole.lab.contrast_studies import named, verdict
-from keyhole.lab.job import Experiment, Job, MissingModelError, load_model
+from keyhole.lab.job import Experiment, Job
+from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.payload import PayloadSettings
-from keyhole.lab.payload_store import trained_heads
+from keyhole.lab.payload import store as payload_store
+from keyhole.lab.payload.store import trained_heads
+from keyhole.lab.payload.toy import PayloadSettings
 from keyhole.lab.report import to_html, to_markdown, write_report
 from keyhole.lab.reproduce import Task, experiments, reproduce, resolve
 from keyhole.lab.results import Result, read_results, write_results

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from conftest import prompts_of, tiny_model
 from drawn import check_drawn
 from keyhole import KeyholeError, Model
-from keyhole.figures.sparse import (
+from keyhole.figures.style import save
+from keyhole.lab.experiments.sparse import few_and_elsewhere
+from keyhole.lab.heads.counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
+from keyhole.lab.heads.figures import (
     contributions_figure,
     n_recon_figure,
     slice_counts_figure,
     slice_map_figure,
     slices_figure,
 )
-from keyhole.figures.style import save
-from keyhole.lab.experiments.sparse import few_and_elsewhere
-from keyhole.lab.sparse import SparseStudy, matched_text, sparse_study
-from keyhole.lab.sparse_counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
-from keyhole.lab.sparse_pairs import Rule
-from keyhole.lab.sparse_summary import agreement, pooled, spread, summaries, summarise
+from keyhole.lab.heads.pairs import Rule
+from keyhole.lab.heads.sparse import SparseStudy, matched_text, sparse_study
+from keyhole.lab.heads.summary import agreement, pooled, spread, summaries, summarise
 from keyhole.qk.channels import n_recon, sparsity
 from keyhole.qk.controls import rotation_control
 from keyhole.qk.omega import omega

@@ -12,8 +12,6 @@ import torch
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
 from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
-from keyhole.lab import svf_train
-from keyhole.lab.alignment import alignment
 from keyhole.lab.catalogue import CATALOGUE
 from keyhole.lab.experiments import (
     svf,
@@ -24,7 +22,6 @@ from keyhole.lab.experiments import (
     svf_recipes,
     svf_scores,
     svf_sparse,
-    svf_store,
     svf_sweeps,
     svf_theorems,
 )
@@ -32,9 +29,12 @@ from keyhole.lab.experiments.svf_recipes import HEAVY, MEAN, PRINTED, PRINTED_LO
 from keyhole.lab.experiments.svf_sparse import Ends, Terms
 from keyhole.lab.job import Experiment, Job, silent
 from keyhole.lab.outcome import Outcome, Progress, Verdict
-from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
-from keyhole.lab.svf_train import train
-from keyhole.lab.theorems import Check, Measure
+from keyhole.lab.svf import store as svf_store
+from keyhole.lab.svf import train as svf_train
+from keyhole.lab.svf.alignment import alignment
+from keyhole.lab.svf.theorems import Check, Measure
+from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
+from keyhole.lab.svf.train import train
 from keyhole.qk.channels import sparsity
 
 RUNS: dict[str, Experiment] = {

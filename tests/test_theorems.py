@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from keyhole import KeyholeError
-from keyhole.lab.theorems import (
+from keyhole.lab.svf.theorems import (
     Check,
     D,
     Measure,
@@ -16,7 +16,7 @@ from keyhole.lab.theorems import (
     theorem_2,
     theorem_3,
 )
-from keyhole.lab.theorems_orthogonal import MISMATCH, PENALTIES, overlaps, theorem_4
+from keyhole.lab.svf.theorems_orthogonal import MISMATCH, PENALTIES, overlaps, theorem_4
 
 
 def test_the_only_minimiser_is_the_rank_one_teacher() -> None:

@@ -17,8 +17,8 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole.lab.emergence import Emergence
-    from keyhole.lab.emergence_curves import Over
+    from keyhole.lab.training.curves import Over
+    from keyhole.lab.training.emergence import Emergence
     from keyhole.models.model import Model
 
 MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
@@ -62,7 +62,7 @@ def emergence(
         keyhole lab emergence --model EleutherAI/pythia-70m --revisions step1000,step16000,step143000
     """
     from keyhole.figures import save
-    from keyhole.figures.emergence import emergence_figure
+    from keyhole.lab.training.figures import emergence_figure
 
     if revisions is None:
         found = _of_trainings(model, out, quick=quick, seed=seed, device=device)
@@ -92,7 +92,7 @@ def _show(found: _Found, *, json: bool) -> None:
 
 
 def _table(found: "Emergence", over: "Over") -> dict[str, list[tuple[float, float, float]]]:
-    from keyhole.lab.emergence_curves import curve
+    from keyhole.lab.training.curves import curve
 
     return {name: [(one.mean, one.low, one.high) for one in curve(found, name, over=over)] for name in MEASURES}
 
@@ -111,9 +111,9 @@ def _of_revisions(
     name: str, revisions: Sequence[str], out: Path, *, prompts: int, seed: int, device: str | None
 ) -> _Found:
     """Heads by role at the last checkpoint, followed over all of them."""
-    from keyhole.lab.emergence import emergence as follow
-    from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
     from keyhole.lab.ioi_studies import single_tokens
+    from keyhole.lab.training.emergence import emergence as follow
+    from keyhole.lab.training.roles import IOI_ROLES, find_roles
     from keyhole.models.load import load
 
     steps, unit = steps_of(revisions)

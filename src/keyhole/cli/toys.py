@@ -13,8 +13,8 @@ from keyhole.cli.choices import Latents, Preset, QueryMode, Reduction
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
 
 if TYPE_CHECKING:
-    from keyhole.lab.alignment import Alignment
-    from keyhole.lab.svf import SVFSettings
+    from keyhole.lab.svf.alignment import Alignment
+    from keyhole.lab.svf.toy import SVFSettings
 
 _UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
 
@@ -56,9 +56,9 @@ def svf(
 
         keyhole lab svf --preset paper --p 0.038 --seeds 40 --device cuda --checkpoint sweep
     """
-    from keyhole.lab.alignment import alignment
-    from keyhole.lab.svf import SVFSettings, declining_pairs
-    from keyhole.lab.svf_train import train
+    from keyhole.lab.svf.alignment import alignment
+    from keyhole.lab.svf.toy import SVFSettings, declining_pairs
+    from keyhole.lab.svf.train import train
 
     changes: dict[str, Any] = {"N": features, "D": dims, "H": head, "m": context, "p": p, "query_mode": queries}
     given = (("lam", lam), ("steps", steps), ("recon_reduction", errors))
@@ -140,8 +140,8 @@ def payload(
 
         keyhole lab payload 3 5 --d-head 16 --preset paper --seeds 1
     """
-    from keyhole.lab.payload import PayloadSettings, train
-    from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
+    from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
+    from keyhole.lab.payload.toy import PayloadSettings, train
 
     make = getattr(PayloadSettings, preset)
     with show.progress_bar("Training") as progress:
@@ -172,8 +172,8 @@ def theorems(json: JsonOption = False) -> None:
 
         keyhole lab theorems --json
     """
-    from keyhole.lab.theorems import lemma_3, theorem_1, theorem_2, theorem_3
-    from keyhole.lab.theorems_orthogonal import theorem_4
+    from keyhole.lab.svf.theorems import lemma_3, theorem_1, theorem_2, theorem_3
+    from keyhole.lab.svf.theorems_orthogonal import theorem_4
 
     with show.progress("Checking"):
         checks = [check() for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
@@ -212,9 +212,9 @@ def sparse(
 
         keyhole lab sparse --model SmolLM2.gguf --prompts 30
     """
-    from keyhole.lab.sparse import sparse_study
-    from keyhole.lab.sparse_summary import pooled, summaries
-    from keyhole.lab.unrelated import unrelated_text
+    from keyhole.lab.heads.sparse import sparse_study
+    from keyhole.lab.heads.summary import pooled, summaries
+    from keyhole.lab.heads.unrelated import unrelated_text
     from keyhole.models.prompts import one_token_words
     from keyhole.tasks import ioi
     from keyhole.tasks.words import NAMES

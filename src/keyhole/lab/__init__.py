@@ -10,22 +10,22 @@ emergence(checkpoints, places, prompts)        the same over a training
 reproduce(["svf-fig6a"], "folder")             a published figure, its claim and a verdict
 """
 
-from keyhole.lab.alignment import Alignment, align, alignment
-from keyhole.lab.emergence import Emergence, Place, emergence
-from keyhole.lab.emergence_curves import change, curve
-from keyhole.lab.emergence_roles import find_roles
-from keyhole.lab.payload import Payload
-from keyhole.lab.payload import train as train_payload
-from keyhole.lab.payload_features import diagonal_share, interaction, latent_feature, swaps
-from keyhole.lab.payload_task import PayloadSettings
+from keyhole.lab.heads.sparse import matched_text, sparse_study
+from keyhole.lab.heads.summary import pooled, summaries
+from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
+from keyhole.lab.payload.task import PayloadSettings
+from keyhole.lab.payload.toy import Payload
+from keyhole.lab.payload.toy import train as train_payload
 from keyhole.lab.reproduce import reproduce
 from keyhole.lab.results import read_results
-from keyhole.lab.sparse import matched_text, sparse_study
-from keyhole.lab.sparse_summary import pooled, summaries
-from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
-from keyhole.lab.svf_train import train as train_svf
-from keyhole.lab.theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
-from keyhole.lab.theorems_orthogonal import theorem_4
+from keyhole.lab.svf.alignment import Alignment, align, alignment
+from keyhole.lab.svf.theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
+from keyhole.lab.svf.theorems_orthogonal import theorem_4
+from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf.train import train as train_svf
+from keyhole.lab.training.curves import change, curve
+from keyhole.lab.training.emergence import Emergence, Place, emergence
+from keyhole.lab.training.roles import find_roles
 
 __all__ = [
     "SVF",

@@ -19,7 +19,8 @@ from keyhole.contrast.sites import Contrast
 from keyhole.contrast.study import Head, Selection, Study, study
 from keyhole.contrast.subspace import random_bases
 from keyhole.lab.catalogue import CATALOGUE
-from keyhole.lab.job import Job, load_model
+from keyhole.lab.job import Job
+from keyhole.lab.loading import load_model
 from keyhole.lab.outcome import Progress, Verdict
 from keyhole.models.model import Model
 

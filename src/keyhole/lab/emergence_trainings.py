@@ -7,20 +7,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyhole.lab.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
-from keyhole.lab.emergence_checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
-from keyhole.lab.emergence_curves import Over, together
-from keyhole.lab.emergence_roles import IOI_ROLES, bystanders, find_roles
-from keyhole.lab.job import Job, MissingModelError
+from keyhole.lab.job import Job
+from keyhole.lab.loading import MissingModelError
 from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import alone
+from keyhole.lab.training.checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
+from keyhole.lab.training.curves import Over, together
+from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
+from keyhole.lab.training.roles import IOI_ROLES, bystanders, find_roles
 from keyhole.models.model import Model
 from keyhole.qk.channels import Channels, sparsity
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
-    from keyhole.lab.language import LanguageSettings, Trained
+    from keyhole.lab.training.language import LanguageSettings, Trained
 
 _STEPS = 2_000
 _SEEDS = 8  # in some no head plays a role clearly
@@ -164,7 +165,7 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
 
 def _one(asked: Asked, seed: int, trained: "Trained") -> _Seed | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
-    from keyhole.lab.language import checkpoints
+    from keyhole.lab.training.language import checkpoints
 
     each = 2 if asked.quick else 16
     prompts = ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
@@ -231,7 +232,7 @@ def _ends(views: dict[Place, list[_View]]) -> tuple[Split, ...]:
 
 
 def _settings(asked: Asked, seed: int) -> "LanguageSettings":
-    from keyhole.lab.language import LanguageSettings
+    from keyhole.lab.training.language import LanguageSettings
 
     return (
         LanguageSettings(steps=60, documents=800, seed=seed)
@@ -242,7 +243,7 @@ def _settings(asked: Asked, seed: int) -> "LanguageSettings":
 
 def _trained(asked: Asked, seed: int, progress: Progress) -> "Trained":
     """The model of a seed, read from the folder or else trained and kept there."""
-    from keyhole.lab.language import read_trained, save_trained, snapshot_steps, train_language
+    from keyhole.lab.training.language import read_trained, save_trained, snapshot_steps, train_language
 
     settings, device, examples = _settings(asked, seed), asked.device or "cpu", 10 if asked.quick else 200
     at = snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)

@@ -7,11 +7,12 @@ from typing import Any
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
-from keyhole.lab.job import Job, MissingModelError, load_model
+from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
+from keyhole.lab.heads.unrelated import unrelated_text
+from keyhole.lab.job import Job
+from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.lab.outcome import Progress, Verdict
-from keyhole.lab.sparse import Head, SparseStudy, sparse_study
-from keyhole.lab.unrelated import unrelated_text
+from keyhole.lab.training.roles import IOI_ROLES, find_roles
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run

@@ -3,14 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.outcome import Outcome, Progress
 from keyhole.models.device import require_device
-
-if TYPE_CHECKING:
-    from keyhole.models.model import Model
 
 _LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
 
@@ -33,24 +29,6 @@ class Job:
 
 Experiment = Callable[[Job], Outcome]
 Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
-
-
-class MissingModelError(KeyholeError):
-    """The experiment needs weights that are not here."""
-
-
-def load_model(source: str | None, device: str | None = None, *, revision: str | None = None) -> "Model":
-    """The model of that name, or the organism; MissingModelError if its weights cannot be found or reached."""
-    from keyhole.models.load import load
-
-    try:
-        return load(source, device=device, revision=revision)
-    except KeyholeError as error:
-        # the hub's refusals are OSErrors: unreachable, no such name, no permission; all else is a fault worth seeing
-        on_hub = source is not None and not Path(source).expanduser().exists()
-        if on_hub and isinstance(error.__cause__, OSError):
-            raise MissingModelError(str(error)) from error
-        raise
 
 
 def require_possible(model: str | None, device: str | None, seed: int) -> None:

@@ -21,7 +21,8 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.lab import experiments as _folder
 from keyhole.lab.catalogue import CATALOGUE, Paper, Published
-from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible, silent
+from keyhole.lab.job import Experiment, Job, require_possible, silent
+from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.lab.outcome import Outcome, Progress
 from keyhole.lab.parallel import in_processes
 from keyhole.lab.results import Result, as_stored, keep_result, key_of, locked, read_results

@@ -8,9 +8,9 @@ import torch
 
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, Subject, answer_ids, subject
 from keyhole.lab.job import Job
-from keyhole.lab.sparse import Head
 from keyhole.models.run import Run
 from keyhole.stats import interval
 from keyhole.tasks.example import Example

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from keyhole.figures import save
-from keyhole.figures.emergence import emergence_figure
-from keyhole.figures.sparse import contributions_figure
-from keyhole.lab.emergence_checkpoints import PYTHIA_160M
-from keyhole.lab.emergence_curves import Interval, change, curve, gap
 from keyhole.lab.emergence_trainings import Split, watched
+from keyhole.lab.heads.figures import contributions_figure
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
+from keyhole.lab.training.checkpoints import PYTHIA_160M
+from keyhole.lab.training.curves import Interval, change, curve, gap
+from keyhole.lab.training.figures import emergence_figure
 from keyhole.qk.channels import Channels
 from keyhole.stats import wilson
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 
 from keyhole.lab.job import Job
-from keyhole.lab.payload import Payload, PayloadSettings, ceiling, train
-from keyhole.lab.payload_features import Latent, LatentFeature, latent_feature
-from keyhole.lab.payload_store import trained_heads
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload.features import Latent, LatentFeature, latent_feature
+from keyhole.lab.payload.store import trained_heads
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload, PayloadSettings, ceiling, train
 
 Setting = tuple[int, int, int]  # r1, r2, d_head
 QUICK = {"max_steps": 500, "batch": 64, "lr": 1e-2}

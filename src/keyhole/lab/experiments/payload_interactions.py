@@ -10,9 +10,9 @@ from keyhole.figures import interaction_figure, save
 from keyhole.lab.experiments.payload import SEEDS, Setting, are_trained, heads_of, told_training, untrained
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import Payload
-from keyhole.lab.payload_features import diagonal_share, interaction
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload.features import diagonal_share, interaction
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload
 from keyhole.stats import told
 
 _SETTINGS: list[Setting] = [(3, 4, 8), (6, 6, 8), (4, 8, 16), (10, 10, 16)]

@@ -20,8 +20,8 @@ from keyhole.lab.experiments.payload import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import Payload
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload
 from keyhole.stats import wilson
 
 _GRIDS = {8: (2, 3, 4, 5, 6), 16: (4, 6, 8, 10, 12)}

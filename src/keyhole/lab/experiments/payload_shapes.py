@@ -14,8 +14,8 @@ from keyhole.figures import pca_figure, save
 from keyhole.lab.experiments.payload import SEEDS, are_trained, feature_of, heads_of, told_training, untrained
 from keyhole.lab.job import Experiment, Job
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import Payload, activations, sample
-from keyhole.lab.payload_task import Latents, purpose_seed
+from keyhole.lab.payload.task import Latents, purpose_seed
+from keyhole.lab.payload.toy import Payload, activations, sample
 from keyhole.stats import told
 
 _BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}

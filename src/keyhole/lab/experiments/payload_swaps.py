@@ -18,8 +18,8 @@ from keyhole.lab.experiments.payload import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import Payload
-from keyhole.lab.payload_features import Swaps, swaps
+from keyhole.lab.payload.features import Swaps, swaps
+from keyhole.lab.payload.toy import Payload
 from keyhole.stats import interval, told
 
 _CONDITIONS = ("null", "z1", "z2", "both", "random_z1", "random_z2", "random_both", "full")

@@ -14,9 +14,9 @@ from keyhole.lab.experiments.payload import SEEDS, are_trained, feature_of, head
 from keyhole.lab.experiments.payload_interactions import bound
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import Payload
-from keyhole.lab.payload_features import diagonal_share, interaction, key_overlap
-from keyhole.lab.payload_task import Latents
+from keyhole.lab.payload.features import diagonal_share, interaction, key_overlap
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload
 from keyhole.stats import told
 
 _RANKS = (2, 3, 4, 5, 6, 7, 8)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from keyhole.lab.experiments.payload import SEEDS, TRAINED, are_trained, feature_of, reachable, reached
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.payload import VALIDATION, Payload, PayloadSettings
-from keyhole.lab.payload_store import trained_heads
+from keyhole.lab.payload.store import trained_heads
+from keyhole.lab.payload.toy import VALIDATION, Payload, PayloadSettings
 from keyhole.stats import told
 
 _TABLE = {"d": 32, "batch": 256, "lr": 1e-4, "weight_decay": 0.01, "check_every": 200, "patience": 5}

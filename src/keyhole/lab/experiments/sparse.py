@@ -10,13 +10,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from keyhole.figures import save
-from keyhole.figures.sparse import contributions_figure, n_recon_figure, slice_counts_figure, slice_map_figure
+from keyhole.lab.heads.counts import refactored, rotations
+from keyhole.lab.heads.figures import contributions_figure, n_recon_figure, slice_counts_figure, slice_map_figure
+from keyhole.lab.heads.sparse import Head
+from keyhole.lab.heads.summary import Spread, agreement, pooled, spread, summaries, summarise
 from keyhole.lab.ioi_studies import Measured, judged, measured, stood_in, unrelated
-from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers
+from keyhole.lab.job import Experiment, Job, Numbers
+from keyhole.lab.loading import MissingModelError
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.sparse import Head
-from keyhole.lab.sparse_counts import refactored, rotations
-from keyhole.lab.sparse_summary import Spread, agreement, pooled, spread, summaries, summarise
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row

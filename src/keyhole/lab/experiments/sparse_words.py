@@ -10,10 +10,11 @@ from matplotlib.patches import Patch
 
 from keyhole.figures import save
 from keyhole.figures.style import GREY, RED, blank, heading, legend, plain, tidy
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import Measured, is_gpt2, judged, measured, stood_in
-from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers
+from keyhole.lab.job import Experiment, Job, Numbers
+from keyhole.lab.loading import MissingModelError
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.sparse import Head
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from keyhole.figures import save
 from keyhole.figures.svf import Matrix, matrices_figure
-from keyhole.lab.alignment import DEAD, Alignment, alignment
 from keyhole.lab.experiments.svf_models import (
     four_pairs,
     no_head,
@@ -34,7 +33,8 @@ from keyhole.lab.experiments.svf_scores import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf.alignment import DEAD, Alignment, alignment
+from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
 from keyhole.stats import told
 
 Kind = Literal["apart", "align", "all", "even"]  # what a figure of attended pairs claims

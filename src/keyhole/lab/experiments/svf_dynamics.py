@@ -13,7 +13,6 @@ from torch import Tensor
 from keyhole.figures import save
 from keyhole.figures.style import colours
 from keyhole.figures.svf import Curve, curves_figure
-from keyhole.lab.alignment import alignment
 from keyhole.lab.experiments import svf_models as toys
 from keyhole.lab.experiments.svf_models import trained
 from keyhole.lab.experiments.svf_recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, by_recipe
@@ -27,7 +26,8 @@ from keyhole.lab.experiments.svf_scores import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.svf import SVF
+from keyhole.lab.svf.alignment import alignment
+from keyhole.lab.svf.toy import SVF
 from keyhole.stats import interval, with_interval
 
 _EARLY = 0.7  # |cos| at which the order is looked at too

@@ -10,14 +10,14 @@ from torch import Tensor
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, PALETTE, RED
 from keyhole.figures.svf import Curve, curves_figure
-from keyhole.lab.alignment import Alignment, alignment
 from keyhole.lab.experiments.svf_inputs import INPUTS, MATTERS, PAIR_SEEDS, inputs, samples, sides, sparsities
 from keyhole.lab.experiments.svf_models import four_pairs, trained
 from keyhole.lab.experiments.svf_recipes import MEAN, PRINTED, Recipe, by_recipe
 from keyhole.lab.experiments.svf_scores import counted, graded, share
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.svf import SVF
+from keyhole.lab.svf.alignment import Alignment, alignment
+from keyhole.lab.svf.toy import SVF
 from keyhole.qk.controls import haar
 from keyhole.stats import with_interval
 

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.lab.alignment import Alignment
 from keyhole.lab.job import Job
-from keyhole.lab.svf import SVF, SVFSettings, sample
+from keyhole.lab.svf.alignment import Alignment
+from keyhole.lab.svf.toy import SVF, SVFSettings, sample
 
 PAIR_SEEDS = 2**40  # seeds from here on place pairs: no other stream is so far up
 MATTERS = 0.01  # of the size of terms with one pair present: smaller ones are remains of training, sparse or not

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from keyhole.lab.experiments.svf_recipes import LONG, PRINTED, Recipe
-from keyhole.lab.experiments.svf_store import trained_models
 from keyhole.lab.job import Job
-from keyhole.lab.svf import SVF, SVFSettings, declining_pairs
+from keyhole.lab.svf.store import trained_models
+from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
 
 SEEDS, FEW = 10, 5  # of small toys, and of large ones
 P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from jaxtyping import Bool
 from torch import Tensor
 
-from keyhole.lab.alignment import Alignment, Matching, alignment
 from keyhole.lab.outcome import Verdict
-from keyhole.lab.svf import SVF
+from keyhole.lab.svf.alignment import Alignment, Matching, alignment
+from keyhole.lab.svf.toy import SVF
 from keyhole.stats import wilson
 
 ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from keyhole.figures import save
 from keyhole.figures.svf import strengths_figure, terms_figure
-from keyhole.lab.alignment import alignment
 from keyhole.lab.experiments.svf_inputs import INPUTS, MATTERS, inputs, samples, sides, sparsities
 from keyhole.lab.experiments.svf_models import four_pairs, trained
 from keyhole.lab.experiments.svf_recipes import MEAN, PRINTED, Recipe, by_recipe
@@ -24,7 +23,8 @@ from keyhole.lab.experiments.svf_scores import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.svf import SVF, sample
+from keyhole.lab.svf.alignment import alignment
+from keyhole.lab.svf.toy import SVF, sample
 from keyhole.qk.channels import n_recon
 from keyhole.stats import told
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from keyhole.figures import save
 from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
-from keyhole.lab.alignment import alignment
 from keyhole.lab.experiments import svf_models as toys
 from keyhole.lab.experiments.svf_models import Cells, trained
 from keyhole.lab.experiments.svf_recipes import HEAVY, MEAN, PRINTED, Recipe, by_recipe
@@ -29,7 +28,8 @@ from keyhole.lab.experiments.svf_scores import (
 )
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.svf import SVF
+from keyhole.lab.svf.alignment import alignment
+from keyhole.lab.svf.toy import SVF
 from keyhole.stats import interval, told
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed

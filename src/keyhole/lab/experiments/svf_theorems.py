@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from keyhole.lab import theorems
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.theorems import Check
-from keyhole.lab.theorems_orthogonal import theorem_4
+from keyhole.lab.svf import theorems
+from keyhole.lab.svf.theorems import Check
+from keyhole.lab.svf.theorems_orthogonal import theorem_4
 from keyhole.stats import told
 
 _SEEDS = 5

@@ -10,10 +10,10 @@ from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.network import Edge, name_of, network_figure
 from keyhole.lab.experiments.svt_lattice import LATTICE, Pair, lattice
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.sparse import Head
 from keyhole.models.run import Run
 from keyhole.tracing.svt import ChannelChoice, trace_svt
 

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.intervene.remove import Mode
-from keyhole.lab.emergence_roles import Role, role_attention
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
@@ -27,7 +27,7 @@ from keyhole.lab.signal_effects import (
     prompts_of,
     rank_correlation,
 )
-from keyhole.lab.sparse import Head
+from keyhole.lab.training.roles import Role, role_attention
 from keyhole.stats import interval
 from keyhole.tracing.firing import SideName
 

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import Subject, is_gpt2
 from keyhole.lab.job import Job, Numbers
-from keyhole.lab.sparse import Head
 
 Pair = tuple[Head, Head]  # writer and reader
 _DRAWS = 500  # rewired networks

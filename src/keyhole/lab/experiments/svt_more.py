@@ -15,11 +15,11 @@ from keyhole.intervene.remove import Mode
 from keyhole.lab.experiments.svt import NETWORK, known_here, traced
 from keyhole.lab.experiments.svt_cuts import LOCAL, falls, means_of, measured_in, single
 from keyhole.lab.experiments.svt_lattice import LATTICE, lattice
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.signal_effects import MATTERS, Effect, Interval, effects, enough, matters
-from keyhole.lab.sparse import Head
 from keyhole.stats import interval
 from keyhole.tracing.firing import SideName
 from keyhole.tracing.svt import ChannelChoice, contributions, significant

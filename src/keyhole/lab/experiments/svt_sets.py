@@ -16,10 +16,10 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
 from keyhole.intervene.verify import parallel, serial
 from keyhole.lab.experiments.svt_cuts import LOCAL
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, Subject, answer_ids, is_gpt2, judged, stood_in, subject, trace_answer
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.sparse import Head
 from keyhole.stats import interval
 
 _MODES: tuple[Mode, Mode] = ("global", "local")

@@ -15,7 +15,8 @@ from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.verify import Row, verify
 from keyhole.lab.ioi_studies import LEAST, Asked, trace_answer
-from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers, load_model
+from keyhole.lab.job import Experiment, Job, Numbers
+from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.models.model import Model
 from keyhole.stats import interval

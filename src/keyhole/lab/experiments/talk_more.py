@@ -11,10 +11,10 @@ from keyhole.circuits.circuit import Circuit, Node
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, plain, tidy
+from keyhole.lab.heads.sparse import Head
 from keyhole.lab.ioi_studies import LEAST, Subject, judged, stood_in, subject, trace_answer
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome
-from keyhole.lab.sparse import Head
 from keyhole.models.run import Run
 from keyhole.tracing.firing import Firing, SideName
 from keyhole.tracing.signals import signal_vector

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from keyhole.lab.svf import SVFSettings, SVFWeights, generator
+from keyhole.lab.svf.toy import SVFSettings, SVFWeights, generator
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from matplotlib.ticker import FuncFormatter
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, colours, heading, legend, tidy
-from keyhole.lab.emergence import Emergence
-from keyhole.lab.emergence_curves import Interval, Over, curve
+from keyhole.lab.training.curves import Interval, Over, curve
+from keyhole.lab.training.emergence import Emergence
 
 _OWN, _REFACTOR, _AMBIENT = BLUE, RED, GREY
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from keyhole.lab.outcome import Progress
-from keyhole.lab.payload import Payload, PayloadSettings, train
-from keyhole.lab.payload_task import draw_maps
+from keyhole.contrast.collect import Progress
+from keyhole.lab.payload.task import draw_maps
+from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 from keyhole.lab.stored import gathered, store
 
 RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again

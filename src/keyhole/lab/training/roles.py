@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.emergence import Place
+from keyhole.lab.training.emergence import Place
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run

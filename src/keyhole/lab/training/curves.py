@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.emergence import Emergence
+from keyhole.lab.training.emergence import Emergence
 from keyhole.stats import interval
 
 Over = Literal["places", "sources"]

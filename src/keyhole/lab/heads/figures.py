@@ -13,8 +13,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, plain, tidy
-from keyhole.lab.sparse import Head, HeadPairs, SparseStudy
-from keyhole.lab.sparse_summary import Spread, spread
+from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
+from keyhole.lab.heads.summary import Spread, spread
 from keyhole.qk.channels import Channels
 from keyhole.qk.slices import slice_sets
 

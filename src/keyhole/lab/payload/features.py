@@ -19,8 +19,8 @@ from torch import Tensor
 from keyhole.contrast.moves import Effect, Move, effect, move_of
 from keyhole.contrast.subspace import decompose, energy_rank, overlap, random_bases, union
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload import Payload, PayloadBatch, activations, batches
-from keyhole.lab.payload_task import draw_latents, generator, purpose_seed, token
+from keyhole.lab.payload.task import draw_latents, generator, purpose_seed, token
+from keyhole.lab.payload.toy import Payload, PayloadBatch, activations, batches
 
 Latent = Literal["z1", "z2"]
 

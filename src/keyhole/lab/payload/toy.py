@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload_task import Maps, PayloadBatch, PayloadSettings, ceiling, draw, draw_maps, generator
+from keyhole.lab.payload.task import Maps, PayloadBatch, PayloadSettings, ceiling, draw, draw_maps, generator
 
 __all__ = [
     "Activations",

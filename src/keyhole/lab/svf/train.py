@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keyhole.contrast.collect import Progress
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import store
-from keyhole.lab.svf import RECORD, SVF, SVFSettings, generator
-from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
+from keyhole.lab.svf.steps import constants, gradients, initial, losses, views
+from keyhole.lab.svf.toy import RECORD, SVF, SVFSettings, generator
 from keyhole.models.device import require_device
 from keyhole.models.precision import exact_matmul
 

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.emergence import Place
-from keyhole.lab.job import MissingModelError, load_model
+from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.lab.training.emergence import Place
 from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.tasks.example import Example
@@ -72,7 +72,7 @@ def _load(preset: Preset, step: int, device: str | torch.device | None) -> Model
         raise MissingModelError(
             f"the checkpoint {preset.revision(step)} of {preset.model} cannot be had: {error} Fetch it where the hub "
             f"can be reached (hf download {preset.model} --revision {preset.revision(step)}), or train a small model "
-            "with keyhole.lab.language."
+            "with keyhole.lab.training.language."
         ) from error
 
 

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.theorems import Check, D, Measure
+from keyhole.lab.svf.theorems import Check, D, Measure
 
 S_1, S_2 = 4.0, 2.0
 MISMATCH = 0.6  # d_A* / s_1 of the teacher that no orthogonal pair meets

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from keyhole.contrast.subspace import decompose, principal_cosines, union
 from keyhole.errors import KeyholeError
-from keyhole.lab.svf import SVF, Pair
+from keyhole.lab.svf.toy import SVF, Pair
 
 DEAD = 0.02  # of the longest feature: a shorter one is not represented, and its direction is noise
 _CLOSE = 0.05  # relative gap below which two singular vectors may be mixed or swapped

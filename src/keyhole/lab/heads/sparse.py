@@ -17,10 +17,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.contrast.collect import Progress
 from keyhole.errors import KeyholeError
-from keyhole.lab.outcome import Progress
-from keyhole.lab.sparse_counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
-from keyhole.lab.sparse_pairs import Coordinates, Rule, joined, layer_coordinates
+from keyhole.lab.heads.counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
+from keyhole.lab.heads.pairs import Coordinates, Rule, joined, layer_coordinates
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt, encode
 from keyhole.qk.omega import Basis, omega
