@@ -15,16 +15,21 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import KeyholeError, Model
 from keyhole.errors import NothingToTraceError
-from keyhole.lab import ioi_studies
-from keyhole.lab.experiments import svt, svt_cuts, svt_more, svt_sets, talk, talk_more
-from keyhole.lab.experiments.svt import Agreement, Network
-from keyhole.lab.experiments.svt_lattice import lattice, rewired
-from keyhole.lab.ioi_studies import LEAST, Asked, Subject, judged, subject, trace_answer
-from keyhole.lab.job import Experiment, Job, silent
 from keyhole.lab.loading import MissingModelError
-from keyhole.lab.outcome import Outcome
-from keyhole.lab.signal_effects import Effect, over_prompts, rank_correlation
 from keyhole.models.organism import folder as organism_folder
+from keyhole.reproduce.job import Experiment, Job, silent
+from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.svt import cuts as svt_cuts
+from keyhole.reproduce.svt import ioi as ioi_studies
+from keyhole.reproduce.svt import network as svt
+from keyhole.reproduce.svt import sets as svt_sets
+from keyhole.reproduce.svt import svt_more
+from keyhole.reproduce.svt.effects import Effect, over_prompts, rank_correlation
+from keyhole.reproduce.svt.ioi import LEAST, Asked, Subject, judged, subject, trace_answer
+from keyhole.reproduce.svt.lattice import lattice, rewired
+from keyhole.reproduce.svt.network import Agreement, Network
+from keyhole.reproduce.talk import signals as talk
+from keyhole.reproduce.talk import talk_more
 from keyhole.tasks import ioi
 
 pytestmark = pytest.mark.xdist_group("lab runs")

@@ -13,13 +13,11 @@ from keyhole.contrast.moves import Effect
 from keyhole.contrast.subspace import random_bases
 from keyhole.contrast.swaps import swap_effects
 from keyhole.contrast.sweep import RankRow
-from keyhole.lab import contrast_studies
-from keyhole.lab.contrast_studies import named, studied, verdict
-from keyhole.lab.experiments import (
-    contrast,
-    contrast_boxes,
-    contrast_categories,
-    contrast_swaps,
+from keyhole.lab.payload.task import Latents
+from keyhole.lab.payload.toy import Payload, PayloadSettings, train
+from keyhole.reproduce.cc import boxes as contrast_boxes
+from keyhole.reproduce.cc import categories as contrast_categories
+from keyhole.reproduce.cc import (
     payload,
     payload_interactions,
     payload_ranks,
@@ -28,15 +26,17 @@ from keyhole.lab.experiments import (
     phase,
     published_settings,
 )
-from keyhole.lab.experiments.contrast_boxes import Swept
-from keyhole.lab.experiments.contrast_categories import Clusters, clustered, only
-from keyhole.lab.experiments.contrast_swaps import Swapped, held
-from keyhole.lab.experiments.payload_interactions import Met, judged_diagonal, judged_symmetry
-from keyhole.lab.experiments.payload_shapes import Shape
-from keyhole.lab.job import Job
-from keyhole.lab.outcome import Outcome
-from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload, PayloadSettings, train
+from keyhole.reproduce.cc import studies as contrast_studies
+from keyhole.reproduce.cc import subspaces as contrast
+from keyhole.reproduce.cc import swaps as contrast_swaps
+from keyhole.reproduce.cc.boxes import Swept
+from keyhole.reproduce.cc.categories import Clusters, clustered, only
+from keyhole.reproduce.cc.payload_interactions import Met, judged_diagonal, judged_symmetry
+from keyhole.reproduce.cc.payload_shapes import Shape
+from keyhole.reproduce.cc.studies import named, studied, verdict
+from keyhole.reproduce.cc.swaps import Swapped, held
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Outcome
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)

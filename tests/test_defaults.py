@@ -15,13 +15,13 @@ from keyhole.discover.ica import Nonlinearity
 from keyhole.discover.survey import survey
 from keyhole.intervene.remove import Mode
 from keyhole.intervene.verify import verify
-from keyhole.lab.catalogue import Paper
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
 from keyhole.models.run import Run
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
+from keyhole.reproduce.catalogue import Paper
 from keyhole.tasks import boxes, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys

@@ -17,9 +17,6 @@ from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
 from keyhole.cli.emergence import steps_of
-from keyhole.lab import emergence_trainings
-from keyhole.lab.experiments.emergence import fall
-from keyhole.lab.job import Job
 from keyhole.lab.loading import MissingModelError
 from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
 from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
@@ -38,6 +35,9 @@ from keyhole.lab.training.language import (
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
 from keyhole.qk.channels import sparsity
 from keyhole.qk.controls import refactor_terms, rotation_control
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.svf import trainings as emergence_trainings
+from keyhole.reproduce.svf.emergence import fall
 from keyhole.tasks import Example, ioi
 
 pytestmark = pytest.mark.xdist_group("emergence")  # its model is trained once

@@ -8,8 +8,8 @@ import pytest
 import keyhole
 from keyhole import KeyholeError
 from keyhole.files import replacing, write_at_once
-from keyhole.lab.results import write_results
 from keyhole.lab.stored import store
+from keyhole.reproduce.results import write_results
 
 
 def test_a_stop_leaves_the_old_file(tmp_path: Path) -> None:

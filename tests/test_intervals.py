@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from keyhole.lab.heads.summary import spread
-from keyhole.lab.signal_effects import Effect, rank_correlation
 from keyhole.lab.training.roles import _low
+from keyhole.reproduce.svt.effects import Effect, rank_correlation
 from keyhole.stats import interval, wilson, with_interval
 
 Z = NormalDist().inv_cdf(0.975)

@@ -9,15 +9,19 @@ import pytest
 
 from drawn import check_drawn, keep_saved
 from keyhole import Model
-from keyhole.lab.experiments import emergence, sparse, svt, svt_cuts, talk
-from keyhole.lab.experiments.svt import Network
-from keyhole.lab.ioi_studies import heads_by_role, is_gpt2, judged, single_tokens, subject
-from keyhole.lab.job import Job
 from keyhole.lab.loading import MissingModelError
-from keyhole.lab.outcome import Outcome, Verdict
-from keyhole.lab.reproduce import experiments
-from keyhole.lab.signal_effects import effects, over_prompts
 from keyhole.lab.training.roles import Role, role_attention
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.runner import experiments
+from keyhole.reproduce.svf import emergence
+from keyhole.reproduce.svt import cuts as svt_cuts
+from keyhole.reproduce.svt import network as svt
+from keyhole.reproduce.svt import slices as sparse
+from keyhole.reproduce.svt.effects import effects, over_prompts
+from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, single_tokens, subject
+from keyhole.reproduce.svt.network import Network
+from keyhole.reproduce.talk import signals as talk
 
 pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
 MODULES = (emergence, sparse, svt, svt_cuts, talk)

@@ -21,19 +21,20 @@ from typer.testing import CliRunner
 from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
-from keyhole.lab.catalogue import CATALOGUE, PAPERS
-from keyhole.lab.contrast_studies import named, verdict
-from keyhole.lab.job import Experiment, Job
 from keyhole.lab.loading import MissingModelError, load_model
-from keyhole.lab.outcome import Outcome
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
-from keyhole.lab.report import to_html, to_markdown, write_report
-from keyhole.lab.reproduce import Task, experiments, reproduce, resolve
-from keyhole.lab.results import Result, read_results, write_results
 from keyhole.lab.stored import gathered
-from keyhole.lab.totals import Count, counts, items, summary
+from keyhole.reproduce import runner
+from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
+from keyhole.reproduce.cc.studies import named, verdict
+from keyhole.reproduce.job import Experiment, Job
+from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.report import to_html, to_markdown, write_report
+from keyhole.reproduce.results import Result, read_results, write_results
+from keyhole.reproduce.runner import Task, experiments, reproduce, resolve
+from keyhole.reproduce.totals import Count, counts, items, summary
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -41,8 +42,6 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001"
     "a5f645400000000049454e44ae426082"
 )
-
-DRIVER = sys.modules[reproduce.__module__]  # the function hides it in the package
 
 
 class Balanced(HTMLParser):
@@ -94,7 +93,7 @@ def test_every_figure_is_in_the_catalogue() -> None:
 
 
 def test_entries_are_whole() -> None:
-    files = [__import__(f"keyhole.lab.catalogue.{paper}", fromlist=["PUBLISHED"]) for paper in PAPERS]
+    files = [__import__(f"keyhole.reproduce.catalogue.{paper}", fromlist=["PUBLISHED"]) for paper in PAPERS]
     assert sum(len(file.PUBLISHED) for file in files) == len(CATALOGUE)  # a repeated id would vanish
     for id, one in CATALOGUE.items():
         assert one.id == id and one.paper == id.partition("-")[0] and one.title and one.claim
@@ -300,7 +299,7 @@ def test_runs_at_the_same_time_keep_each_others_results(tmp_path: Path) -> None:
 
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from keyhole.lab.results import Result, keep_result\n"
+        "import sys; from pathlib import Path; from keyhole.reproduce.results import Result, keep_result\n"
         "for n in range(20): keep_result(Result(f'{sys.argv[2]}-{n}', 'not', 'x'), Path(sys.argv[1]))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]
@@ -659,9 +658,7 @@ def test_a_stopped_run_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def stopped(job: Job) -> Outcome:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        sys.modules[reproduce.__module__], "experiments", lambda: {"cc-fig2": counting([]), "cc-fig4": stopped}
-    )
+    monkeypatch.setattr(runner, "experiments", lambda: {"cc-fig2": counting([]), "cc-fig4": stopped})
     code, text = invoke("cc-fig2", "cc-fig4", "--out", str(tmp_path))
     assert code != 0 and "report.html" in text
     assert 'id="cc-fig2"' in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -669,11 +666,11 @@ def test_a_stopped_run_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_terminal_tells_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": counting([])})
+    monkeypatch.setattr(runner, "experiments", lambda: {"cc-fig2": counting([])})
     assert invoke("cc-fig2", "--out", str(tmp_path))[0] == 0
-    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": broken})
+    monkeypatch.setattr(runner, "experiments", lambda: {"cc-fig2": broken})
     code, text = invoke("cc-fig2", "--out", str(tmp_path), "--fresh")
     assert code == 1 and "by zero" in text and "shows what was kept before: reproduced" in text
-    monkeypatch.setattr(DRIVER, "experiments", lambda: {"cc-fig2": counting([])})
+    monkeypatch.setattr(runner, "experiments", lambda: {"cc-fig2": counting([])})
     code, text = invoke("cc-fig2", "--out", str(tmp_path), "--quick")
     assert code == 0 and "no verdict" in text and "shows what was kept before: reproduced" in text

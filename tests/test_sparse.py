@@ -13,7 +13,6 @@ from conftest import prompts_of, tiny_model
 from drawn import check_drawn
 from keyhole import KeyholeError, Model
 from keyhole.figures.style import save
-from keyhole.lab.experiments.sparse import few_and_elsewhere
 from keyhole.lab.heads.counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
 from keyhole.lab.heads.figures import (
     contributions_figure,
@@ -29,6 +28,7 @@ from keyhole.qk.channels import n_recon, sparsity
 from keyhole.qk.controls import rotation_control
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets, slice_use
+from keyhole.reproduce.svt.slices import few_and_elsewhere
 from keyhole.tasks import filler, ioi
 
 pytestmark = pytest.mark.xdist_group("sparse")  # its studies are made once

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from keyhole import KeyholeError
-from keyhole.lab.experiments import svf_sparse
 from keyhole.lab.svf import train as svf_train
 from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
+from keyhole.reproduce.svf import sparse as svf_sparse
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
 fast, paper = SVFSettings.fast, SVFSettings.paper

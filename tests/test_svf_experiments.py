@@ -12,23 +12,6 @@ import torch
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
 from keyhole.figures.svf import matrices_figure, sweep_figure, terms_figure
-from keyhole.lab.catalogue import CATALOGUE
-from keyhole.lab.experiments import (
-    svf,
-    svf_dynamics,
-    svf_emergence,
-    svf_inputs,
-    svf_models,
-    svf_recipes,
-    svf_scores,
-    svf_sparse,
-    svf_sweeps,
-    svf_theorems,
-)
-from keyhole.lab.experiments.svf_recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
-from keyhole.lab.experiments.svf_sparse import Ends, Terms
-from keyhole.lab.job import Experiment, Job, silent
-from keyhole.lab.outcome import Outcome, Progress, Verdict
 from keyhole.lab.svf import store as svf_store
 from keyhole.lab.svf import train as svf_train
 from keyhole.lab.svf.alignment import alignment
@@ -36,6 +19,21 @@ from keyhole.lab.svf.theorems import Check, Measure
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.qk.channels import sparsity
+from keyhole.reproduce.catalogue import CATALOGUE
+from keyhole.reproduce.job import Experiment, Job, silent
+from keyhole.reproduce.outcome import Outcome, Progress, Verdict
+from keyhole.reproduce.svf import dynamics as svf_dynamics
+from keyhole.reproduce.svf import emergence_toys as svf_emergence
+from keyhole.reproduce.svf import geometry as svf
+from keyhole.reproduce.svf import inputs as svf_inputs
+from keyhole.reproduce.svf import recipes as svf_recipes
+from keyhole.reproduce.svf import scores as svf_scores
+from keyhole.reproduce.svf import sparse as svf_sparse
+from keyhole.reproduce.svf import sweeps as svf_sweeps
+from keyhole.reproduce.svf import theorems as svf_theorems
+from keyhole.reproduce.svf import toys as svf_models
+from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
+from keyhole.reproduce.svf.sparse import Ends, Terms
 
 RUNS: dict[str, Experiment] = {
     **svf.RUNS,

@@ -30,7 +30,10 @@ _HOMES = {
     "check": "keyhole.exactness",
     "load": "keyhole.models.load",
 }
-_PACKAGES = ("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "tasks", "tracing")
+_PACKAGES = (
+    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "tasks"),
+    "tracing",
+)
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists
 

@@ -98,8 +98,8 @@ def _table(found: "Emergence", over: "Over") -> dict[str, list[tuple[float, floa
 
 
 def _of_trainings(model: str | None, out: Path, *, quick: bool, seed: int, device: str | None) -> _Found:
-    from keyhole.lab.emergence_trainings import watched
-    from keyhole.lab.job import Job
+    from keyhole.reproduce.job import Job
+    from keyhole.reproduce.svf.trainings import watched
 
     require_folder(out)
     with show.progress_bar("Training and measuring") as progress:
@@ -111,10 +111,10 @@ def _of_revisions(
     name: str, revisions: Sequence[str], out: Path, *, prompts: int, seed: int, device: str | None
 ) -> _Found:
     """Heads by role at the last checkpoint, followed over all of them."""
-    from keyhole.lab.ioi_studies import single_tokens
     from keyhole.lab.training.emergence import emergence as follow
     from keyhole.lab.training.roles import IOI_ROLES, find_roles
     from keyhole.models.load import load
+    from keyhole.reproduce.svt.ioi import single_tokens
 
     steps, unit = steps_of(revisions)
     require_folder(out)

@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole.lab.results import Result
+    from keyhole.reproduce.results import Result
 
 _DEVICE = "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
 
@@ -60,10 +60,10 @@ def reproduce(
 
         keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
     """
-    from keyhole.lab.report import require_writable
-    from keyhole.lab.reproduce import reproduce as measure
-    from keyhole.lab.reproduce import resolve
-    from keyhole.lab.results import take_results
+    from keyhole.reproduce.report import require_writable
+    from keyhole.reproduce.results import take_results
+    from keyhole.reproduce.runner import reproduce as measure
+    from keyhole.reproduce.runner import resolve
 
     wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
     if listed:
@@ -89,9 +89,9 @@ def reproduce(
 
 
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
-    from keyhole.lab.catalogue import CATALOGUE
-    from keyhole.lab.results import read_results
-    from keyhole.lab.totals import Item, items
+    from keyhole.reproduce.catalogue import CATALOGUE
+    from keyhole.reproduce.results import read_results
+    from keyhole.reproduce.totals import Item, items
 
     kept = {item.one.id: item for item in items(read_results(folder))}
     for id, result in results.items():
@@ -106,9 +106,9 @@ def _show(results: Mapping[str, "Result"], folder: Path) -> None:
 
 
 def _report(folder: Path, markdown: Path | None) -> None:
-    from keyhole.lab.report import write_report
-    from keyhole.lab.results import locked, read_results
-    from keyhole.lab.totals import items, summary
+    from keyhole.reproduce.report import write_report
+    from keyhole.reproduce.results import locked, read_results
+    from keyhole.reproduce.totals import items, summary
 
     if not (folder / "results.json").is_file():
         return
@@ -121,8 +121,8 @@ def _report(folder: Path, markdown: Path | None) -> None:
 
 
 def _list(ids: list[str]) -> None:
-    from keyhole.lab.catalogue import CATALOGUE
-    from keyhole.lab.reproduce import experiments
+    from keyhole.reproduce.catalogue import CATALOGUE
+    from keyhole.reproduce.runner import experiments
 
     runs = experiments()
     rows = []

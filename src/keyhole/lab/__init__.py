@@ -10,14 +10,14 @@ emergence(checkpoints, places, prompts)        the same over a training
 reproduce(["svf-fig6a"], "folder")             a published figure, its claim and a verdict
 """
 
+from typing import TYPE_CHECKING, Any
+
 from keyhole.lab.heads.sparse import matched_text, sparse_study
 from keyhole.lab.heads.summary import pooled, summaries
 from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
 from keyhole.lab.payload.task import PayloadSettings
 from keyhole.lab.payload.toy import Payload
 from keyhole.lab.payload.toy import train as train_payload
-from keyhole.lab.reproduce import reproduce
-from keyhole.lab.results import read_results
 from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.theorems import Check, lemma_3, theorem_1, theorem_2, theorem_3
 from keyhole.lab.svf.theorems_orthogonal import theorem_4
@@ -26,6 +26,9 @@ from keyhole.lab.svf.train import train as train_svf
 from keyhole.lab.training.curves import change, curve
 from keyhole.lab.training.emergence import Emergence, Place, emergence
 from keyhole.lab.training.roles import find_roles
+
+if TYPE_CHECKING:
+    from keyhole.reproduce import read_results, reproduce
 
 __all__ = [
     "SVF",
@@ -61,3 +64,12 @@ __all__ = [
     "train_payload",
     "train_svf",
 ]
+
+if not TYPE_CHECKING:  # what papers take from the laboratory cannot be imported before it
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("read_results", "reproduce"):
+            raise AttributeError(f"module 'keyhole.lab' has no attribute {name!r}")
+        from keyhole import reproduce as papers
+
+        return getattr(papers, name)

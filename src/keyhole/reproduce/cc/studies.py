@@ -1,0 +1,230 @@
+"""How are published contrasts repeated on a model? One study per task and model, shared by its figures."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.collect import Collected, collect
+from keyhole.contrast.features import choose
+from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.selection import head_attention, select_heads
+from keyhole.contrast.sites import Contrast
+from keyhole.contrast.study import Head, Selection, Study, study
+from keyhole.contrast.subspace import random_bases
+from keyhole.lab.loading import load_model
+from keyhole.models.model import Model
+from keyhole.reproduce.catalogue import CATALOGUE
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Progress, Verdict
+
+Task = Literal["boxes", "lists"]
+DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
+CROSSED = "The lexical contrast is crossed: a prompt's query meets the copy's box."
+MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means, whatever it is called
+_SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study depends on; who watches it does not matter."""
+
+    task: Task
+    model: str | None
+    device: str | None
+    quick: bool
+    seed: int
+    progress: Progress = field(compare=False, repr=False)
+
+
+def studied(job: Job, task: Task) -> Study:
+    """The study of a task on the job's model, made once."""
+    return _study(_asked(job, task))
+
+
+def held_out(job: Job, task: Task) -> dict[str, Collected]:
+    """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
+    return _held_out(_asked(job, task))
+
+
+def boxes_of(job: Job) -> int:
+    """How many boxes the prompts of a study have."""
+    return 5 if job.quick else 9
+
+
+def _asked(job: Job, task: Task) -> Asked:
+    return Asked(task, job.model, job.device, job.quick, job.seed, job.progress)
+
+
+@lru_cache(maxsize=1)  # both tasks share it: a large model does not fit twice
+def _model(name: str | None, device: str | None) -> Model:
+    return load_model(name, device)
+
+
+@lru_cache(maxsize=2)  # both tasks of one model
+def _study(asked: Asked) -> Study:
+    model = _model(asked.model, asked.device)
+    how, sizes = _how(model, asked), _sizes(asked)
+    fits: dict[str, Contrast]
+    make: Callable[..., Contrast]
+    seeds = 2 * asked.seed, 2 * asked.seed + 1
+    # Crossed, as the paper's text says. Two matching pairs, as in its code, also find where the copy's pair is
+    # stronger, and there queries and keys of one thing point in opposite directions.
+    if asked.task == "boxes":
+        fits = {
+            "order": order_contrast(model, sizes[0], seed=seeds[0], **how),
+            "lexical": lexical_contrast(model, sizes[0], seed=seeds[0], cross=True, **how),
+        }
+        make, rule = boxes_test, Selection("accuracy", 0.3)
+    else:
+        fits = {"category": lists_contrast(model, sizes[0], seed=seeds[0], **how)}
+        make, rule = lists_test, Selection("ratio", 0.1, top=3)
+    heads, passed = _selected(model, make(model, sizes[1], seed=seeds[1] + _SELECTION, **how), rule)
+    found = study(
+        model,
+        fits,
+        make(model, sizes[1], seed=seeds[1], **how),
+        heads=heads,
+        rank="energy",  # the paper's rule
+        centre="none",  # and its contrast
+        permutations=20 if asked.quick else 200,
+        draws=2 if asked.quick else 10,
+        answers=0,
+        seed=asked.seed,
+        stage=lambda what: nullcontext(asked.progress),
+    )
+    return replace(found, passed=passed)
+
+
+def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[Head, ...], bool]:
+    """The heads that pass on these prompts, or (none passing) the three that look most at the right keys."""
+    table = head_attention(collect(model, contrast))
+    passed = select_heads(table, by=rule.by, at_least=rule.at_least, top=rule.top)
+    best = passed or sorted(table, key=lambda row: -row.positive)[:3]
+    return tuple(row.head for row in best), bool(passed)
+
+
+@lru_cache(maxsize=2)
+def _held_out(asked: Asked) -> dict[str, Collected]:
+    found = _study(asked)
+    if asked.task == "lists":
+        return {"category": found.test}
+    model = found.test.model
+    others = lexical_contrast(model, _sizes(asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, asked))
+    return {"order": found.test, "lexical": collect(model, others)}
+
+
+def _how(model: Model, asked: Asked) -> dict[str, Any]:
+    if asked.task == "boxes":
+        return wording(model, asked.model) | {"n_boxes": 5 if asked.quick else 9}
+    return wording(model, asked.model) | {"per_category": 2 if asked.model is None else 5}
+
+
+def wording(model: Model, asked: str | None) -> dict[str, Any]:
+    """The organism's sentences for the organism, the paper's for all others, in a chat where the model has one."""
+    if asked is None:
+        return {"wording": "plain", "chat": False}
+    return {"wording": "instruct", "chat": bool(getattr(model.tokenizer, "chat_template", None))}
+
+
+def _sizes(asked: Asked) -> tuple[int, int]:
+    """Prompts that make features, and that test them; the published numbers for all but the organism."""
+    if asked.quick:
+        return 160 if asked.model else 60, 40
+    if asked.model is None:
+        return 400, 200
+    return (3000, 1000) if asked.task == "boxes" else (2000, 1000)
+
+
+def points(fit: Collected, head: Head) -> tuple[Tensor, Tensor, list[str]]:
+    """Queries, their right keys, and the labels of a contrast's samples, in one head."""
+    chosen = choose(fit)
+    positive = fit.slots.sign[chosen] == 1
+    chosen, first = chosen[positive.any(1)], positive.long().argmax(1)[positive.any(1)]
+    samples = fit.layer(head[0]).of(chosen)
+    q = samples.queries[:, head[1]].double().cpu()
+    k = samples.keys[torch.arange(len(chosen)), first, head[1] // samples.group].double().cpu()
+    labels = fit.resolved.labels
+    return q, k, [labels[int(i)] or "all" for i in chosen]
+
+
+def projected(
+    study: Study, name: str, head: Head, fit: Collected, rank: int | None = None
+) -> tuple[Tensor, Tensor, list[str]]:
+    """The same in the feature's subspace, of its own rank or the one given."""
+    q, k, labels = points(fit, head)
+    features = study.features[name]
+    layer, index = features.at(head)
+    r = features.rank(head, study.rank) if rank is None else rank
+    return q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels
+
+
+def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
+    """How many keys point where the queries of their label do, and not where others do? Each side about its own mean.
+
+    >>> x = torch.eye(2).double().repeat(3, 1)
+    >>> aligned(x, 5 + 2 * x, ["a", "b"] * 3)
+    1.0
+    """
+    kinds = sorted(set(labels))
+    own = torch.tensor([kinds.index(label) for label in labels])
+    q, k = q - q.mean(0), k - k.mean(0)
+    centres = torch.stack([q[own == i].mean(0) for i in range(len(kinds))])
+    cosines = torch.nn.functional.cosine_similarity(k[:, None], centres[None], dim=-1)
+    return float((cosines.argmax(1) == own).double().mean())
+
+
+def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
+    """The same in random subspaces of this rank, each one for queries and keys alike."""
+    return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]
+
+
+def mean_shifts(study: Study) -> dict[str, float]:
+    """How much of each contrast, in the median head, is one product of mean queries and keys? Of rank one by nature."""
+    return {
+        name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
+        for name, features in study.features.items()
+    }
+
+
+def mere_shifts(study: Study) -> list[str]:
+    """Contrasts that are but a difference of means: what all queries prefer, and no feature that they match."""
+    return [name for name, share in mean_shifts(study).items() if share > MERE_SHIFT]
+
+
+def told_shifts(study: Study) -> str:
+    """That contrasts are the paper's, and where a difference of means is the whole story."""
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in mean_shifts(study).items())
+    mere = " and ".join(mere_shifts(study))
+    so = f" The contrast of {mere} is a mere difference of means, which all queries prefer alike." if mere else ""
+    return f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}.{so}"
+
+
+def verdict(job: Job, id: str, holds: bool, *, part: bool = False) -> Verdict:
+    """Reproduced only by the published model, which may also show a part; another that shows all is a part of it."""
+    if named(job, id):
+        return "reproduced" if holds else "partly" if part else "not"
+    return "partly" if holds else "needs a model"
+
+
+def stand_in(job: Job, id: str) -> str:
+    """Which model stood in for which?"""
+    if named(job, id):
+        return ""
+    model = job.model or "The built-in organism, trained on such prompts,"
+    return f"{model} stood in for {CATALOGUE[id].needs}."
+
+
+def named(job: Job, id: str) -> bool:
+    """Is the job's model the published one?"""
+    return job.model is not None and _last(job.model) == _last(CATALOGUE[id].needs or "")
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()

@@ -1,0 +1,45 @@
+"""What is an experiment told? Where to draw, which model to read, and how much time it may take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from keyhole.errors import KeyholeError
+from keyhole.models.device import require_device
+from keyhole.reproduce.outcome import Outcome, Progress
+
+_LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
+
+
+def silent(done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment to run. Its pictures go into `folder`, which exists; what figures share lies beside it."""
+
+    folder: Path
+    model: str | None = None  # a hub name, a folder, a .gguf file; None: what the experiment takes by itself
+    quick: bool = False  # seconds instead of minutes: enough to see that it runs, too little for a claim
+    device: str | None = None
+    seed: int = 0
+    progress: Progress = silent
+
+
+Experiment = Callable[[Job], Outcome]
+Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
+
+
+def require_possible(model: str | None, device: str | None, seed: int) -> None:
+    """Refuses what no experiment could run with, before any has begun."""
+    if not 0 <= seed <= _LAST_SEED:
+        raise KeyholeError(f"there is no seed {seed}: choose one from 0 to {_LAST_SEED}.")
+    if model is not None and _is_path(model) and not Path(model).expanduser().exists():
+        raise KeyholeError(f"there is no model at {model}: give a folder, a .gguf file, or a name on the hub.")
+    if device is not None:
+        require_device(device)
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~", "/")) or model.endswith(".gguf") or len(Path(model).parts) > 2

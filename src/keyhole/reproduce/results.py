@@ -1,0 +1,205 @@
+"""What has been measured so far? Results as a file that survives a stop in the middle of anything, and other writers.
+
+An item has one result per model, and a quick trial beside them, so that none takes another's place.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args
+
+from filelock import FileLock
+
+from keyhole.errors import KeyholeError
+from keyhole.files import write_at_once
+from keyhole.reproduce.outcome import Verdict
+
+State = Verdict | Literal["quick", "failed", "schematic"]
+STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
+_VERSION = 1
+_PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "state": str,
+    "measured": str,
+    "numbers": dict,
+    "figures": list,
+    "note": str,
+    "settings": dict,
+    "seconds": (int, float),
+    "when": str,
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One published item: how it came out, or why it did not run."""
+
+    id: str
+    state: State  # "quick": it ran, on too little for a verdict
+    measured: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[str, ...] = ()  # relative to the folder of the results
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0  # of the run itself: what earlier runs had trained is reused
+    when: str = ""  # it was finished, as 2026-01-31T23:59:59Z
+
+    @property
+    def finished(self) -> bool:
+        """Was something measured? Everything else is worth another try."""
+        return self.state != "failed" and bool(self.measured)
+
+    @property
+    def key(self) -> str:
+        """What it is kept under."""
+        return key_of(self.id, self.settings)
+
+
+def key_of(id: str, settings: Mapping[str, Any]) -> str:
+    """The place of a result in the file.
+
+    >>> key_of("svt-fig3", {"model": "gpt2", "quick": True, "seed": 0})
+    'svt-fig3 --model gpt2 --quick'
+    """
+    model = f" --model {settings['model']}" if settings.get("model") else ""
+    return f"{id}{model}{' --quick' if settings.get('quick') else ''}"
+
+
+def read_results(place: Path) -> dict[str, Result]:
+    """The results of a folder, or of a file of them, by `Result.key`; none if there is no file."""
+    path = place if place.suffix == ".json" else place / "results.json"
+    if not path.exists():
+        return {}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(told, dict) or not isinstance(told.get("results"), dict) or "version" not in told:
+            raise ValueError("it needs a version and results")
+        if type(told["version"]) is not int or told["version"] != _VERSION:
+            raise ValueError(f"its version is {told['version']!r}, and {_VERSION} is read here")
+        found = [_result(key, one) for key, one in told["results"].items()]
+    except (ValueError, OSError, RecursionError) as error:
+        raise KeyholeError(f"{path} is no file of results ({error}): remove it or choose another folder.") from error
+    return {one.key: one for one in found}
+
+
+def write_results(results: Mapping[str, Result], place: Path) -> Path:
+    """All results in one file, replaced at once: a reader never sees half of it."""
+    path = place if place.suffix == ".json" else place / "results.json"
+    told = {one.key: _record(one) for one in results.values()}
+    text = json.dumps({"version": _VERSION, "results": told}, ensure_ascii=False, indent=1, allow_nan=False)
+    write_at_once(path, text + "\n")
+    return path
+
+
+def keep_result(result: Result, folder: Path) -> Result:
+    """Puts a result among those of the folder, which others may write too; returns what the folder has then.
+
+    What was finished stays if this was not.
+    """
+    with locked(folder):
+        results = read_results(folder)
+        before = results.get(result.key)
+        if before is not None and before.finished and not result.finished:
+            return before
+        write_results({**results, result.key: result}, folder)
+    return result
+
+
+def merged(kept: Mapping[str, Result], more: Mapping[str, Result]) -> dict[str, Result]:
+    """Both, and of two results under one key the later one; but nothing finished gives way to what is not."""
+    found = dict(kept)
+    for key, result in more.items():
+        before = found.get(key)
+        if before is None or (result.finished, result.when) >= (before.finished, before.when):
+            found[key] = result
+    return found
+
+
+def take_results(source: Path, folder: Path) -> None:
+    """Puts what was measured elsewhere among the results of the folder, pictures included."""
+    if not read_results(source):
+        raise KeyholeError(
+            f"there are no results in {source}: give a folder of `keyhole reproduce`, or its results.json."
+        )
+    home = source.parent if source.suffix == ".json" else source
+    with locked(folder):
+        before = read_results(folder)
+        results = merged(before, read_results(source))
+        for result in results.values():
+            if before.get(result.key) != result:
+                _copy(result.figures, home, folder)
+        write_results(results, folder)
+
+
+def _copy(figures: Sequence[str], source: Path, folder: Path) -> None:
+    for figure in figures:
+        if (source / figure).is_file():  # results may travel without their pictures
+            (folder / figure).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / figure, folder / figure)
+
+
+def as_stored(result: Result) -> Result:
+    """The result as it will be read again; ValueError or TypeError if it cannot be written."""
+    text = json.dumps(_record(result), ensure_ascii=False, allow_nan=False)
+    return _result(result.key, json.loads(text.encode("utf-8")))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes into the folder meanwhile."""
+    lock = FileLock(folder / ".results.lock", timeout=_PATIENCE)
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise KeyholeError(f"cannot write into {folder} ({error}): choose another folder.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _record(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = _finite({name: value for name, value in asdict(result).items() if name != "id"})
+    return found
+
+
+def _result(key: str, told: Any) -> Result:
+    """A record of the file, every field of its kind."""
+    if not isinstance(told, dict) or "state" not in told:
+        raise ValueError(f"{key} has no state")
+    for name, value in told.items():
+        if name not in _TYPES:
+            raise ValueError(f"{key} has an unknown field {name!r}")
+        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise ValueError(f"{name} of {key} cannot be {value!r}")
+    settings, figures, seconds = told.get("settings", {}), told.get("figures", []), told.get("seconds", 0.0)
+    if told["state"] not in STATES:
+        raise ValueError(f"{key} has an unknown state {told['state']!r}")
+    if not all(isinstance(path, str) and _inside(path) for path in figures):
+        raise ValueError(f"figures of {key} must be paths inside the folder")
+    if not isinstance(settings.get("model"), str | None) or not isinstance(settings.get("quick", False), bool):
+        raise ValueError(f"settings of {key} cannot be {settings!r}")
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"seconds of {key} cannot be {seconds!r}")
+    one = Result(key.partition(" ")[0], **{**told, "figures": tuple(figures), "seconds": float(seconds)})
+    if one.finished and settings.get("quick"):  # whatever an older version called it
+        return Result(**{**vars(one), "state": "quick"})
+    return one
+
+
+def _inside(path: str) -> bool:
+    parts = PurePosixPath(path)
+    return not parts.is_absolute() and ".." not in parts.parts
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: null stands for it."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,104 @@
+"""Which toys do the figures on singular vectors and features share? Their settings, one list of seeds for each value.
+
+Each toy is trained as printed, and with settings chosen because they align: a figure says what both show.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from keyhole.lab.svf.store import trained_models
+from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.svf.recipes import LONG, PRINTED, Recipe
+
+SEEDS, FEW = 10, 5  # of small toys, and of large ones
+P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52
+LAMBDAS = (0.2, 0.4, 1.0, 4.0, 10.0, 40.0)
+FEATURES, DIMENSIONS, CONTEXTS = (10, 15, 20, 25, 30), (10, 8, 6, 4), (2, 4, 8, 16, 32)
+PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimension: more pairs than it has room for
+RARE = 0.038  # the probability about which its text contradicts itself
+_QUICK_STEPS, _QUICK_SEEDS = 300, 2
+
+Cells = dict[float, list[SVFSettings]]  # by what is varied
+
+
+def cells(job: Job, recipe: Recipe, changes: Mapping[float, Mapping[str, Any]], *, few: bool = False) -> Cells:
+    """Settings of every value of a sweep, one per seed; a quick job takes two values, two seeds and few steps."""
+    seeds = FEW if few else SEEDS
+    if job.quick:
+        changes, seeds = dict([*changes.items()][:2]), _QUICK_SEEDS
+    settings = {**vars(recipe), **({"steps": _QUICK_STEPS} if job.quick else {})}
+    return {
+        value: [SVFSettings(**{**settings, **change, "seed": job.seed + seed}) for seed in range(seeds)]
+        for value, change in changes.items()
+    }
+
+
+def no_head(job: Job) -> Cells:
+    """Features alone, by p: nothing attends, so only the number of steps is left of a recipe."""
+    return cells(job, PRINTED, {p: {"p": p, "attention": False, "pairs": ()} for p in (*P[1:4], 0.05)})
+
+
+def one_pair(job: Job, recipe: Recipe) -> Cells:
+    """T01 = 1."""
+    return cells(job, recipe, {1.0: {"pairs": ((0, 1, 1.0),)}})
+
+
+def twenty_pairs(job: Job, recipe: Recipe) -> Cells:
+    """Hundred features, twenty pairs."""
+    return cells(job, recipe, {20.0: {"N": 100, "D": 50, "H": 50, "pairs": declining_pairs(20, 26.0)}}, few=True)
+
+
+def four_pairs(job: Job, recipe: Recipe) -> Cells:
+    """The default toy."""
+    return cells(job, recipe, {4.0: {}})
+
+
+def own_queries(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, with queries that are not among their keys, as the theorems have them."""
+    return cells(job, recipe, {4.0: {"query_mode": "indep"}})
+
+
+def by_probability(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, by p."""
+    return cells(job, recipe, {p: {"p": p} for p in P})
+
+
+def rare_and_long(job: Job, recipe: Recipe) -> Cells:
+    """Where features are almost too rare, with the most steps that the paper names."""
+    return cells(job, replace(recipe, steps=LONG), {RARE: {"p": RARE}})
+
+
+def by_lambda(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, by lambda."""
+    return cells(job, recipe, {lam: {"lam": lam} for lam in LAMBDAS})
+
+
+def by_features(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, by N."""
+    return cells(job, recipe, {float(N): {"N": N} for N in FEATURES})
+
+
+def by_dimension(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, by H."""
+    return cells(job, recipe, {float(H): {"H": H} for H in DIMENSIONS})
+
+
+def by_context(job: Job, recipe: Recipe) -> Cells:
+    """The default toy, by m."""
+    return cells(job, recipe, {float(m): {"m": m} for m in CONTEXTS})
+
+
+def by_pairs(job: Job, recipe: Recipe, H: int) -> Cells:
+    """D = 2 H, N = 4 H, and n pairs with T = n + 1, n, ..., 2."""
+    shape = {"N": 4 * H, "D": 2 * H, "H": H}
+    sizes = {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}
+    return cells(job, recipe, sizes, few=True)
+
+
+def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:
+    """The models of all these settings, trained in one batch; they lie beside the figures, which share them."""
+    flat = [settings for own in wanted.values() for settings in own]
+    models = iter(trained_models(flat, job.folder.parent / "toys", job.device or "cpu", job.progress))
+    return {value: [next(models) for _ in own] for value, own in wanted.items()}

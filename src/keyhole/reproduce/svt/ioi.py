@@ -1,0 +1,245 @@
+"""How are published results on IOI prompts repeated on a model? Its heads by role, shared by many figures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
+from keyhole.lab.heads.unrelated import unrelated_text
+from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.lab.training.roles import IOI_ROLES, find_roles
+from keyhole.models.model import Model
+from keyhole.models.prompts import encode
+from keyhole.models.run import Run
+from keyhole.models.spans import token_spans, tokens_in
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Progress, Verdict
+from keyhole.stats import wilson
+from keyhole.tasks import ioi
+from keyhole.tasks.example import Example
+
+_GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
+    "S-inhibition": ((8, 6),),
+    "name mover": ((9, 9), (10, 0), (9, 6)),
+    "duplicate token": ((3, 0),),
+    "previous token": ((4, 11),),
+}
+_ACTORS = ("IO", "S1", "S1+1", "S2", "END")
+_COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
+_SHOWN = 32  # prompts by which heads are given roles
+LEAST = 8  # prompts without which nothing is judged
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a study depends on; who watches it does not matter."""
+
+    model: str | None
+    device: str | None
+    quick: bool
+    seed: int
+    progress: Progress = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """IOI prompts on one model: its heads by role, and every head's slices there."""
+
+    model: Model
+    examples: tuple[Example, ...]
+    roles: dict[str, tuple[Head, ...]]
+    ioi: SparseStudy
+
+    def heads(self, most: int = 4) -> list[Head]:
+        """Heads of different roles first, then their seconds."""
+        ranks = range(max(map(len, self.roles.values()), default=0))
+        found = dict.fromkeys(heads[i] for i in ranks for heads in self.roles.values() if i < len(heads))
+        return [head for head in found if len(self.ioi.of(head)) >= 2][:most]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with prompts and heads to trace. Equal if made for the same settings, so that it can stand for them."""
+
+    asked: Asked  # of the job that is watching
+    model: Model = field(compare=False)
+    examples: tuple[Example, ...] = field(compare=False)
+    roles: dict[str, tuple[Head, ...]] = field(compare=False)
+    threshold: float = field(compare=False)  # a weight that fires
+    solved: int = field(compare=False)  # prompts in which IO is preferred to S
+
+    def progress(self, done: int, total: int) -> None:
+        """Tell who is watching now."""
+        self.asked.progress(done, total)
+
+    def role(self, name: str, least: int = 1) -> tuple[Head, ...]:
+        """The heads of a role, of which there must be so many."""
+        heads = self.roles.get(name, ())
+        if len(heads) >= least:
+            return heads
+        kind = name if name == "name mover" else f"{name} head"
+        many = f"no {kind}" if not heads else f"no {kind} but {listed(heads)}"
+        raise MissingModelError(
+            f"{_named(self.asked.model)} has {many}, and this figure is about {_COUNTS[least]}: no other head is "
+            "measured in its place."
+        )
+
+    def one(self, name: str, number: int) -> Head:
+        """A role's first, second or third head; none stands for two."""
+        return self.role(name, number + 1)[number]
+
+
+def is_gpt2(model: str | None) -> bool:
+    """Is this the published model?"""
+    return model is not None and model.rstrip("/").rpartition("/")[2].lower() in ("gpt2", "gpt2-small")
+
+
+def judged(job: Job, holds: Sequence[bool], *, first: bool = True) -> Verdict:
+    """Half of what was published is a part of it; without `first`, what the rest depends on, or any evidence, nothing.
+
+    Another model than GPT-2 shows a part of it, no more; nor does it refute it.
+    """
+    half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
+    if is_gpt2(job.model):
+        return "reproduced" if half and all(holds) else "partly" if half else "not"
+    return "partly" if half else "needs a model"
+
+
+def stood_in(job: Job) -> str:
+    """Which model stood in for GPT-2?"""
+    if is_gpt2(job.model):
+        return ""
+    whose = job.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
+    return f"{whose} stood in for GPT-2 small."
+
+
+def listed(heads: Sequence[Head]) -> str:
+    """Heads as in the paper.
+
+    >>> listed([(9, 9), (10, 0)])
+    '9.9, 10.0'
+    """
+    return ", ".join(f"{layer}.{head}" for layer, head in heads)
+
+
+def _named(source: str | None) -> str:
+    return source or "the built-in organism"
+
+
+def single_tokens(model: Model, n: int, seed: int) -> tuple[Example, ...]:
+    """IOI prompts in which every actor is one token of this model."""
+    kept = []
+    for example in ioi(4 * n, seed, held_out=True):
+        spans = token_spans(model, example.text, encode(model, example.text, None).ids)
+        if all(len(tokens_in(spans, *example.roles[role])) == 1 for role in _ACTORS):
+            kept.append(example)
+        if len(kept) == n:
+            return tuple(kept)
+    raise KeyholeError(f"only {len(kept)} of {4 * n} IOI prompts have names of one token in {model.name}.")
+
+
+def heads_by_role(source: str | None, model: Model, examples: Sequence[Example]) -> dict[str, tuple[Head, ...]]:
+    """The published heads of GPT-2; of any other model, those that clearly look where a role does: perhaps none."""
+    if is_gpt2(source):
+        return dict(_GPT2)
+    found: dict[str, tuple[Head, ...]] = {}
+    for one in find_roles(model, examples, IOI_ROLES, heads=3, threshold=0.2, required=False):
+        found[one.place.role] = (*found.get(one.place.role, ()), one.place.head)
+    return found
+
+
+def measured(job: Job) -> Measured:
+    """The study of a job's model, made once for all figures."""
+    return _measured(_asked(job))
+
+
+@lru_cache(maxsize=1)
+def _measured(asked: Asked) -> Measured:
+    model = load_model(asked.model, asked.device)
+    n = 8 if asked.quick else 256
+    examples = single_tokens(model, n, asked.seed)
+    study = sparse_study(model, _texts(examples), name="IOI", draws=_draws(asked), progress=asked.progress)
+    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
+    return Measured(model, examples, roles, study)
+
+
+def unrelated(job: Job) -> tuple[SparseStudy, str]:
+    """Every head's slices in text that has nothing to do with these prompts, and what that text is."""
+    return _unrelated(_asked(job))
+
+
+@lru_cache(maxsize=1)
+def _unrelated(asked: Asked) -> tuple[SparseStudy, str]:
+    seen = _measured(asked)
+    texts, what = unrelated_text(seen.model, _texts(seen.examples), asked.seed + 1)
+    study = sparse_study(seen.model, texts, name="unrelated text", draws=_draws(asked), progress=asked.progress)
+    return study, f"The unrelated text is of {what}."
+
+
+def _texts(examples: Sequence[Example]) -> list[str]:
+    return [one.text for one in examples]
+
+
+def _draws(asked: Asked) -> int:
+    return 2 if asked.quick else 8
+
+
+def _asked(job: Job) -> Asked:
+    return Asked(job.model, job.device, job.quick, job.seed, job.progress)
+
+
+def subject(job: Job) -> Subject:
+    """The model of a job with its prompts, loaded once for all figures."""
+    asked = _asked(job)
+    seen = replace(_subject(asked), asked=asked)
+    _require_solved(seen)
+    return seen
+
+
+@lru_cache(maxsize=1)
+def _subject(asked: Asked) -> Subject:
+    model = load_model(asked.model, asked.device)
+    examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
+    threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
+    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
+    return Subject(asked, model, examples, roles, threshold, _solved(model, examples))
+
+
+def answer_ids(model: Model, example: Example) -> tuple[int, int]:
+    """IO and S, each as the token that would follow the prompt."""
+    length = len(encode(model, example.text, None).ids)
+    names = (example.answer, example.wrong)
+    right, wrong = (encode(model, f"{example.text} {name}", None).ids[length] for name in names)
+    return right, wrong
+
+
+def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
+    """The circuit behind an answer; None where no writer pushes towards it, so that there is none."""
+    try:
+        return run.trace(target, **options)
+    except NothingToTraceError:
+        return None
+
+
+def _solved(model: Model, examples: Sequence[Example]) -> int:
+    """In how many prompts is IO preferred to S?"""
+    solved = 0
+    for example in examples:
+        right, wrong = answer_ids(model, example)
+        logits = model.run(example.text).logits[-1]
+        solved += bool(logits[right] > logits[wrong])
+    return solved
+
+
+def _require_solved(seen: Subject) -> None:
+    """What makes a model prefer IO to S can be asked only of one that does: in more prompts than coins would show."""
+    source, of = seen.asked.model, len(seen.examples)
+    if wilson(seen.solved, of)[1] > 0.5:
+        return
+    said = f"{_named(source)} prefers IO to S in {seen.solved} of {of} IOI prompts, no more than by chance"
+    if is_gpt2(source):
+        raise KeyholeError(f"{said}: these are not the published weights, so that nothing is judged. Give those.")
+    raise MissingModelError(f"{said}: choose a model that solves them.")

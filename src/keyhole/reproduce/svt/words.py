@@ -1,0 +1,120 @@
+"""Does the signal that a name mover listens to tell names from other words?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from keyhole.figures import save
+from keyhole.figures.style import GREY, RED, blank, heading, legend, plain, tidy
+from keyhole.lab.heads.sparse import Head
+from keyhole.lab.loading import MissingModelError
+from keyhole.models.precision import exact_matmul
+from keyhole.models.run import Run
+from keyhole.qk.omega import omega
+from keyhole.qk.slices import slice_use
+from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.svt.ioi import Measured, is_gpt2, judged, measured, stood_in
+
+_NINE = 0.9
+_SELDOM = 0.05  # of random choices of slices, that may tell names as well
+_DRAWS = 100  # of them
+
+
+def names_apart(job: Job) -> Outcome:
+    """Does the residual in a name mover's frequent slices separate names from other words?"""
+    seen = measured(job)
+    movers = seen.roles.get("name mover", ())
+    if not movers:
+        raise MissingModelError(
+            f"no head of {seen.model.name} is a name mover, since none looks from END at IO clearly more than at S1 "
+            "and S2 in both orders of names: give a model that has one."
+        )
+    head = movers[0]
+    runs = seen.model.run_many([one.text for one in seen.examples[:64]])
+    use = slice_use(runs, head, threshold=0.5 if is_gpt2(job.model) else 0.25)
+    often = [int(k) for k in (use.used.double().mean(0) >= 0.4).nonzero()] or [int(use.counts.argmax())]
+    shown = zip(seen.examples, runs, strict=False)
+    named = [{example.position(run, role) for role in ("IO", "S1", "S2")} for example, run in shown]
+    apart, words = _apart(runs, named, head, often)
+    others = [_apart(runs, named, head, chosen)[0].share for chosen in _random_slices(seen, head, len(often))]
+    limit = float(torch.tensor(others, dtype=torch.float64).quantile(1 - _SELDOM))
+    numbers: Numbers = {"slices": len(often), "names": apart.name, "other words": apart.other}
+    numbers |= {"name above other word": apart.share, "name above other word, random slices": others}
+    text = (
+        f"Head {head[0]}.{head[1]}, {len(often)} slices seen in 40 % of {len(use.pairs)} firings or more: the signal "
+        f"is {apart.name:.2f} in names and {apart.other:.2f} in other words; a name is above another word in "
+        f"{apart.share:.0%}, in as many random slices of the head in {mean(others):.0%} (95 % of them below "
+        f"{limit:.0%})."
+    )
+    path = save(_words_figure(words, head), job.folder / "words.png")
+    note = f"Asked: nine in ten, and more than in 95 % of random choices of slices. {stood_in(job)}"
+    return Outcome(judged(job, [separates(apart.share, others)]), text, numbers, (path,), note)
+
+
+def separates(share: float, others: Sequence[float]) -> bool:
+    """Does a name lie above another word in nine of ten, and more often than random slices show?
+
+    >>> separates(0.95, [0.5, 0.6]), separates(0.95, [0.96, 0.97]), separates(0.8, [0.5, 0.6])
+    (True, False, False)
+    """
+    return share > _NINE and share > float(torch.tensor(others, dtype=torch.float64).quantile(1 - _SELDOM))
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """How the signal differs between names and other words."""
+
+    name: float
+    other: float
+    share: float  # of pairs of both, in which the name's is larger
+
+
+def _apart(
+    runs: Sequence[Run], named: Sequence[set[int]], head: Head, often: list[int]
+) -> tuple[_Apart, dict[tuple[str, bool], list[float]]]:
+    values: dict[bool, list[float]] = {True: [], False: []}
+    words: dict[tuple[str, bool], list[float]] = {}
+    for names, run in zip(named, runs, strict=True):
+        for at, size in enumerate(_sizes(run, head, often)):
+            if at:  # the first token is no word
+                values[at in names].append(size)
+                words.setdefault((run.tokens[at].strip(), at in names), []).append(size)
+    name, other = (torch.tensor(values[kind], dtype=torch.float64) for kind in (True, False))
+    above = float((name[:, None] > other).double().mean() + (name[:, None] == other).double().mean() / 2)
+    return _Apart(float(name.mean()), float(other.mean()), above), words
+
+
+def _random_slices(seen: Measured, head: Head, n: int) -> list[list[int]]:
+    """As many slices, drawn among all of the head."""
+    size = int(omega(seen.model, head[0], "homogeneous").rank[head[1]])
+    stream = torch.Generator().manual_seed(0)
+    return [sorted(torch.randperm(size, generator=stream)[:n].tolist()) for _ in range(_DRAWS)]
+
+
+def _sizes(run: Run, head: Head, often: list[int]) -> list[float]:
+    """How long is each token's normalised residual, as the head's keys read it, in these slices? |v_k . x|."""
+    layer, index = head
+    om, kv = omega(run.model, layer, "homogeneous"), run.model.weights(layer).kv(index)
+    with exact_matmul():
+        read = run.layer(layer).k[kv].to(om.G_s.dtype) @ om.G_s[index, often].T
+    return [float(size) for size in read.norm(dim=-1)]
+
+
+def _words_figure(words: dict[tuple[str, bool], list[float]], head: Head) -> Figure:
+    means = {word: sum(values) / len(values) for word, values in words.items()}
+    shown = sorted(means, key=lambda word: -means[word])
+    figure = blank(9.0, 3.6)
+    heading(figure, f"Signal of head {head[0]}.{head[1]} in each word, largest first")
+    axis = figure.subplots()
+    tidy(axis, x=f"{len(shown)} words, from {plain(shown[0][0])} to {plain(shown[-1][0])}", y="norm in the slices")
+    axis.bar(range(len(shown)), [means[w] for w in shown], color=[RED if w[1] else GREY for w in shown], width=1.0)
+    legend(figure, [Patch(color=RED, label="names"), Patch(color=GREY, label="other words")], columns=2, beneath=True)
+    return figure
+
+
+RUNS: dict[str, Experiment] = {"svt-fig9": names_apart}
