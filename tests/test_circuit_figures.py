@@ -19,21 +19,17 @@ from keyhole.lab.loading import MissingModelError
 from keyhole.models.organism import folder as organism_folder
 from keyhole.reproduce.job import Experiment, Job, silent
 from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.svt import cuts as svt_cuts
+from keyhole.reproduce.svt import cuts, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies
-from keyhole.reproduce.svt import network as svt
-from keyhole.reproduce.svt import sets as svt_sets
-from keyhole.reproduce.svt import svt_more
 from keyhole.reproduce.svt.effects import Effect, over_prompts, rank_correlation
 from keyhole.reproduce.svt.ioi import LEAST, Asked, Subject, judged, subject, trace_answer
 from keyhole.reproduce.svt.lattice import lattice, rewired
 from keyhole.reproduce.svt.network import Agreement, Network
-from keyhole.reproduce.talk import signals as talk
-from keyhole.reproduce.talk import talk_more
+from keyhole.reproduce.talk import one_circuit, signals, sinks
 from keyhole.tasks import ioi
 
 pytestmark = pytest.mark.xdist_group("lab runs")
-MODULES = (svt, svt_cuts, svt_more, svt_sets, talk, talk_more)
+MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
 RUNS: dict[str, Experiment] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
 POSITIVE = ("reproduced", "partly")
@@ -88,7 +84,8 @@ def test_random_weights_show_nothing(
     """Also if their answers happen to be right."""
     monkeypatch.setattr(ioi_studies, "_require_solved", lambda *args: None)
     monkeypatch.setattr(ioi_studies, "_GPT2", HEADS)
-    monkeypatch.setattr(talk_more, "_PROMPTS", LEAST if id == "talk-12" else 1)  # every head fires, which takes long
+    monkeypatch.setattr(one_circuit, "_PROMPTS", LEAST)
+    monkeypatch.setattr(sinks, "_PROMPTS", 1)  # every head fires, which takes long
     try:
         outcome = run(id, Job(tmp_path / id, model=random_gpt2, quick=True, seed=7))
     except KeyholeError as refused:  # for want of anything to judge; anything else is a fault
@@ -139,25 +136,24 @@ def test_a_failing_trace_is_not_a_silent_prompt(organism: Model, monkeypatch: py
     def broken(*args: Any, **options: Any) -> None:
         raise KeyholeError("scores are not rebuilt")
 
-    monkeypatch.setattr(svt, "trace_svt", broken)
-    monkeypatch.setattr(svt, "_fires", lambda *args: True)
+    monkeypatch.setattr(network, "trace_svt", broken)
+    monkeypatch.setattr(network, "_fires", lambda *args: True)
     with pytest.raises(KeyholeError, match="not rebuilt"):
-        svt._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
-    monkeypatch.setattr(svt, "_fires", lambda *args: False)
+        network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
+    monkeypatch.setattr(network, "_fires", lambda *args: False)
     with pytest.raises(KeyholeError, match="fires in these 8 prompts"):
-        svt._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
+        network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
 
 
 def traced_as(monkeypatch: pytest.MonkeyPatch, seen: Subject, networks: dict[str, Network]) -> None:
-    for module in (svt, svt_more):
-        monkeypatch.setattr(module, "subject", lambda job: seen)
-        monkeypatch.setattr(module, "traced", lambda job, channels="singular": networks[channels])
+    monkeypatch.setattr(network, "subject", lambda job: seen)
+    monkeypatch.setattr(network, "traced", lambda job, channels="singular": networks[channels])
 
 
 KNOWN: dict[str, tuple[tuple[int, int], ...]] = {"name mover": ((3, 1), (3, 2)), "S-inhibition": ((2, 1), (2, 2))}
 
 
-def edges(*writers: tuple[int, int], side: str = "src") -> dict[svt.Edge, float]:
+def edges(*writers: tuple[int, int], side: str = "src") -> dict[network.Edge, float]:
     return {(writer, mover, side): 0.9 for writer in writers for mover in KNOWN["name mover"]}
 
 
@@ -167,12 +163,12 @@ def test_finding_no_known_head_is_no_part_of_it(
     none = Network(edges((0, 3), (1, 3)), KNOWN["name mover"], 20)
     few = Network(edges((0, 3), side="dest"), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": none, "all": few})
-    assert svt.without(Job(tmp_path)).verdict == "needs a model"
+    assert network.without(Job(tmp_path)).verdict == "needs a model"
     right = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": right, "all": few})
-    assert svt.without(Job(tmp_path)).verdict == "partly"
+    assert network.without(Job(tmp_path)).verdict == "partly"
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": replace(right, traced=LEAST - 1), "all": few})
-    assert svt.without(Job(tmp_path)).verdict == "needs a model"
+    assert network.without(Job(tmp_path)).verdict == "needs a model"
 
 
 OTHERS = tuple((2, head) for head in range(3, 8))
@@ -191,10 +187,10 @@ def woven(crossed: bool) -> Network:
 
 def test_a_network_agrees_and_crosses(organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, job = a_subject(organism, KNOWN), Job(tmp_path)
-    real = lattice(job, seen, KNOWN["name mover"], woven(True).pairs(svt.NETWORK))
+    real = lattice(job, seen, KNOWN["name mover"], woven(True).pairs(network.NETWORK))
     assert real.holds == [True, True] and len(real.crossing) == 4 and real.p < 0.05
     traced_as(monkeypatch, seen, {"singular": woven(True)})
-    assert svt_more.RUNS["svt-fig14"](job).verdict == "partly"
+    assert network.RUNS["svt-fig14"](job).verdict == "partly"
     assert not Agreement(0.5, 0.6, 0.4, p=0.3).agrees and Agreement(0.5, 0.6, 0.1, p=0.001).agrees
 
 
@@ -202,20 +198,20 @@ def test_a_lattice_that_chance_would_give_is_none(
     organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, job = a_subject(organism, KNOWN), Job(tmp_path)
-    shuffled = lattice(job, seen, KNOWN["name mover"], woven(False).pairs(svt.NETWORK))
+    shuffled = lattice(job, seen, KNOWN["name mover"], woven(False).pairs(network.NETWORK))
     assert len(shuffled.crossing) == 2 and shuffled.p > 0.05 and shuffled.holds == [False, False]
     whole = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
-    forced = lattice(job, seen, KNOWN["name mover"], whole.pairs(svt.NETWORK))
+    forced = lattice(job, seen, KNOWN["name mover"], whole.pairs(network.NETWORK))
     assert forced.several == 2 and forced.p == 1 and forced.holds == [False, False]  # with these degrees it must cross
     traced_as(monkeypatch, seen, {"singular": woven(False)})
-    assert svt_more.RUNS["svt-fig14"](job).verdict == "needs a model"
+    assert network.RUNS["svt-fig14"](job).verdict == "needs a model"
     traced_as(monkeypatch, seen, {"singular": whole})
-    assert svt_more.RUNS["svt-fig14"](job).verdict == "needs a model"
-    assert svt.RUNS["svt-fig15"](job).verdict == "partly"  # the heads are the known ones all the same
+    assert network.RUNS["svt-fig14"](job).verdict == "needs a model"
+    assert network.RUNS["svt-fig15"](job).verdict == "partly"  # the heads are the known ones all the same
 
 
 def test_rewired_networks_keep_how_many_heads_are_joined() -> None:
-    pairs, rng = sorted(woven(True).pairs(svt.NETWORK)), random.Random(1)
+    pairs, rng = sorted(woven(True).pairs(network.NETWORK)), random.Random(1)
     for _ in range(5):
         found = rewired(pairs, rng)
         assert len(set(found)) == len(pairs) and found != pairs
@@ -237,8 +233,9 @@ def removed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Effect]], None]:
     """Gives figures these effects to judge."""
 
     def give(own: list[Effect]) -> None:
-        for module in (svt_cuts, svt_more):
+        for module in (cuts, residuals, together):
             monkeypatch.setattr(module, "effects", lambda job, role, number=0: (tuple(own), (9, 6)))
+        for module in (cuts, together):
             monkeypatch.setattr(module, "measured_in", lambda *args: "")
 
     return give
@@ -267,10 +264,10 @@ def test_claims_about_proportion_are_judged(
 ) -> None:
     job = Job(tmp_path, model="gpt2")
     removed(fallen(answer))
-    assert svt_cuts.falls(job, 0, "dest", "global", claim=claim).verdict == verdict
+    assert cuts.falls(job, 0, "dest", "global", claim=claim).verdict == verdict
     for few in (fallen(answer, prompts=LEAST - 1), []):
         removed(few)
-        assert svt_cuts.falls(job, 0, "dest", "global", claim=claim).verdict == "not"
+        assert cuts.falls(job, 0, "dest", "global", claim=claim).verdict == "not"
 
 
 def test_heavier_edges_and_missing_places_are_judged(removed: Callable[[list[Effect]], None], tmp_path: Path) -> None:
@@ -278,12 +275,12 @@ def test_heavier_edges_and_missing_places_are_judged(removed: Callable[[list[Eff
     falls = [one for mode in ("global", "local") for one in fallen(lambda p, k: -1.0 - k, mode=mode)]
     flat = [replace(one, answer=-1.0, boosted=1.0) for one in falls]
     removed(falls)
-    assert svt_cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "reproduced"
-    assert svt_cuts.single(job, "name mover", 0, ("dest", "src")).verdict == "partly"  # nothing at the source
+    assert cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "reproduced"
+    assert cuts.single(job, "name mover", 0, ("dest", "src")).verdict == "partly"  # nothing at the source
     removed(flat)
-    assert svt_cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "partly"
+    assert cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "partly"
     removed([])
-    for figure in (svt_cuts.RUNS["svt-fig22"], svt_cuts.parallel, svt_more.inverted, svt_more.all_into):
+    for figure in (cuts.RUNS["svt-fig22"], together.parallel, cuts.inverted, together.all_into):
         assert figure(job).verdict == "not" and figure(job).measured
 
 
@@ -296,10 +293,10 @@ def test_trifles_and_what_random_channels_do_are_no_effects(
     chance = [replace(one, random=one.answer, random_boosted=one.boosted) for one in falls]
     for own in (trifles, chance):
         removed(own)
-        assert svt_cuts.single(job, "name mover", 0, ("dest",)).verdict == "not"
-        assert svt_cuts.falls(job, 0, "dest", "global", claim="heavier").verdict == "not"
+        assert cuts.single(job, "name mover", 0, ("dest",)).verdict == "not"
+        assert cuts.falls(job, 0, "dest", "global", claim="heavier").verdict == "not"
         removed([replace(one, together=True, answer=4 * one.answer, random=4 * one.random) for one in own] + own)
-        assert svt_cuts.parallel(job).verdict == "not"
+        assert together.parallel(job).verdict == "not"
 
 
 def opposed(scale: float = 1.0, by_chance: float = 0.0) -> list[Effect]:
@@ -312,7 +309,7 @@ def opposed(scale: float = 1.0, by_chance: float = 0.0) -> list[Effect]:
 
 def test_an_anomaly_must_be_more_than_chance(removed: Callable[[list[Effect]], None], tmp_path: Path) -> None:
     job = Job(tmp_path, model="gpt2")
-    for figure in (svt_more.inverted, svt_more.all_into):
+    for figure in (cuts.inverted, together.all_into):
         removed(opposed())
         assert figure(job).verdict == "reproduced"
         for control in (opposed(scale=1e-3), opposed(by_chance=0.9)):
@@ -323,22 +320,22 @@ def test_an_anomaly_must_be_more_than_chance(removed: Callable[[list[Effect]], N
 def test_residuals_are_judged_by_many_prompts(
     organism: Model, removed: Callable[[list[Effect]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(svt_cuts, "subject", lambda job: a_subject(organism, {"name mover": ((1, 6),)}))
+    monkeypatch.setattr(residuals, "subject", lambda job: a_subject(organism, {"name mover": ((1, 6),)}))
     job = Job(tmp_path, model="gpt2")
     alone = fallen(lambda p, k: -1.0, mode="local")
     sets = [replace(one, together=True, cosine=0.995) for one in alone]
     removed(alone + sets)
-    assert svt_cuts.small(job, "cosine", together=False).verdict == "reproduced"
-    assert svt_cuts.small(job, "cosine", together=True).verdict == "reproduced"
+    assert residuals.small(job, "cosine", together=False).verdict == "reproduced"
+    assert residuals.small(job, "cosine", together=True).verdict == "reproduced"
     removed([replace(one, random=one.answer) for one in alone])
-    assert svt_cuts.small(job, "cosine", together=False).verdict == "not"  # random channels do as much
+    assert residuals.small(job, "cosine", together=False).verdict == "not"  # random channels do as much
     removed(alone[:2])
-    assert svt_cuts.small(job, "cosine", together=False).verdict == "not"
-    assert svt_cuts.small(job, "cosine", together=True).verdict == "not"  # no sets at all
+    assert residuals.small(job, "cosine", together=False).verdict == "not"
+    assert residuals.small(job, "cosine", together=True).verdict == "not"  # no sets at all
     removed(alone + [replace(one, cosine=0.96) for one in sets])
-    assert svt_cuts.small(job, "cosine", together=True).verdict == "not"  # wide, and not peaked
+    assert residuals.small(job, "cosine", together=True).verdict == "not"  # wide, and not peaked
     removed([replace(one, cosine=0.996) for one in alone] + [replace(one, cosine=0.999) for one in sets])
-    assert svt_cuts.small(job, "cosine", together=True).verdict == "partly"  # peaked, but no wider
+    assert residuals.small(job, "cosine", together=True).verdict == "partly"  # peaked, but no wider
 
 
 def test_correlations_have_intervals_over_prompts() -> None:
@@ -364,7 +361,7 @@ def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest
         return trace(self, *args, **options)
 
     monkeypatch.setattr(type(organism.run(texts[0])), "trace", refuses)
-    found = svt_sets._answers.__wrapped__(seen)
+    found = sets._answers.__wrapped__(seen)
     assert found.skipped == 1 and len(found.traced) == LEAST - 1
 
 
@@ -378,7 +375,7 @@ def test_only_a_bias_is_no_circuit(organism: Model) -> None:
 
 def test_published_models_that_fail_refute(tmp_path: Path) -> None:
     verdicts = {
-        source: [talk._verdict(Job(tmp_path, model=source), holds) for holds in ([True], [False], [])]
+        source: [signals._verdict(Job(tmp_path, model=source), holds) for holds in ([True], [False], [])]
         for source in (None, "EleutherAI/pythia-160m", "/x/gemma-2-2b/")
     }
     assert verdicts.pop(None) == ["partly", "needs a model", "needs a model"]
@@ -392,9 +389,9 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
         asked.append(options)
         return ioi(n, seed, **options)
 
-    monkeypatch.setattr(talk, "_TASKS", {"ioi": few})
-    outcome = talk.removed(Job(tmp_path, quick=True, seed=3))
-    talk._circuits.cache_clear()
+    monkeypatch.setattr(signals, "_TASKS", {"ioi": few})
+    outcome = signals.removed(Job(tmp_path, quick=True, seed=3))
+    signals._circuits.cache_clear()
     assert asked == [{"held_out": True}] and outcome.verdict == "needs a model"  # three prompts are too few
     assert "none was run" in outcome.note and "ioi" in outcome.measured
     prompts, lost = outcome.numbers["ioi: prompts"], outcome.numbers["ioi: attention lost"]
@@ -402,8 +399,8 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
 
 
 def test_models_without_signals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk, "_TASKS", {"ioi": ioi})
-    monkeypatch.setattr(talk, "trace_answer", lambda *args: None)
-    for figure in (talk.thin, talk.removed):
+    monkeypatch.setattr(signals, "_TASKS", {"ioi": ioi})
+    monkeypatch.setattr(signals, "trace_answer", lambda *args: None)
+    for figure in (signals.thin, signals.removed):
         with pytest.raises(MissingModelError, match="without any signal"):
             figure(Job(tmp_path, quick=True, seed=4))

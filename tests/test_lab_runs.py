@@ -14,17 +14,15 @@ from keyhole.lab.training.roles import Role, role_attention
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.runner import experiments
-from keyhole.reproduce.svf import emergence
-from keyhole.reproduce.svt import cuts as svt_cuts
-from keyhole.reproduce.svt import network as svt
-from keyhole.reproduce.svt import slices as sparse
+from keyhole.reproduce.svf import emergence, heads
+from keyhole.reproduce.svt import cuts, network, slices
 from keyhole.reproduce.svt.effects import effects, over_prompts
 from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, single_tokens, subject
 from keyhole.reproduce.svt.network import Network
-from keyhole.reproduce.talk import signals as talk
+from keyhole.reproduce.talk import signals
 
 pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
-MODULES = (emergence, sparse, svt, svt_cuts, talk)
+MODULES = (emergence, heads, slices, network, cuts, signals)
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,16 @@ def with_interval(values: Sequence[float], digits: int = 3, least: float = -math
     return f"{mean:.{digits}f} [{max(low, least):.{digits}f}, {min(high, most):.{digits}f}]"
 
 
+def as_text(value: tuple[float, float, float], digits: int = 3) -> str:
+    """A mean with its interval, where it has one.
+
+    >>> as_text((0.5, 0.25, 0.75)), as_text(interval([2.0]), 1)
+    ('0.500 [0.250, 0.750]', '2.0')
+    """
+    mean, low, high = (f"{one:.{digits}f}" for one in value)
+    return mean if math.isnan(value[1]) else f"{mean} [{low}, {high}]"
+
+
 def wilson(right: int, of: int) -> tuple[float, float, float]:
     """A share with Wilson's 95 % interval; of nothing, anything is possible.
 

@@ -33,6 +33,9 @@ class Spread:
         """The middle value."""
         return self.quantiles[len(QUANTILES) // 2]
 
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} [{self.low:.1f}, {self.high:.1f}]"
+
 
 @dataclass(frozen=True)
 class Summary:

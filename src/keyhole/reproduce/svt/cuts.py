@@ -1,11 +1,11 @@
-"""Do signals into the heads of the IOI circuit cause its answers? Removed and boosted, alone and together."""
+"""Do signals into the heads of the IOI circuit cause its answers? Each removed, and each boosted."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -13,39 +13,34 @@ from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.intervene.remove import Mode
 from keyhole.lab.heads.sparse import Head
-from keyhole.lab.training.roles import Role, role_attention
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.effects import (
     MATTERS,
+    MODES,
+    ODD,
     Effect,
     Interval,
+    as_list,
     effects,
     enough,
     matters,
+    measured_in,
     over_prompts,
     prompts_of,
     rank_correlation,
+    token_of,
 )
-from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, stood_in, subject
-from keyhole.stats import interval
+from keyhole.reproduce.svt.ioi import judged
+from keyhole.stats import as_text
 from keyhole.tracing.firing import SideName
 
 Means = dict[str, Interval]  # what was done
 Claim = Literal["heavier", "rises", "apart", "alike"]  # what the logit difference does, beside attention
-LOCAL = (
-    "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
-    "input at the token, and so its query, key and value."
-)
 _ORDER = ("removed", "boosted", "random removed", "random boosted")
-_BOTH: tuple[SideName, ...] = ("dest", "src")
-_MODES: tuple[Mode, Mode] = ("global", "local")
-_NAMES = ("IO", "S1", "S2")
+_OPPOSED: tuple[tuple[Mode, str], ...] = (("global", "removed"), ("local", "removed"), ("local", "boosted"))
 _PROPORTION = 0.5  # rank correlation
 _SHADES = (BLUE, RED, GREY, FAINT)
-
-
-# -- what is said of them ------------------------------------------------------------------------------------------
 
 
 def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavier: bool = False) -> Outcome:
@@ -56,25 +51,25 @@ def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavi
     found, head = effects(job, role, number)
     numbers: Numbers = {}
     lines, holds, panels = [], [], {}
-    for side, mode in ((side, mode) for side in sides for mode in _MODES):
+    for side, mode in ((side, mode) for side in sides for mode in MODES):
         own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
-        where = f"{_at(side, role)}, {mode}"
+        where = f"{token_of(side, role)}, {mode}"
         if not own:
             lines.append(f"{where}: no signals.")
             holds += [False] * (3 if heavier else 2)
             continue
         panels[where] = means = means_of(own)
         more = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
-        numbers |= {f"{where}: {name}": told(value) for name, value in means.items()}
-        numbers |= {f"{where}: heavier": told(more), f"{where}: prompts": prompts_of(own)}
+        numbers |= {f"{where}: {name}": as_list(value) for name, value in means.items()}
+        numbers |= {f"{where}: heavier": as_list(more), f"{where}: prompts": prompts_of(own)}
         off, on, random, other = (means[name] for name in _ORDER)
         claims = [off[0] < 0 and matters(off, random, own), on[0] > 0 and matters(on, other, own)]
         claims += [more[1] > 0] if heavier else []
         holds += [enough(own) and claim for claim in claims]
         lines.append(
-            f"{where}, {len(own)} signals in {prompts_of(own)} prompts: removed {_text(off)}, boosted {_text(on)}, "
-            f"random removed {_text(random)}, random boosted {_text(other)}; rank correlation of weight and loss "
-            f"{_text(more)}."
+            f"{where}, {len(own)} signals in {prompts_of(own)} prompts: removed {as_text(off)}, boosted {as_text(on)}, "
+            f"random removed {as_text(random)}, random boosted {as_text(other)}; rank correlation of weight and loss "
+            f"{as_text(more)}."
         )
     title = f"Change of the logit difference, signals into {head[0]}.{head[1]}"
     paths = (save(_bars(panels, title), job.folder / "effects.png"),) if panels else ()
@@ -101,22 +96,27 @@ def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) ->
     own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
     note = f"{_ASKED[claim]} Of the logit difference: {MATTERS}. {_SCORES} {measured_in(job, head, 'name mover')}"
     if not own:
-        return Outcome(judged(job, []), f"No signals into {head[0]}.{head[1]} at {_at(side)}.", {}, (), note)
+        return Outcome(judged(job, []), f"No signals into {head[0]}.{head[1]} at {token_of(side)}.", {}, (), note)
     attention, answer, random = (
         over_prompts(own, of) for of in (lambda one: one.attention, lambda one: one.answer, lambda one: one.random)
     )
     both = rank_correlation(own, lambda one: one.attention, lambda one: one.answer)
     weight = rank_correlation(own, lambda one: one.weight, lambda one: -one.attention)
     worse = rank_correlation(own, lambda one: one.weight, lambda one: -one.answer)
-    numbers: Numbers = {"attention": told(attention), "logit difference": told(answer), "prompts": prompts_of(own)}
-    numbers["logit difference, random"] = told(random)
-    numbers |= {"rank correlation of both": told(both), "rank correlation of weight and attention lost": told(weight)}
-    numbers["rank correlation of weight and logit difference lost"] = told(worse)
+    numbers: Numbers = {
+        "attention": as_list(attention),
+        "logit difference": as_list(answer),
+        "prompts": prompts_of(own),
+        "logit difference, random": as_list(random),
+        "rank correlation of both": as_list(both),
+        "rank correlation of weight and attention lost": as_list(weight),
+        "rank correlation of weight and logit difference lost": as_list(worse),
+    }
     text = (
         f"{len(own)} signals into {head[0]}.{head[1]} in {prompts_of(own)} prompts: attention changes by "
-        f"{_text(attention)}, the logit difference by {_text(answer)} (random channels {_text(random)}); "
-        f"rank correlation of both {_text(both)}, of "
-        f"weight and attention lost {_text(weight)}, of weight and logit difference lost {_text(worse)}."
+        f"{as_text(attention)}, the logit difference by {as_text(answer)} (random channels {as_text(random)}); "
+        f"rank correlation of both {as_text(both)}, of "
+        f"weight and attention lost {as_text(weight)}, of weight and logit difference lost {as_text(worse)}."
     )
     goes = matters(answer, random, own) and (answer[0] > 0) == (claim == "rises")
     holds = {
@@ -130,90 +130,22 @@ def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) ->
     return Outcome(judged(job, [first, *holds], first=first), text, numbers, (path,), note)
 
 
-def small(job: Job, what: Literal["cosine", "norm"], together: bool) -> Outcome:
-    """Do residuals hardly change? Their cosines, or the ratio of their norms, before and after."""
-    seen = subject(job)
-    heads = [(role, i) for role in ("name mover", "S-inhibition") for i in range(len(seen.roles.get(role, ())))]
-    several = [one for head in heads or [("name mover", 0)] for one in effects(job, *head)[0] if one.mode == "local"]
-    own, alone = ([one for one in several if one.together == kind] for kind in (together, False))
-    limit = _LIMITS[what, together]
-    many = "with several signals " if together else ""
-    note = (
-        f"Asked: {_LIMIT_TEXT[what, together]} in more than half of the removals, in {LEAST} prompts or more"
-        f"{_WIDER if (what, together) == ('cosine', True) else ''}; nothing unless the same removals change the logit "
-        f"difference, in size, {MATTERS} (a residual turns little whatever small part of it is removed). "
-        + ("" if is_gpt2(job.model) else "A signal is a larger part of a residual of few dimensions. ")
-        + f"{_VECTOR} {_SIGNALS} {stood_in(job)}"
-    )
-    if not own:
-        return Outcome(judged(job, []), f"No removals {many}in {len(seen.examples)} prompts.", {}, (), note)
-    values = torch.tensor([getattr(one, what) for one in own], dtype=torch.float64)
-    off, off_alone = (torch.tensor([abs(getattr(one, what) - 1) for one in some]) for some in (own, alone))
-    within, wider = float((off < limit).double().mean()), float(off.median()) > float(off_alone.median())
-    middle, low, high = float(values.median()), float(values.quantile(0.05)), float(values.quantile(0.95))
-    numbers: Numbers = {"median": middle, "5 %": low, "95 %": high, "within": within, "prompts": prompts_of(own)}
-    change, random = (over_prompts(own, of) for of in (lambda one: abs(one.answer), lambda one: abs(one.random)))
-    numbers |= {"size of the change": told(change), "size of the change, random": told(random)}
-    numbers["median distance from 1"] = float(off.median())
-    numbers["median distance from 1, single signals"] = float(off_alone.median())
-    text = (
-        f"{len(own)} removals {many}in {prompts_of(own)} prompts: median {middle:.4f}, 5 % below {low:.4f}; "
-        f"{within:.0%} are {_LIMIT_TEXT[what, together]}. The logit difference changes by {_text(change)} in size "
-        f"(random channels {_text(random)})."
-    )
-    if together:
-        text += f" Median distance from 1: {off.median():.4f}, of single signals {off_alone.median():.4f}."
-    path = save(_histogram(values.tolist(), what), job.folder / "residuals.png")
-    peaked = enough(own) and within > 0.5
-    holds = [peaked, wider] if (what, together) == ("cosine", True) else [peaked]
-    first = peaked and matters(change, random, own)
-    return Outcome(judged(job, holds, first=first), text, numbers, (path,), note)
-
-
-def parallel(job: Job) -> Outcome:
-    """Do the effects of signals that reach a head side by side add up? At each token, global and local."""
-    found, head = effects(job, "name mover")
-    numbers: Numbers = {}
-    lines, adds, points = [], [], {}
-    for side, mode in ((side, mode) for side in _BOTH for mode in _MODES):
-        own = [one for one in found if (one.side, one.mode) == (side, mode)]
-        sums: dict[int, float] = {}
-        for one in own:
-            if not one.together:
-                sums[one.prompt] = sums.get(one.prompt, 0.0) + one.answer
-        at_once = [one for one in own if one.together]
-        where = f"{_at(side)}, {mode}"
-        if not at_once:
-            adds.append(False)
-            lines.append(f"{where}: no firing has two signals.")
-            continue
-        points[where] = [(sums[one.prompt], one.answer) for one in at_once]
-        joint, summed = interval([one.answer for one in at_once]), interval([sums[one.prompt] for one in at_once])
-        random = interval([one.random for one in at_once])
-        share = joint[0] / summed[0] if summed[0] else 0.0
-        numbers |= {f"{where}: together": told(joint), f"{where}: sum": told(summed), f"{where}: share": share}
-        numbers |= {f"{where}: random": told(random)}
-        adds.append(enough(at_once) and matters(joint, random, at_once) and 0.5 <= share <= 1.5)
-        lines.append(
-            f"{where}, {len(at_once)} sets: removed together {_text(joint)}, sum of single removals {_text(summed)}, "
-            f"random channels {_text(random)}."
-        )
-    paths = (save(_sums_figure(points, head), job.folder / "sums.png"),) if points else ()
-    asked = f"Asked in two of the four or more: an effect together, {MATTERS}; and .5 to 1.5 of the sum."
-    note = f"{asked} {measured_in(job, head, 'name mover')}"
-    return Outcome(judged(job, [sum(adds) >= 2]), "\n".join(lines), numbers, paths, note)
-
-
-# -- how that looks ------------------------------------------------------------------------------------------------
-
-
-def _histogram(values: list[float], what: str) -> Figure:
-    figure = blank(5.2, 3.2)
-    heading(figure, f"{'Cosine' if what == 'cosine' else 'Norm ratio'} of residuals after and before removal")
-    axis = figure.subplots()
-    tidy(axis, x=what, y="removals")
-    axis.hist(values, bins=40, color=BLUE)
-    return figure
+def inverted(job: Job) -> Outcome:
+    """Does global removal lower the logit difference, local removal raise it, and local boosting lower it?"""
+    found = single(job, "name mover", ODD, ("dest",))
+    every, head = effects(job, "name mover", ODD)
+    changes = []
+    for mode, what in _OPPOSED:
+        own = [one for one in every if (one.side, one.mode, one.together) == ("dest", mode, False)]
+        means = means_of(own)
+        held = enough(own) and matters(means[what], means[f"random {what}"], own)
+        changes.append(means[what][0] if held else math.nan)
+    removed, local, boosted = changes
+    odd = ""
+    if removed > 0 and local > 0:
+        odd = "Global removal raises the logit difference too: here the two do not oppose each other. "
+    note = f"{odd}Asked: all three, {MATTERS}. {measured_in(job, head, 'name mover')}"
+    return replace(found, verdict=judged(job, [removed < 0, local > 0, boosted < 0]), note=note)
 
 
 def _scatter(own: Sequence[Effect], head: Head, mode: Mode) -> Figure:
@@ -227,28 +159,8 @@ def _scatter(own: Sequence[Effect], head: Head, mode: Mode) -> Figure:
     return figure
 
 
-def _sums_figure(points: dict[str, list[tuple[float, float]]], head: Head) -> Figure:
-    figure = blank(max(5.0, 2.7 * len(points) + 0.4), 3.4)
-    heading(figure, f"All signals into {head[0]}.{head[1]} at a token, removed together and one by one")
-    axes = figure.subplots(1, max(len(points), 1), squeeze=False)[0]
-    for axis, (name, pairs) in zip(axes, points.items(), strict=False):
-        tidy(axis, name, x="sum of single changes", y="change together" if axis is axes[0] else "")
-        axis.scatter(*zip(*pairs, strict=True), s=14, color=BLUE, alpha=0.5, linewidths=0)
-        axis.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle="--")
-    return figure
-
-
-_SIGNALS = (
-    "Signals are those of the present tracer (one writer, of any kind, with one source token and set of channels), "
-    "finer than the published edges between heads; each is changed at the one token where it is read."
-)
 _SCORES = "Attention is the weight after the softmax, where the paper shows the score before it."
-_VECTOR = (
-    "What is taken from the residual stream at the token is the same vector for global and local removal, so that one "
-    "of them is shown."
-)
 _HEAVIER = "; and a rank correlation of weight and loss whose interval (over prompts) is above 0"
-_WIDER = "; wider: a larger median distance from 1 than for single signals"
 _ASKED: dict[Claim, str] = {
     "heavier": "Asked: both fall, and both more for heavier signals (rank correlations whose intervals are above 0).",
     "rises": "Asked: attention falls, the logit difference rises, and a rank correlation of both with an interval "
@@ -256,37 +168,6 @@ _ASKED: dict[Claim, str] = {
     "apart": "Asked: both fall; not in proportion: a rank correlation of both with an interval below .5.",
     "alike": "Asked: both fall; in proportion: a rank correlation of both of .5 or more, with an interval above 0.",
 }
-_LIMITS = {("cosine", False): 0.001, ("norm", False): 0.01, ("cosine", True): 0.01, ("norm", True): 0.02}
-_LIMIT_TEXT = {
-    ("cosine", False): "above .999",
-    ("norm", False): "within 1 % of 1",
-    ("cosine", True): "above .99",
-    ("norm", True): "within 2 % of 1",
-}
-
-
-def measured_in(job: Job, head: Head, role: str) -> str:
-    """Who was measured, and whether its role is what its name says."""
-    seen = subject(job)
-    at = seen.model.attention_layers.index(head[0]), head[1]
-    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
-    told = ", ".join(f"{value:.2f} to {src}" for src, value in looks.items())
-    where = f"Head {head[0]}.{head[1]}, for {role}, looks from END {told} on average."
-    return f"{where} Intervals over {LEAST} prompts or more. {_SIGNALS} {LOCAL} {stood_in(job)}"
-
-
-def _at(side: SideName, role: str = "name mover") -> str:
-    return "END" if side == "dest" else "IO" if role == "name mover" else "S2"
-
-
-def told(value: Interval) -> list[float]:
-    """As numbers of an outcome: without an interval where there is none."""
-    return [one for one in value if not math.isnan(one)]
-
-
-def _text(value: Interval) -> str:
-    mean, low, high = value
-    return f"{mean:.3f}" if math.isnan(low) else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _bars(panels: dict[str, Means], title: str) -> Figure:
@@ -308,15 +189,12 @@ def _bars(panels: dict[str, Means], title: str) -> Figure:
 
 RUNS: dict[str, Experiment] = {
     "svt-fig6": partial(single, role="name mover", number=1, sides=("dest",), heavier=True),
-    "svt-fig10": partial(small, what="cosine", together=False),
-    "svt-fig11": partial(small, what="norm", together=False),
-    "svt-fig12": partial(small, what="cosine", together=True),
-    "svt-fig13": partial(small, what="norm", together=True),
     "svt-fig17": partial(falls, number=2, side="dest", mode="global", claim="heavier"),
+    "svt-fig18": partial(falls, number=ODD, side="dest", mode="local", claim="rises"),
     "svt-fig19": partial(falls, number=1, side="src", mode="global", claim="apart"),
     "svt-fig20": partial(falls, number=1, side="src", mode="local", claim="alike"),
-    "svt-fig22": partial(single, role="name mover", number=0, sides=_BOTH),
-    "svt-fig23": partial(single, role="S-inhibition", number=0, sides=_BOTH),
-    "svt-fig24": partial(single, role="name mover", number=1, sides=_BOTH),
-    "svt-fig25": parallel,
+    "svt-fig21": inverted,
+    "svt-fig22": partial(single, role="name mover", number=0, sides=("dest", "src")),
+    "svt-fig23": partial(single, role="S-inhibition", number=0, sides=("dest", "src")),
+    "svt-fig24": partial(single, role="name mover", number=1, sides=("dest", "src")),
 }

@@ -1,5 +1,6 @@
 """What do the signals into a head do to an answer? Each removed and boosted in many prompts, beside random channels."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,9 +10,10 @@ import torch
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
 from keyhole.lab.heads.sparse import Head
+from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
-from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, subject
+from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, stood_in, subject
 from keyhole.stats import interval
 from keyhole.tasks.example import Example
 from keyhole.tracing.candidates import Keys
@@ -26,6 +28,17 @@ MATTERS = (
     f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
     "logit difference or more"
 )
+LOCAL = (
+    "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
+    "input at the token, and so its query, key and value."
+)
+SIGNALS = (
+    "Signals are those of the present tracer (one writer, of any kind, with one source token and set of channels), "
+    "finer than the published edges between heads; each is changed at the one token where it is read."
+)
+MODES: tuple[Mode, Mode] = ("global", "local")
+ODD = 2  # 9.6 is the third of the name movers
+_NAMES = ("IO", "S1", "S2")
 _KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
 
 
@@ -179,3 +192,23 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
     from scipy.stats import spearmanr
 
     return float(spearmanr(a, b).statistic)
+
+
+def measured_in(job: Job, head: Head, role: str) -> str:
+    """Who was measured, and whether its role is what its name says."""
+    seen = subject(job)
+    at = seen.model.attention_layers.index(head[0]), head[1]
+    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
+    looked = ", ".join(f"{value:.2f} to {src}" for src, value in looks.items())
+    where = f"Head {head[0]}.{head[1]}, for {role}, looks from END {looked} on average."
+    return f"{where} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(job)}"
+
+
+def token_of(side: SideName, role: str = "name mover") -> str:
+    """Where a head of that role reads a side."""
+    return "END" if side == "dest" else "IO" if role == "name mover" else "S2"
+
+
+def as_list(value: Interval) -> list[float]:
+    """As numbers of an outcome: without an interval where there is none."""
+    return [one for one in value if not math.isnan(one)]

@@ -5,10 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from matplotlib.figure import Figure
+
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.network import Edge, name_of, network_figure
+from keyhole.figures.style import BLUE, RED
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Experiment, Job, Numbers
@@ -147,6 +150,44 @@ def without(job: Job) -> Outcome:
     return Outcome(judged(job, holds, first=first), "\n".join(lines), numbers, (path,), note)
 
 
+def top(job: Job) -> Outcome:
+    """Are name movers and S-inhibition heads joined by many paths, each to several of the others?"""
+    seen = subject(job)
+    seen.role("name mover", 2)
+    seen.role("S-inhibition", 1 if is_gpt2(job.model) else 2)  # the published figure names two more
+    found = traced(job)
+    woven = lattice(job, seen, found.starts, found.pairs(NETWORK))
+    lowest = min(layer for layer, _ in woven.movers | woven.inhibitors)
+    edges = {edge: share for edge, share in found.frequent(NETWORK).items() if edge[0][0] >= lowest}
+    numbers: Numbers = {"edges": len(edges), **woven.numbers, "prompts": found.traced}
+    text = (
+        f"{len(edges)} edges in {NETWORK:.0%} or more of {found.traced} prompts lie in layers {lowest} and above; "
+        f"{woven.text}"
+    )
+    title = f"Layers {lowest} and above of the traced network, with numbers of prompts out of {found.traced}"
+    figure = network_figure(edges, woven.movers | woven.inhibitors, seen.model.dims.heads, title)
+    _count(figure, edges, found.traced)
+    path = save(figure, job.folder / "top.png")
+    names = "; ".join(
+        f"{role}: {', '.join(name_of(head) for head in sorted(heads)) or 'none'}"
+        for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
+    )
+    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {stood_in(job)}"
+    first = found.traced >= LEAST and woven.beyond_chance
+    return Outcome(judged(job, woven.holds, first=first), text, numbers, (path,), note)
+
+
+def _count(figure: Figure, edges: dict[Edge, float], prompts: int) -> None:
+    """Write on each line in how many prompts it was found."""
+    axis = figure.axes[0]
+    for (a, b, side), share in edges.items():
+        part = 0.35 if side == "src" else 0.6  # lines of two sides lie beside each other
+        x, y = (a[i] + part * (b[i] - a[i]) for i in range(2))
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+        shade = BLUE if side == "src" else RED
+        axis.text(x, y, f"{share * prompts:.0f}", fontsize=7, color=shade, ha="center", va="center", bbox=box)
+
+
 @dataclass(frozen=True)
 class Agreement:
     """How well traced heads are the known ones."""
@@ -222,6 +263,7 @@ def _listed(edges: Sequence[Edge], share: dict[Edge, float]) -> str:
 
 RUNS: dict[str, Experiment] = {
     "svt-fig5": partial(network, least=NETWORK, woven=True),
+    "svt-fig14": top,
     "svt-fig15": partial(network, least=_SKELETON),
     "svt-fig16": without,
 }

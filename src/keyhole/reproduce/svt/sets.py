@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.figures import save
+from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
@@ -18,11 +19,10 @@ from keyhole.intervene.verify import parallel, serial
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.svt.cuts import LOCAL
+from keyhole.reproduce.svt.effects import LOCAL, MODES
 from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, is_gpt2, judged, stood_in, subject, trace_answer
-from keyhole.stats import interval
+from keyhole.stats import as_text, interval
 
-_MODES: tuple[Mode, Mode] = ("global", "local")
 Mean = tuple[float, float, float]  # with its interval
 
 
@@ -88,11 +88,11 @@ def two_heads(job: Job) -> Outcome:
             return Outcome("needs a model", "No circuit has edges out of two heads.", {}, (), _note(job))
         heads = pairs.most_common(1)[0][0]
         why = "Two heads that most often have edges in the same prompt stand for 0.9 and 0.11. "
-    names = [_name(head) for head in heads]
+    names = [name_of(head) for head in heads]
     numbers: Numbers = {}
     lines, means, holds = [], {}, []
     both: dict[Mode, list[float]] = {}
-    for mode in _MODES:
+    for mode in MODES:
         rows = _removed(seen, heads, mode)
         if len(rows) < LEAST:
             return Outcome(judged(job, []), _few(len(rows), f"edges out of {' and '.join(names)}"), {}, (), _note(job))
@@ -106,13 +106,13 @@ def two_heads(job: Job) -> Outcome:
         matters = columns[2][2] < 0 and abs(columns[3][0]) < -columns[2][0] / 2
         holds.append(matters and 0.5 <= share <= 1.5)
         lines.append(
-            f"{mode}, {len(rows)} prompts: all edges out of both removed {_text(columns[2])}, out of {names[0]} "
-            f"{_text(columns[0])}, out of {names[1]} {_text(columns[1])} (sum {_text(summed)}); random channels "
-            f"{_text(columns[3])}."
+            f"{mode}, {len(rows)} prompts: all edges out of both removed {as_text(columns[2])}, out of {names[0]} "
+            f"{as_text(columns[0])}, out of {names[1]} {as_text(columns[1])} (sum {as_text(summed)}); random channels "
+            f"{as_text(columns[3])}."
         )
     less = interval([local - every for local, every in zip(both["local"], both["global"], strict=True)])
     numbers["local above global"] = list(less)
-    lines.append(f"Local removal of both leaves the difference higher than global removal, by {_text(less)}.")
+    lines.append(f"Local removal of both leaves the difference higher than global removal, by {as_text(less)}.")
     path = save(_bars(means, f"All edges out of {names[0]} and {names[1]} removed"), job.folder / "removed.png")
     note = (
         "Asked globally and locally: a loss with both whose interval excludes 0, more than twice that of random "
@@ -133,10 +133,10 @@ def unknown(job: Job) -> Outcome:
     head = (2, 8) if is_gpt2(job.model) else counts.most_common(1)[0][0]
     numbers: Numbers = {}
     lines, means, holds = [], {}, []
-    for mode in _MODES:
+    for mode in MODES:
         rows = _removed(seen, [head], mode)
         if len(rows) < LEAST:
-            return Outcome(judged(job, []), _few(len(rows), f"edges out of {_name(head)}"), {}, (), _note(job))
+            return Outcome(judged(job, []), _few(len(rows), f"edges out of {name_of(head)}"), {}, (), _note(job))
         change, random = interval([row[0] for row in rows]), interval([row[-1] for row in rows])
         size, chance = (interval([abs(row[i]) for row in rows]) for i in (0, -1))
         means[mode] = {"removed": change, "random": random}
@@ -144,12 +144,14 @@ def unknown(job: Job) -> Outcome:
         numbers |= {f"{mode}: absolute": list(size), f"{mode}: absolute, random": list(chance)}
         holds.append(change[1] * change[2] > 0 and size[1] > chance[2])
         lines.append(
-            f"{mode}, {len(rows)} prompts: all edges out of {_name(head)} removed {_text(change)}, random channels "
-            f"{_text(random)}; absolute {size[0]:.3f} against {chance[0]:.3f}."
+            f"{mode}, {len(rows)} prompts: all edges out of {name_of(head)} removed {as_text(change)}, random channels "
+            f"{as_text(random)}; absolute {size[0]:.3f} against {chance[0]:.3f}."
         )
-    path = save(_bars(means, f"All edges out of {_name(head)} removed"), job.folder / "removed.png")
+    path = save(_bars(means, f"All edges out of {name_of(head)} removed"), job.folder / "removed.png")
     asked = "Asked globally and locally: a change whose interval excludes 0, in size beyond that of random channels. "
-    why = "" if is_gpt2(job.model) else f"{_name(head)}, of heads without a role that with most edges, stands for 2.8. "
+    why = (
+        "" if is_gpt2(job.model) else f"{name_of(head)}, of heads without a role that with most edges, stands for 2.8. "
+    )
     return Outcome(judged(job, holds), "\n".join(lines), numbers, (path,), f"{asked}{why}{_note(job)}")
 
 
@@ -197,7 +199,7 @@ def along(job: Job) -> Outcome:
         return Outcome(judged(job, []), _few(len(paths), "a path of two steps"), {}, (), _note(job))
     numbers: Numbers = {"paths": len(paths)}
     lines, holds, points = [], [], {}
-    for mode in _MODES:
+    for mode in MODES:
         pairs = []
         for answer, path in paths:
             cuts = serial(answer.circuit, path)
@@ -209,8 +211,8 @@ def along(job: Job) -> Outcome:
         numbers |= {f"{mode}: together": list(joint), f"{mode}: sum": list(summed), f"{mode}: overlap": list(spared)}
         holds.append(joint[1] * joint[2] > 0 and spared[1] > 0)
         lines.append(
-            f"{mode}, {len(pairs)} paths: removed together {_text(joint)}, sum of single removals {_text(summed)}; in "
-            f"size, together falls short of the sum by {_text(spared)}."
+            f"{mode}, {len(pairs)} paths: removed together {as_text(joint)}, sum of single removals {as_text(summed)}; "
+            f"in size, together falls short of the sum by {as_text(spared)}."
         )
     picture = save(_points(points), job.folder / "serial.png")
     note = (
@@ -262,15 +264,6 @@ def _points(points: dict[Mode, list[tuple[float, float]]]) -> Figure:
         axis.scatter(*zip(*pairs, strict=True), s=14, color=BLUE, alpha=0.6, linewidths=0)
         axis.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle="--")
     return figure
-
-
-def _name(head: Head) -> str:
-    return f"{head[0]}.{head[1]}"
-
-
-def _text(value: Mean) -> str:
-    mean, low, high = value
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
 RUNS: dict[str, Experiment] = {"svt-fig7": two_heads, "svt-fig26": along, "svt-fig28": unknown}

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from keyhole.figures import save
 from keyhole.lab.heads.counts import refactored, rotations
-from keyhole.lab.heads.figures import contributions_figure, n_recon_figure, slice_counts_figure, slice_map_figure
+from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
 from keyhole.lab.heads.sparse import Head
-from keyhole.lab.heads.summary import Spread, agreement, pooled, spread, summaries, summarise
+from keyhole.lab.heads.summary import agreement, pooled, spread
 from keyhole.lab.loading import MissingModelError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
@@ -29,44 +29,6 @@ _OFTEN = 1 / 4  # of the firings
 _SELDOM = 0.05  # of rotated bases, in which as few slices would do
 _CLEARLY = 1.5  # times as alike as reshuffled sets
 _DRAWS = 100  # rotated bases of one score
-
-
-def rebuilt(job: Job) -> Outcome:
-    """Is N_recon small for most heads, below that of rotated bases, and different between roles?"""
-    seen = measured(job)
-    each = summaries(seen.ioi)
-    if not each:
-        raise MissingModelError(
-            f"no head of {seen.model.name} fires in five of {seen.ioi.prompts} prompts, so none can be counted: give "
-            "another model."
-        )
-    channels = max(table.channels for table in seen.ioi.tables)
-    small = sum(one.n_recon.median <= channels * _FEW for one in each) / len(each)
-    fewer = sum(one.fewer.high < 0 for one in each) / len(each)
-    whole = pooled(seen.ioi)
-    roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
-    roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
-    differ = any(a.high < b.low for a in roles.values() for b in roles.values())
-    numbers: Numbers = {"heads": len(each), "N_recon": whole.n_recon.mean, "N_recon, rotated": whole.n_rotated.mean}
-    numbers |= {"share of heads with few": small, "share of heads below rotated": fewer}
-    numbers |= {f"N_recon, {role}": [one.mean, one.low, one.high] for role, one in roles.items()}
-    by_role = ", ".join(f"{role} {_text(one)}" for role, one in roles.items()) or "none fires"
-    text = (
-        f"{len(each)} heads fire on {seen.ioi.prompts} prompts: N_recon {_text(whole.n_recon)} of {channels} channels, "
-        f"in rotated bases {_text(whole.n_rotated)}. Its median is a third of the channels or less in {small:.0%} of "
-        f"the heads, and it is smaller than in rotated bases beyond doubt in {fewer:.0%}. By role: {by_role}."
-    )
-    path = save(n_recon_figure([seen.ioi]), job.folder / "n-recon.png")
-    note = (
-        "Asked: few in most heads, fewer than in rotated bases in most (without which nothing is shown), and roles "
-        f"that differ beyond doubt. Intervals over prompts. {stood_in(job)}"
-    )
-    verdict = judged(job, [small > 0.5, fewer > 0.5, differ], first=fewer > 0.5)
-    return Outcome(verdict, text, numbers, (path,), note)
-
-
-def _text(one: Spread) -> str:
-    return f"{one.mean:.1f} [{one.low:.1f}, {one.high:.1f}]"
 
 
 @dataclass(frozen=True)
@@ -184,7 +146,7 @@ def mapped(job: Job, firing: bool) -> Outcome:
         numbers |= {f"{name} alike, chance": chance, f"{name} alike, firing and not": alike.between}
         numbers[f"{name} alike, rotated"] = rotated
         lines.append(
-            f"{name}: {_text(sizes)} of {table.used.shape[1]} slices, {often} of them in half of the {len(table)} "
+            f"{name}: {sizes} of {table.used.shape[1]} slices, {often} of them in half of the {len(table)} "
             f"pairs; sets are alike by {own:.2f} (reshuffled {chance:.2f}, in rotated bases up to {rotated:.2f}, "
             f"firing against not {alike.between:.2f})."
         )
@@ -218,9 +180,9 @@ def sizes(job: Job) -> Outcome:
         numbers |= {f"{study.name}: upper quartile": whole.slices.quantiles[-2], f"{study.name}: 2 or 3": often}
         numbers[f"{study.name}: fewer than rotated"] = -whole.slices_fewer.mean
         lines.append(
-            f"{study.name}: {_text(whole.slices)} of {n} slices in {whole.pairs} firings (median "
+            f"{study.name}: {whole.slices} of {n} slices in {whole.pairs} firings (median "
             f"{whole.slices.median:.0f}, upper quartile {whole.slices.quantiles[-2]:.0f}), 2 or 3 in {often:.0%}; in "
-            f"rotated bases {_text(whole.slices_rotated)}, a difference of {_text(whole.slices_fewer)}."
+            f"rotated bases {whole.slices_rotated}, a difference of {whole.slices_fewer}."
         )
     path = save(slice_counts_figure(studies), job.folder / "counts.png")
     note = (
@@ -232,7 +194,6 @@ def sizes(job: Job) -> Outcome:
 
 
 RUNS: dict[str, Experiment] = {
-    "svf-fig8a": rebuilt,
     "svt-fig1": contributed,
     "svt-fig2": partial(mapped, firing=True),
     "svt-fig3": sizes,

@@ -1,6 +1,5 @@
 """Are traced signals thin, and do they matter? How many channels they have, and what their removal does."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +18,7 @@ from keyhole.models.model import Model
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svt.ioi import LEAST, Asked, trace_answer
-from keyhole.stats import interval
+from keyhole.stats import as_text, interval
 from keyhole.tasks import greater_than, induction, ioi, pronouns
 from keyhole.tasks.example import Example
 
@@ -125,8 +124,8 @@ def removed(job: Job) -> Outcome:
         numbers[f"{task}: prompts"] = len(own)
         shown[task] = [lost[1] > 0, moved[1] > 0 and answer[0] > _CHANGE, turned > 0.99]
         lines.append(
-            f"{task}, {len(rows[task])} sides of firings in {len(own)} prompts: attention falls by {_text(drop)} "
-            f"(random {control[0]:.3f}), the answer's log-probability changes by {_text(answer)} (random "
+            f"{task}, {len(rows[task])} sides of firings in {len(own)} prompts: attention falls by {as_text(drop)} "
+            f"(random {control[0]:.3f}), the answer's log-probability changes by {as_text(answer)} (random "
             f"{other[0]:.3f}), the residual's median cosine is {turned:.4f}."
         )
     path = save(_removed_figure(rows), job.folder / "removed.png")
@@ -178,11 +177,6 @@ def _verdict(job: Job, holds: list[bool]) -> Verdict:
     if holds and 2 * sum(holds) >= len(holds):
         return "partly"
     return "not" if _published(job.model) else "needs a model"
-
-
-def _text(value: tuple[float, float, float]) -> str:
-    middle, low, high = value
-    return f"{middle:.3f}" if math.isnan(low) else f"{middle:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _note(job: Job, seen: _Traced) -> str:
