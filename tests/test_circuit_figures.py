@@ -17,12 +17,12 @@ from keyhole import KeyholeError, Model
 from keyhole.errors import NothingToTraceError
 from keyhole.lab.loading import MissingModelError
 from keyhole.models.organism import folder as organism_folder
-from keyhole.reproduce.job import Experiment, Job, silent
+from keyhole.reproduce.job import Asked, Experiment, Job, silent
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt import cuts, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies
 from keyhole.reproduce.svt.effects import Effect, over_prompts, rank_correlation
-from keyhole.reproduce.svt.ioi import LEAST, Asked, Subject, judged, subject, trace_answer
+from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, subject, trace_answer
 from keyhole.reproduce.svt.lattice import lattice, rewired
 from keyhole.reproduce.svt.network import Agreement, Network
 from keyhole.reproduce.talk import one_circuit, signals, sinks

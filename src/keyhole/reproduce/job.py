@@ -1,7 +1,7 @@
 """What is an experiment told? Where to draw, which model to read, and how much time it may take."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.errors import KeyholeError
@@ -16,6 +16,17 @@ def silent(done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a study depends on; who watches it does not matter."""
+
+    model: str | None
+    device: str | None
+    quick: bool
+    seed: int
+    progress: Progress = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
 class Job:
     """One experiment to run. Its pictures go into `folder`, which exists; what figures share lies beside it."""
 
@@ -25,6 +36,11 @@ class Job:
     device: str | None = None
     seed: int = 0
     progress: Progress = silent
+
+    @property
+    def asked(self) -> Asked:
+        """What studies are made once for, whichever figure needs them first."""
+        return Asked(self.model, self.device, self.quick, self.seed, self.progress)
 
 
 Experiment = Callable[[Job], Outcome]

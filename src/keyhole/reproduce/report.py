@@ -5,14 +5,15 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from string import Template
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, require_folder, write_at_once
 from keyhole.reproduce.catalogue import PAPERS, Paper
-from keyhole.reproduce.page import PAGE
 from keyhole.reproduce.results import Result, merged, read_results, write_results
 from keyhole.reproduce.totals import SAID, Item, Label, counts, items, summary
 
+_PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
 _KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
 _TERMS = (
@@ -33,7 +34,7 @@ def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What r
         for s in SAID
     )
     papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
-    return PAGE.format(
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         summary=html.escape(summary(shown)),
         shades=shades,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 from typing import Any, Literal
@@ -21,8 +21,8 @@ from keyhole.contrast.subspace import random_bases
 from keyhole.lab.loading import load_model
 from keyhole.models.model import Model
 from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Progress, Verdict
+from keyhole.reproduce.job import Asked, Job
+from keyhole.reproduce.outcome import Verdict
 
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
@@ -31,35 +31,19 @@ MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means,
 _SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a study depends on; who watches it does not matter."""
-
-    task: Task
-    model: str | None
-    device: str | None
-    quick: bool
-    seed: int
-    progress: Progress = field(compare=False, repr=False)
-
-
 def studied(job: Job, task: Task) -> Study:
     """The study of a task on the job's model, made once."""
-    return _study(_asked(job, task))
+    return _study(task, job.asked)
 
 
 def held_out(job: Job, task: Task) -> dict[str, Collected]:
     """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
-    return _held_out(_asked(job, task))
+    return _held_out(task, job.asked)
 
 
 def boxes_of(job: Job) -> int:
     """How many boxes the prompts of a study have."""
     return 5 if job.quick else 9
-
-
-def _asked(job: Job, task: Task) -> Asked:
-    return Asked(task, job.model, job.device, job.quick, job.seed, job.progress)
 
 
 @lru_cache(maxsize=1)  # both tasks share it: a large model does not fit twice
@@ -68,15 +52,15 @@ def _model(name: str | None, device: str | None) -> Model:
 
 
 @lru_cache(maxsize=2)  # both tasks of one model
-def _study(asked: Asked) -> Study:
+def _study(task: Task, asked: Asked) -> Study:
     model = _model(asked.model, asked.device)
-    how, sizes = _how(model, asked), _sizes(asked)
+    how, sizes = _how(model, task, asked), _sizes(task, asked)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]
     seeds = 2 * asked.seed, 2 * asked.seed + 1
     # Crossed, as the paper's text says. Two matching pairs, as in its code, also find where the copy's pair is
     # stronger, and there queries and keys of one thing point in opposite directions.
-    if asked.task == "boxes":
+    if task == "boxes":
         fits = {
             "order": order_contrast(model, sizes[0], seed=seeds[0], **how),
             "lexical": lexical_contrast(model, sizes[0], seed=seeds[0], cross=True, **how),
@@ -111,17 +95,19 @@ def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[
 
 
 @lru_cache(maxsize=2)
-def _held_out(asked: Asked) -> dict[str, Collected]:
-    found = _study(asked)
-    if asked.task == "lists":
+def _held_out(task: Task, asked: Asked) -> dict[str, Collected]:
+    found = _study(task, asked)
+    if task == "lists":
         return {"category": found.test}
     model = found.test.model
-    others = lexical_contrast(model, _sizes(asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, asked))
+    others = lexical_contrast(
+        model, _sizes(task, asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, task, asked)
+    )
     return {"order": found.test, "lexical": collect(model, others)}
 
 
-def _how(model: Model, asked: Asked) -> dict[str, Any]:
-    if asked.task == "boxes":
+def _how(model: Model, task: Task, asked: Asked) -> dict[str, Any]:
+    if task == "boxes":
         return wording(model, asked.model) | {"n_boxes": 5 if asked.quick else 9}
     return wording(model, asked.model) | {"per_category": 2 if asked.model is None else 5}
 
@@ -133,13 +119,13 @@ def wording(model: Model, asked: str | None) -> dict[str, Any]:
     return {"wording": "instruct", "chat": bool(getattr(model.tokenizer, "chat_template", None))}
 
 
-def _sizes(asked: Asked) -> tuple[int, int]:
+def _sizes(task: Task, asked: Asked) -> tuple[int, int]:
     """Prompts that make features, and that test them; the published numbers for all but the organism."""
     if asked.quick:
         return 160 if asked.model else 60, 40
     if asked.model is None:
         return 400, 200
-    return (3000, 1000) if asked.task == "boxes" else (2000, 1000)
+    return (3000, 1000) if task == "boxes" else (2000, 1000)
 
 
 def points(fit: Collected, head: Head) -> tuple[Tensor, Tensor, list[str]]:

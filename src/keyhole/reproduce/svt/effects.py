@@ -73,9 +73,7 @@ def effects(job: Job, role: str, number: int = 0) -> tuple[tuple[Effect, ...], H
 def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
     found: list[Effect] = []
     generator = torch.Generator().manual_seed(0)
-    chosen = seen.examples[:_PROMPTS]
-    for number, example in enumerate(chosen):
-        run = seen.model.run(example.text)
+    for number, (example, run) in enumerate(seen.runs(_PROMPTS)):
         firing = run.explain(head, example.position(run, "END"), example.position(run, src), keys=_KEYS)
         for side in firing.sides:  # none where the weight is below the threshold of tracing
             signals = [signal for signal in side.signals if signal.writer.kind != "offset"]
@@ -87,7 +85,6 @@ def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
                 weights.append(sum(weights))
             if cuts:
                 found += _changed(run, cuts, weights, _metric(example, run), generator, number)
-        seen.progress(number + 1, len(chosen))
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """How are published results on IOI prompts repeated on a model? Its heads by role, shared by many figures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -15,8 +15,8 @@ from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Progress, Verdict
+from keyhole.reproduce.job import Asked, Job
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
@@ -31,17 +31,6 @@ _ACTORS = ("IO", "S1", "S1+1", "S2", "END")
 _COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
 _SHOWN = 32  # prompts by which heads are given roles
 LEAST = 8  # prompts without which nothing is judged
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a study depends on; who watches it does not matter."""
-
-    model: str | None
-    device: str | None
-    quick: bool
-    seed: int
-    progress: Progress = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -74,6 +63,13 @@ class Subject:
     def progress(self, done: int, total: int) -> None:
         """Tell who is watching now."""
         self.asked.progress(done, total)
+
+    def runs(self, most: int | None = None) -> Iterator[tuple[Example, Run]]:
+        """The prompts, or the first of them, each with what happens in it; who is watching is told."""
+        chosen = self.examples[:most]
+        for number, example in enumerate(chosen):
+            yield example, self.model.run(example.text)
+            self.progress(number + 1, len(chosen))
 
     def role(self, name: str, least: int = 1) -> tuple[Head, ...]:
         """The heads of a role, of which there must be so many."""
@@ -153,7 +149,7 @@ def heads_by_role(source: str | None, model: Model, examples: Sequence[Example])
 
 def measured(job: Job) -> Measured:
     """The study of a job's model, made once for all figures."""
-    return _measured(_asked(job))
+    return _measured(job.asked)
 
 
 @lru_cache(maxsize=1)
@@ -168,7 +164,7 @@ def _measured(asked: Asked) -> Measured:
 
 def unrelated(job: Job) -> tuple[SparseStudy, str]:
     """Every head's slices in text that has nothing to do with these prompts, and what that text is."""
-    return _unrelated(_asked(job))
+    return _unrelated(job.asked)
 
 
 @lru_cache(maxsize=1)
@@ -187,14 +183,9 @@ def _draws(asked: Asked) -> int:
     return 2 if asked.quick else 8
 
 
-def _asked(job: Job) -> Asked:
-    return Asked(job.model, job.device, job.quick, job.seed, job.progress)
-
-
 def subject(job: Job) -> Subject:
     """The model of a job with its prompts, loaded once for all figures."""
-    asked = _asked(job)
-    seen = replace(_subject(asked), asked=asked)
+    seen = replace(_subject(job.asked), asked=job.asked)
     _require_solved(seen)
     return seen
 

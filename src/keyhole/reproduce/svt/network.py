@@ -58,14 +58,12 @@ def _traced(seen: Subject, channels: ChannelChoice) -> Network:
     movers = seen.role("name mover")
     counts: Counter[Edge] = Counter()
     done = 0
-    for number, example in enumerate(seen.examples):
-        run = seen.model.run(example.text)
+    for example, run in seen.runs():
         end, io = example.position(run, "END"), example.position(run, "IO")
         starts = [(*head, end, io) for head in movers if _fires(run, head, end, io, seen.threshold)]
         if starts:
             done += 1
             counts.update(_edges(trace_svt(run, start=starts, threshold=seen.threshold, channels=channels)))
-        seen.progress(number + 1, len(seen.examples))
     if not done:
         raise KeyholeError(
             f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "

@@ -57,13 +57,11 @@ class _Answers:
 def _answers(seen: Subject) -> _Answers:
     """Circuits of IOI prompts, traced once for all figures."""
     found = []
-    for number, example in enumerate(seen.examples):
-        run = seen.model.run(example.text)
+    for example, run in seen.runs():
         right, wrong = answer_ids(seen.model, example)
         circuit = trace_answer(run, right, against=wrong, seeds="linear", keys="source")
         if circuit is not None:
             found.append(_Answer(circuit, Metric(len(run) - 1, (right,), (wrong,))))
-        seen.progress(number + 1, len(seen.examples))
     return _Answers(tuple(found), len(seen.examples) - len(found))
 
 

@@ -57,13 +57,11 @@ def filtered(job: Job) -> Outcome:
 def _contributed(seen: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor, list[int]]:
     """Mean contribution of every upstream head at END, each prompt's scaled to its largest, and how many matter."""
     total, chosen = [], []
-    for number, example in enumerate(seen.examples):
-        run = seen.model.run(example.text)
+    for example, run in seen.runs():
         found = contributions(run, head, example.position(run, "END"), example.position(run, "IO"), channels=kind)
         values = found.at_dest.double().cpu()
         total.append(values / values.abs().max().clamp_min(1e-30))
         chosen.append(int(significant(values).sum()))
-        seen.progress(number + 1, len(seen.examples))
     return torch.stack(total).mean(0), chosen
 
 

@@ -18,12 +18,7 @@ _PROMPTS = 16
 def one_circuit(job: Job) -> Outcome:
     """Does the recursion end by itself, and does every edge carry channels?"""
     seen = subject(job)
-    found = []
-    chosen = seen.examples[:_PROMPTS]
-    for number, example in enumerate(chosen):
-        run = seen.model.run(example.text)
-        found.append(trace_answer(run, int(run.logits[-1].argmax())))
-        seen.progress(number + 1, len(chosen))
+    found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_PROMPTS)]
     circuits = [one for one in found if one is not None]
     rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
     note = (

@@ -15,9 +15,9 @@ from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.verify import Row, verify
 from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.models.model import Model
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Asked, Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
-from keyhole.reproduce.svt.ioi import LEAST, Asked, trace_answer
+from keyhole.reproduce.svt.ioi import LEAST, trace_answer
 from keyhole.stats import as_text, interval
 from keyhole.tasks import greater_than, induction, ioi, pronouns
 from keyhole.tasks.example import Example
@@ -41,7 +41,7 @@ class _Traced:
 
 def _traced(job: Job) -> _Traced:
     """The circuits of a job's model, if there are any with signals."""
-    seen = _circuits(Asked(job.model, job.device, job.quick, job.seed, job.progress))
+    seen = _circuits(job.asked)
     if seen.circuits:
         return seen
     why = "answers none of these prompts right, so that there is no circuit to trace"

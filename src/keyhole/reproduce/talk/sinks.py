@@ -78,9 +78,7 @@ def sinks(job: Job) -> Outcome:
 
 def _directions(seen: Subject) -> dict[tuple[SideName, bool], _Directions]:
     sums: dict[tuple[SideName, bool], dict[Head, Tensor]] = {(s, first): {} for s in _SIDES for first in (True, False)}
-    chosen = seen.examples[:_PROMPTS]
-    for number, example in enumerate(chosen):
-        run = seen.model.run(example.text)
+    for _, run in seen.runs(_PROMPTS):
         for layer in seen.model.attention_layers[1:]:
             for head in range(seen.model.dims.heads):
                 for firing in _firings(run, (layer, head)):
@@ -89,7 +87,6 @@ def _directions(seen: Subject) -> dict[tuple[SideName, bool], _Directions]:
                         if vector is not None:
                             own = sums[side, firing.src == 0]
                             own[layer, head] = own[layer, head] + vector if (layer, head) in own else vector
-        seen.progress(number + 1, len(chosen))
     width = seen.model.dims.d_model
     return {
         key: _Directions(
