@@ -399,7 +399,7 @@ def test_what_does_not_fall_proves_nothing() -> None:
 
 
 def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:
-    monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, seed, progress: trained)
+    monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, folder, seed, progress: trained)
     with pytest.raises(MissingModelError, match=f"none of the {emergence_trainings._SEEDS} small models"):
         emergence_trainings.watched(Job(tmp_path / "job"))
 
@@ -438,12 +438,12 @@ def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> N
 def test_trainings_are_kept_by_all_that_decides_them(
     monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path
 ) -> None:
-    asked = emergence_trainings.Asked(None, True, 0, None, tmp_path, lambda done, total: None)
+    asked = Job(tmp_path, quick=True).asked
     monkeypatch.setattr(
         "keyhole.lab.training.language.train_language", lambda settings, **_: replace(trained, settings=settings)
     )
     for device in (None, "cpu", "cuda"):
-        emergence_trainings._trained(replace(asked, device=device), 0, asked.progress)
+        emergence_trainings._trained(replace(asked, device=device), tmp_path, 0, asked.progress)
     assert len(list(tmp_path.glob("*.pt"))) == 2  # no device is the CPU
     save_trained(trained, tmp_path / "one.pt")
     assert read_trained(SMALL, tmp_path / "one.pt").losses == trained.losses

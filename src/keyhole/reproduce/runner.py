@@ -19,14 +19,12 @@ from typing import Any
 from keyhole.contrast.study import Stage, quiet
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.lab.loading import MissingModelError
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS, Paper, Published
 from keyhole.reproduce.job import Experiment, Job, require_possible, silent
 from keyhole.reproduce.outcome import Outcome, Progress
 from keyhole.reproduce.parallel import in_processes
 from keyhole.reproduce.results import Result, as_stored, keep_result, key_of, locked, read_results
-
-__all__ = ["Experiment", "Job", "MissingModelError", "Result", "experiments", "load_model", "reproduce", "resolve"]
 
 QUICK = "Quick: a trial of the machinery, no verdict."
 _Settings = dict[str, Any]

@@ -1,10 +1,4 @@
-"""What has been published, and what does each item need? Every figure and table of three papers and a talk.
-
-svf   Singular Vectors of Attention Heads Align with Features
-svt   Sparse Attention Decomposition Applied to Circuit Tracing
-cc    Decomposing Query-Key Feature Interactions Using Contrastive Covariances
-talk  Understanding Attention from First Principles
-"""
+"""What has been published, and what does each item need? Every figure and table of three papers and a talk."""
 
 from keyhole.reproduce.catalogue import cc, svf, svt, talk
 from keyhole.reproduce.catalogue.entry import Paper, Published

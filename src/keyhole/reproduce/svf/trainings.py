@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emerg
 from keyhole.lab.training.roles import IOI_ROLES, bystanders, find_roles
 from keyhole.models.model import Model
 from keyhole.qk.channels import Channels, sparsity
-from keyhole.reproduce.job import Job
+from keyhole.reproduce.job import Asked, Job
 from keyhole.reproduce.outcome import Progress
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
@@ -27,18 +27,6 @@ _STEPS = 2_000
 _SEEDS = 8  # in some no head plays a role clearly
 _PYTHIA_STEPS = (*(1000 * 2**i for i in range(7)), 96_000, 128_000, 143_000)
 _FEWEST = 0.3  # attention of a head with a role
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the measured trainings depend on; who watches them does not matter."""
-
-    model: str | None
-    quick: bool
-    seed: int
-    device: str | None
-    folder: Path  # where trained models are kept
-    progress: Progress = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -85,13 +73,13 @@ class _Seed:
 
 def watched(job: Job) -> Watched:
     """The trainings of a job, made and measured once for all figures."""
-    return _watched(Asked(job.model, job.quick, job.seed, job.device, job.folder.parent / "trained", job.progress))
+    return _watched(job.asked, job.folder.parent / "trained")
 
 
 @lru_cache(maxsize=2)
-def _watched(asked: Asked) -> Watched:
+def _watched(asked: Asked, folder: Path) -> Watched:
     if asked.model is None:
-        return _small(asked)
+        return _small(asked, folder)
     preset = PYTHIA_160M
     if asked.model.rstrip("/").rpartition("/")[2].lower() != preset.model.rpartition("/")[2]:
         raise MissingModelError(
@@ -120,14 +108,14 @@ def _pythia(source: str, *, quick: bool, device: str | None) -> tuple[tuple[int,
     return steps, folder_checkpoints(folder, steps, device=device)
 
 
-def _small(asked: Asked) -> Watched:
+def _small(asked: Asked, folder: Path) -> Watched:
     """Small language models of several seeds, one after another; those in which no head has a role are left out."""
     count = 1 if asked.quick else _SEEDS
     right: list[float] = []
     found: dict[int, _Seed] = {}
     for number in range(count):
         seed = asked.seed + number
-        trained = _trained(asked, seed, _part(asked.progress, number, count))
+        trained = _trained(asked, folder, seed, _part(asked.progress, number, count))
         right.append(trained.accuracy["ioi"])
         one = _one(asked, seed, trained)
         found |= {} if one is None else {seed: one}
@@ -241,14 +229,14 @@ def _settings(asked: Asked, seed: int) -> "LanguageSettings":
     )
 
 
-def _trained(asked: Asked, seed: int, progress: Progress) -> "Trained":
+def _trained(asked: Asked, folder: Path, seed: int, progress: Progress) -> "Trained":
     """The model of a seed, read from the folder or else trained and kept there."""
     from keyhole.lab.training.language import read_trained, save_trained, snapshot_steps, train_language
 
     settings, device, examples = _settings(asked, seed), asked.device or "cpu", 10 if asked.quick else 200
     at = snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
     told = str((sorted(asdict(settings).items()), at, examples, device))
-    path = asked.folder / f"language-{seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.pt"
+    path = folder / f"language-{seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.pt"
     with alone(path):
         if not path.is_file():
             trained = train_language(settings, at=at, device=device, examples=examples, progress=progress)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from keyhole.figures import save
+from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.intervene.remove import Mode
 from keyhole.lab.heads.sparse import Head
@@ -71,7 +72,7 @@ def single(job: Job, role: str, number: int, sides: Sequence[SideName], *, heavi
             f"random removed {as_text(random)}, random boosted {as_text(other)}; rank correlation of weight and loss "
             f"{as_text(more)}."
         )
-    title = f"Change of the logit difference, signals into {head[0]}.{head[1]}"
+    title = f"Change of the logit difference, signals into {name_of(head)}"
     paths = (save(_bars(panels, title), job.folder / "effects.png"),) if panels else ()
     asked = (
         f"Asked at each token, globally and locally: a loss on removal and a gain on boosting, {MATTERS}"
@@ -96,7 +97,7 @@ def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) ->
     own = [one for one in found if (one.side, one.mode, one.together) == (side, mode, False)]
     note = f"{_ASKED[claim]} Of the logit difference: {MATTERS}. {_SCORES} {measured_in(job, head, 'name mover')}"
     if not own:
-        return Outcome(judged(job, []), f"No signals into {head[0]}.{head[1]} at {token_of(side)}.", {}, (), note)
+        return Outcome(judged(job, []), f"No signals into {name_of(head)} at {token_of(side)}.", {}, (), note)
     attention, answer, random = (
         over_prompts(own, of) for of in (lambda one: one.attention, lambda one: one.answer, lambda one: one.random)
     )
@@ -113,7 +114,7 @@ def falls(job: Job, number: int, side: SideName, mode: Mode, *, claim: Claim) ->
         "rank correlation of weight and logit difference lost": as_list(worse),
     }
     text = (
-        f"{len(own)} signals into {head[0]}.{head[1]} in {prompts_of(own)} prompts: attention changes by "
+        f"{len(own)} signals into {name_of(head)} in {prompts_of(own)} prompts: attention changes by "
         f"{as_text(attention)}, the logit difference by {as_text(answer)} (random channels {as_text(random)}); "
         f"rank correlation of both {as_text(both)}, of "
         f"weight and attention lost {as_text(weight)}, of weight and logit difference lost {as_text(worse)}."
@@ -150,7 +151,7 @@ def inverted(job: Job) -> Outcome:
 
 def _scatter(own: Sequence[Effect], head: Head, mode: Mode) -> Figure:
     figure = blank(4.8, 3.8)
-    heading(figure, f"Signals into {head[0]}.{head[1]} removed, {mode}")
+    heading(figure, f"Signals into {name_of(head)} removed, {mode}")
     axis = figure.subplots()
     tidy(axis, x="change of attention", y="change of the logit difference")
     axis.scatter([one.attention for one in own], [one.answer for one in own], s=14, color=BLUE, alpha=0.5, linewidths=0)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import torch
 
+from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
 from keyhole.lab.heads.sparse import Head
@@ -197,7 +198,7 @@ def measured_in(job: Job, head: Head, role: str) -> str:
     at = seen.model.attention_layers.index(head[0]), head[1]
     looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
     looked = ", ".join(f"{value:.2f} to {src}" for src, value in looks.items())
-    where = f"Head {head[0]}.{head[1]}, for {role}, looks from END {looked} on average."
+    where = f"Head {name_of(head)}, for {role}, looks from END {looked} on average."
     return f"{where} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(job)}"
 
 

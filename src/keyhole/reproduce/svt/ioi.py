@@ -7,6 +7,7 @@ from typing import Any
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.figures.network import name_of
 from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
 from keyhole.lab.loading import MissingModelError, load_model
@@ -118,7 +119,7 @@ def listed(heads: Sequence[Head]) -> str:
     >>> listed([(9, 9), (10, 0)])
     '9.9, 10.0'
     """
-    return ", ".join(f"{layer}.{head}" for layer, head in heads)
+    return ", ".join(map(name_of, heads))
 
 
 def _named(source: str | None) -> str:

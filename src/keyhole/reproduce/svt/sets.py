@@ -1,10 +1,11 @@
 """Do the effects of several edges add up? Sets out of one upstream head, and sets along one path."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -19,11 +20,9 @@ from keyhole.intervene.verify import parallel, serial
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.svt.effects import LOCAL, MODES
+from keyhole.reproduce.svt.effects import LOCAL, MODES, Interval
 from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, is_gpt2, judged, stood_in, subject, trace_answer
 from keyhole.stats import as_text, interval
-
-Mean = tuple[float, float, float]  # with its interval
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,8 @@ def along(job: Job) -> Outcome:
             f"{mode}, {len(pairs)} paths: removed together {as_text(joint)}, sum of single removals {as_text(summed)}; "
             f"in size, together falls short of the sum by {as_text(spared)}."
         )
-    picture = save(_points(points), job.folder / "serial.png")
+    title = "Signals along one path, removed together and one by one"
+    picture = save(sums_figure(points, title), job.folder / "serial.png")
     note = (
         "Asked globally and locally: an effect together whose interval excludes 0, in size less than the sum (an "
         "interval above 0). A path is the longest chain of signals in a prompt's circuit, with two steps or more. "
@@ -239,7 +239,7 @@ def _path(circuit: Circuit) -> list[int]:
 # -- pictures ------------------------------------------------------------------------------------------------------
 
 
-def _bars(means: dict[Mode, dict[str, Mean]], title: str) -> Figure:
+def _bars(means: dict[Mode, dict[str, Interval]], title: str) -> Figure:
     figure = blank(max(5.0, 3.0 * len(means)), 3.4)
     heading(figure, title)
     axes = figure.subplots(1, max(len(means), 1), sharey=True, squeeze=False)[0]
@@ -253,13 +253,14 @@ def _bars(means: dict[Mode, dict[str, Mean]], title: str) -> Figure:
     return figure
 
 
-def _points(points: dict[Mode, list[tuple[float, float]]]) -> Figure:
-    figure = blank(max(5.0, 3.0 * len(points)), 3.4)
-    heading(figure, "Signals along one path, removed together and one by one")
+def sums_figure(points: Mapping[Any, Sequence[tuple[float, float]]], title: str) -> Figure:
+    """Changes when signals are removed together against the sum of their single changes; on the line they add up."""
+    figure = blank(max(5.0, 2.8 * len(points) + 0.4), 3.4)
+    heading(figure, title)
     axes = figure.subplots(1, max(len(points), 1), squeeze=False)[0]
-    for axis, (mode, pairs) in zip(axes, points.items(), strict=False):
-        tidy(axis, mode, x="sum of single changes", y="change together" if axis is axes[0] else "")
-        axis.scatter(*zip(*pairs, strict=True), s=14, color=BLUE, alpha=0.6, linewidths=0)
+    for axis, (name, pairs) in zip(axes, points.items(), strict=False):
+        tidy(axis, name, x="sum of single changes", y="change together" if axis is axes[0] else "")
+        axis.scatter(*zip(*pairs, strict=True), s=14, color=BLUE, alpha=0.5, linewidths=0)
         axis.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle="--")
     return figure
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from keyhole.figures import save
+from keyhole.figures.network import name_of
 from keyhole.lab.heads.counts import refactored, rotations
 from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
 from keyhole.lab.heads.sparse import Head
@@ -67,12 +68,12 @@ def contributed(job: Job) -> Outcome:
             f"{_as_few(n, split.rotated):.0%} of rotated bases, which take {mean(split.rotated):.1f}), {first} of them "
             f"among the {n} largest singular values (by chance {n * n / size:.1f})."
         )
-    title = f"What each slice adds to a score of head {head[0]}.{head[1]}"
+    title = f"What each slice adds to a score of head {name_of(head)}"
     path = save(contributions_figure([split.channels for split in splits], title=title), job.folder / "slices.png")
     played = [role for role, own in seen.roles.items() if head in own]
     note = (
         f"Few: a third of the slices or less, and as few in {_SELDOM:.0%} of rotated bases of the head at most. Head "
-        f"{head[0]}.{head[1]} ({', '.join(played)}), at END; the paper's 8.6 is for S-inhibition. {stood_in(job)}"
+        f"{name_of(head)} ({', '.join(played)}), at END; the paper's 8.6 is for S-inhibition. {stood_in(job)}"
     )
     return Outcome(judged(job, holds, first=holds[0] and holds[2]), "\n".join(lines), numbers, (path,), note)
 
@@ -139,7 +140,7 @@ def mapped(job: Job, firing: bool) -> Outcome:
         rotated = max(alike.rotated if firing else alike.rotated_quiet)
         again.append(own > _CLEARLY * chance and own > rotated)
         others.append(alike.between < own)
-        name = f"{head[0]}.{head[1]}"
+        name = name_of(head)
         sizes = spread(table.slices, table.pairs[:, 0])
         often = int((table.usage >= 0.5).sum())
         numbers |= {f"{name} slices": sizes.mean, f"{name} in half of the pairs": often, f"{name} alike": own}
@@ -151,7 +152,7 @@ def mapped(job: Job, firing: bool) -> Outcome:
             f"firing against not {alike.between:.2f})."
         )
     path = save(slice_map_figure(seen.ioi, heads), job.folder / "slices.png")
-    roles = ", ".join(f"{role} {h[0]}.{h[1]}" for role, own in seen.roles.items() for h in own if h in heads)
+    roles = ", ".join(f"{role} {name_of(h)}" for role, own in seen.roles.items() for h in own if h in heads)
     recurs = sum(again) > len(again) / 2
     holds = [recurs] + ([] if firing else [sum(others) > len(others) / 2])
     note = (

@@ -5,6 +5,7 @@ import math
 from matplotlib.figure import Figure
 
 from keyhole.figures import save
+from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Experiment, Job, Numbers
@@ -24,6 +25,7 @@ from keyhole.reproduce.svt.effects import (
     token_of,
 )
 from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
+from keyhole.reproduce.svt.sets import sums_figure
 from keyhole.stats import as_text, interval
 from keyhole.tracing.firing import SideName
 
@@ -58,21 +60,11 @@ def parallel(job: Job) -> Outcome:
             f"{where}, {len(at_once)} sets: removed together {as_text(joint)}, sum of single removals "
             f"{as_text(summed)}, random channels {as_text(random)}."
         )
-    paths = (save(_sums_figure(points, head), job.folder / "sums.png"),) if points else ()
+    title = f"All signals into {name_of(head)} at a token, removed together and one by one"
+    paths = (save(sums_figure(points, title), job.folder / "sums.png"),) if points else ()
     asked = f"Asked in two of the four or more: an effect together, {MATTERS}; and .5 to 1.5 of the sum."
     note = f"{asked} {measured_in(job, head, 'name mover')}"
     return Outcome(judged(job, [sum(adds) >= 2]), "\n".join(lines), numbers, paths, note)
-
-
-def _sums_figure(points: dict[str, list[tuple[float, float]]], head: Head) -> Figure:
-    figure = blank(max(5.0, 2.7 * len(points) + 0.4), 3.4)
-    heading(figure, f"All signals into {head[0]}.{head[1]} at a token, removed together and one by one")
-    axes = figure.subplots(1, max(len(points), 1), squeeze=False)[0]
-    for axis, (name, pairs) in zip(axes, points.items(), strict=False):
-        tidy(axis, name, x="sum of single changes", y="change together" if axis is axes[0] else "")
-        axis.scatter(*zip(*pairs, strict=True), s=14, color=BLUE, alpha=0.5, linewidths=0)
-        axis.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle="--")
-    return figure
 
 
 def all_into(job: Job) -> Outcome:
@@ -106,7 +98,7 @@ def all_into(job: Job) -> Outcome:
     paths = (save(_means_figure(means, head), job.folder / "together.png"),) if means else ()
     note = (
         f"Asked at each token: a local rise and a global fall over {LEAST} prompts or more, {MATTERS}. Head "
-        f"{head[0]}.{head[1]} stands where 9.6 is; its signals at END and at IO are removed in turn, "
+        f"{name_of(head)} stands where 9.6 is; its signals at END and at IO are removed in turn, "
         f"as sets. {LOCAL} {stood_in(job)}"
     )
     return Outcome(judged(job, holds), "\n".join(lines), numbers, paths, note)
@@ -122,7 +114,7 @@ def _all_at_once(own: list[Effect]) -> list[Effect]:
 
 def _means_figure(means: dict[str, Interval], head: Head) -> Figure:
     figure = blank(5.4, 3.4)
-    heading(figure, f"All signals into {head[0]}.{head[1]} removed together")
+    heading(figure, f"All signals into {name_of(head)} removed together")
     axis = figure.subplots()
     tidy(axis, y="change of the logit difference")
     for at, (where, (mean, low, high)) in enumerate(means.items()):
