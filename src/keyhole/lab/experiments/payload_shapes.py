@@ -11,7 +11,15 @@ from torch import Tensor
 
 from keyhole.contrast.subspace import random_bases
 from keyhole.figures import pca_figure, save
-from keyhole.lab.experiments.payload import SEEDS, are_trained, feature_of, heads_of, told_training, untrained
+from keyhole.lab.experiments.payload import (
+    SEEDS,
+    are_trained,
+    as_trained,
+    feature_of,
+    heads_of,
+    told_training,
+    untrained,
+)
 from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job
 from keyhole.lab.outcome import Outcome, Verdict
@@ -76,7 +84,7 @@ def subspaces(job: Job, latents: Latents) -> Outcome:
         f"alike); nothing without {' and '.join(_WORDS[name] for name in asked if name in _NEEDED)}, partly without "
         f"another. {_SPREAD} {SEEDS} {told_training(heads)}"
     )
-    return Outcome(judged(heads, shapes, limits, latents), "\n".join(lines), numbers, (path,), note)
+    return Outcome(as_trained(judged(heads, shapes, limits, latents), heads), "\n".join(lines), numbers, (path,), note)
 
 
 def judged(heads: Sequence[Payload], shapes: Sequence[Shape], limits: Sequence[Shape], latents: Latents) -> Verdict:
