@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from keyhole.figures import style
+
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
@@ -62,11 +64,17 @@ def check_drawn(figure: Figure, path: Path) -> None:
 def keep_saved(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
     """Every figure that is written from now on, by its path."""
     kept: dict[Path, Figure] = {}
-    write = Figure.savefig
+    drawn: list[Figure] = []
+    draw, write = Figure.savefig, style.write_at_once
 
-    def keep(figure: Figure, path: Path, **options: object) -> None:
-        kept[Path(path)] = figure
-        write(figure, path, **options)
+    def keep_figure(figure: Figure, *arguments: object, **options: object) -> None:
+        drawn.append(figure)
+        draw(figure, *arguments, **options)
 
-    monkeypatch.setattr(Figure, "savefig", keep)
+    def keep_path(path: Path, content: bytes) -> None:
+        kept[path] = drawn.pop()
+        write(path, content)
+
+    monkeypatch.setattr(Figure, "savefig", keep_figure)
+    monkeypatch.setattr(style, "write_at_once", keep_path)
     return kept

@@ -108,6 +108,7 @@ class Oracle:
         self._patterns: dict[tuple[int, int], Array] = {}
         self._writes: dict[int, list[Write]] = {}
         self._channels: dict[tuple[int, int], tuple[Array, Array]] = {}
+        self._firings: dict[tuple[Any, ...], Firing] = {}
 
     # -- attention ---------------------------------------------------------------------------------------------
 
@@ -260,6 +261,13 @@ class Oracle:
         return min(1.0, 2.5 / len(self.visible(layer, dest))) if tau == "dynamic" else float(tau)
 
     def explain(self, layer: int, head: int, dest: int, src: int, tau: Any = "dynamic", keys: str = "all") -> Firing:
+        """Why one weight is above tau; kept, as circuits that share a firing ask again."""
+        asked = layer, head, dest, src, tau, keys
+        if asked not in self._firings:
+            self._firings[asked] = self._explained(*asked)
+        return self._firings[asked]
+
+    def _explained(self, layer: int, head: int, dest: int, src: int, tau: Any, keys: str) -> Firing:
         attention, limit = float(self.pattern(layer, head)[dest, src]), self.tau(layer, dest, tau)
         sides = {}
         if attention >= limit:

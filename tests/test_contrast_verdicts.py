@@ -78,7 +78,16 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     assert quick(RUNS[id], tmp_path).verdict == "not"
 
 
-@pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "reproduced")])
+def test_other_settings_than_printed_show_a_part_at_most(trained: Path) -> None:
+    ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
+    lr = PayloadSettings.paper(3, 5, 16).lr
+    printed = dataclasses.replace(head, settings=dataclasses.replace(head.settings, lr=lr))
+    assert payload.as_trained("reproduced", [printed]) == "reproduced"
+    assert payload.as_trained("reproduced", [printed, head]) == "partly"
+    assert payload.as_trained("not", [head]) == "not"
+
+
+@pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "partly")])
 def test_trained_heads_pass(id: str, verdict: str, trained: Path) -> None:
     outcome = quick(RUNS[id], trained)
     assert outcome.verdict == verdict  # ranks of cc-fig2 are exact, but its heads do not reach 99 %

@@ -7,7 +7,8 @@ import pytest
 
 import keyhole
 from keyhole import KeyholeError
-from keyhole.files import replacing, write_at_once
+from keyhole.errors import UnwritableError
+from keyhole.files import replacing, require_file, write_at_once
 from keyhole.lab.stored import store
 from keyhole.reproduce.results import write_results
 
@@ -44,3 +45,16 @@ def test_files_get_the_umask(umask: int, tmp_path: Path, organism: keyhole.Model
     finally:
         os.umask(before)
     assert modes == dict.fromkeys(("c.json", "results.json", "weights"), 0o666 & ~umask)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    write_at_once(tmp_path / "link.json", "new")
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").read_text() == "new"
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnwritableError, match=r"is a file, where x\.json needs a folder"):
+        require_file(tmp_path / "file" / "x.json")

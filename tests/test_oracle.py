@@ -29,7 +29,6 @@ VARIANTS = [
     "phi-qknorm",  # QK-norm with a bias
     "gemma2",  # softcaps, norms on what blocks write
     "gemma3_text",
-    "phi-qknorm",  # QK-norm with a bias
     "cohere-qknorm",  # Omega of less than full rank, adjacent pairs rotate
     "gpt_oss",  # sinks, value biases
     "stablelm",

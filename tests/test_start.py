@@ -3,7 +3,10 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
 
 import pytest
 
@@ -89,6 +92,16 @@ def test_public_names_are_what_type_checkers_see() -> None:
         assert getattr(keyhole, package).__name__ == f"keyhole.{package}"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = keyhole.nonsense
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """A module that is imported late becomes an attribute of its package, in place of a function of its name."""
+    found = [module.name for module in walk_packages(keyhole.__path__, "keyhole.") if "__main__" not in module.name]
+    modules = [import_module(name) for name in found]
+    public = {(module, name) for module in modules for name in getattr(module, "__all__", ())}
+    assert (sys.modules["keyhole.tasks"], "vocabulary") in public
+    hidden = [f"{m.__name__}.{name}" for m, name in public if isinstance(getattr(m, name), ModuleType)]
+    assert not hidden
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")

@@ -248,6 +248,7 @@ def test_what_never_aligns_has_no_time() -> None:
     assert svf_dynamics.order([400, never]) is None
     assert svf_dynamics.earlier([1.0] * 5) == "reproduced" and svf_dynamics.earlier([0.3, 0.5, 0.4]) == "partly"
     assert svf_dynamics.earlier([0.5, -0.4, 0.1]) == "not" and svf_dynamics.earlier([1.0]) == "not"
+    assert svf_dynamics.is_reversed([-0.8, -0.9, -0.7]) and not svf_dynamics.is_reversed([-0.8, 0.9, -0.7])
 
 
 def test_a_theorem_can_fail(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     The draft's name is nobody else's, so writers may overtake each other but never mix. It is opened as any new file
     is, hence with the user's umask.
     """
+    path = path.resolve()  # a link stays a link
     draft = _draft(path.parent)
     try:
         with draft.open("xb") as out:
@@ -37,7 +38,7 @@ def write_at_once(path: Path | str, content: str | bytes) -> None:
     """A file that appears whole or not at all; text is written as UTF-8."""
     path = Path(path)
     if not path.parent.is_dir():
-        raise UnwritableError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+        raise UnwritableError(_no_folder(path))
     try:
         with replacing(path) as out:
             out.write(content.encode() if isinstance(content, str) else content)
@@ -53,7 +54,7 @@ def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
     if suffixes and path.suffix.lower() not in suffixes:
         raise KeyholeError(f"{path.name} should end in {', '.join(suffixes[:-1])} or {suffixes[-1]}.")
     if not path.parent.is_dir():
-        raise UnwritableError(f"there is no folder {path.parent} to write {path.name} into: make it first.")
+        raise UnwritableError(_no_folder(path))
     _require_room(path.parent)
     return path
 
@@ -86,6 +87,12 @@ def user_cache() -> Path | None:
     except RuntimeError:  # nobody's home
         return None
     return base / "keyhole"
+
+
+def _no_folder(path: Path) -> str:
+    if path.parent.exists():
+        return f"{path.parent} is a file, where {path.name} needs a folder: give another name."
+    return f"there is no folder {path.parent} to write {path.name} into: make it first."
 
 
 def _require_room(folder: Path) -> None:

@@ -132,10 +132,17 @@ def trace(
         more = {"progress": progress} if method == "accpp" else {}
         circuit = run.trace(targets or None, method=method, **options, **more)
     _show_circuit(circuit, json=json, depth=depth)
-    for path in out or []:  # after the answer, which a full disk must not cost
-        save(circuit, path)
+    failed = []
+    for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
+        try:
+            save(circuit, path)
+        except KeyholeError as error:
+            failed.append(error)
+            continue
         if not json:
             show.plain(f"wrote {path}")
+    if failed:
+        raise failed[0]
 
 
 def verify(

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from keyhole import cache as kept
+from keyhole.errors import KeyholeError
 from keyhole.models.gguf_header import require_whole
 
 _FORMAT = "1"  # of an entry: what is converted, and how it is written
@@ -29,19 +30,23 @@ def open_gguf(path: Path, dtype: torch.dtype | str, read: Callable[..., Opened],
     An entry is found by the content of the file, whatever its name, the dtype asked for and the version of
     transformers.
     """
-    name = kept.key_of(
-        format=_FORMAT, content=kept.digest(path), dtype=str(dtype), transformers=transformers.__version__
-    )
+    try:
+        content = kept.digest(path)
+        require_whole(path)
+    except OSError as error:
+        raise KeyholeError(f"cannot read {path}: {error.strerror or error}.") from error
+    name = kept.key_of(format=_FORMAT, content=content, dtype=str(dtype), transformers=transformers.__version__)
     entry = kept.find(name)
     if entry is not None:
         try:
             hf, tokenizer, problem = read(entry.path, dtype=getattr(torch, entry.about["dtype"]))
             return hf, _as_stored(tokenizer, entry.path), problem
-        except Exception:  # another process cleared it, or a library changed: as many kinds as libraries raise
-            kept.remove(entry.path)
-    require_whole(path)
+        except Exception:  # as many kinds as libraries raise; the user's own mistakes come back from the file below
+            pass
     with _parsed_once():
         opened = read(path.parent, dtype=dtype, gguf_file=path.name)
+    if entry is not None:  # the file can be read and the entry cannot: a library has changed
+        kept.remove(entry.path)
     hf, tokenizer, _ = opened
     if keep and tokenizer is not None:
         size = sum(p.numel() * p.element_size() for p in hf.parameters())

@@ -34,7 +34,7 @@ class Row:
 
     a: Float[Tensor, "channel"]  # what the query asks, scaling included
     B: Float[Tensor, "key channel"]  # what each visible key offers
-    rest: Float[Tensor, "key"]  # the part of each score outside the channels; zero unless Omega is rank deficient
+    rest: Float[Tensor, "key"]  # the part of each score that no channel holds (see Omega)
     scores: Float[Tensor, "key"]  # the model's own scaled scores
     first: int  # position of the first visible key
     error: float  # of the rebuilt scores, relative to the largest

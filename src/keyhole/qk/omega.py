@@ -14,6 +14,7 @@ where float64 says so, at the rounding of R_q R_k^T.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -52,16 +53,24 @@ class Omega:
     lift_s: Float[Tensor, "heads d_head channel"] = field(repr=False)
     factors: Callable[[], Factors] = field(repr=False)  # W_Q, W_K; `reads` is d_model, plus one if homogeneous
 
+    @cached_property
+    def _all_u(self) -> Float[Tensor, "heads reads channel"]:
+        """Every head's u_k at once, when the first is asked for: folding anew costs as much for one as for all."""
+        return (self.factors()[0].to(self.lift_d.dtype) @ self.lift_d).to(self.sigma.dtype)
+
+    @cached_property
+    def _all_v(self) -> Float[Tensor, "heads reads channel"]:
+        W_K = self.factors()[1]
+        shared = W_K.to(self.lift_s.dtype).repeat_interleave(len(self.sigma) // len(W_K), dim=0)
+        return (shared @ self.lift_s).to(self.sigma.dtype)
+
     def u(self, head: int) -> Float[Tensor, "reads channel"]:
         """What the head looks for at dest: orthonormal columns u_k = W_Q G_d / sigma_k."""
-        lift = self.lift_d[head, :, : int(self.rank[head])]
-        return (self.factors()[0][head].to(lift.dtype) @ lift).to(self.sigma.dtype)
+        return self._all_u[head, :, : int(self.rank[head])]
 
     def v(self, head: int) -> Float[Tensor, "reads channel"]:
         """What the head looks for at src: orthonormal columns v_k = W_K G_s^T."""
-        lift, W_K = self.lift_s[head, :, : int(self.rank[head])], self.factors()[1]
-        kv = head // (len(self.sigma) // len(W_K))
-        return (W_K[kv].to(lift.dtype) @ lift).to(self.sigma.dtype)
+        return self._all_v[head, :, : int(self.rank[head])]
 
 
 def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:

@@ -19,7 +19,7 @@ _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Tal
 _TERMS = (
     "Reproduced: the published claim held here on the published model or toy. "
     "Partly: another model or other settings showed it, or a part of the claim held. "
-    "Cannot be told: it ran as published, and what came out is too small to decide. "
+    "Cannot be told: it ran, and what came out cannot decide: it is too small, or holds by construction. "
     "Not on a stand-in: another model was measured and does not show it; only the named model can decide. "
     "Needs a model: nothing could be measured without it. "
     "Quick trial: it ran, on too little for a verdict, and counts for nothing."

@@ -10,6 +10,7 @@ from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, ceiling, train
 from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Verdict
 
 Setting = tuple[int, int, int]  # r1, r2, d_head
 QUICK = {"max_steps": 500, "batch": 64, "lr": 1e-2}
@@ -76,6 +77,12 @@ def are_trained(heads: Iterable[Payload]) -> bool:
     return min(reached(heads)) >= TRAINED
 
 
+def as_trained(verdict: Verdict, heads: Iterable[Payload]) -> Verdict:
+    """The verdict, which for heads trained in another way than printed is a part of the claim at most."""
+    printed = all(own.lr == PayloadSettings.paper(own.r1, own.r2, own.d_head).lr for own in (h.settings for h in heads))
+    return verdict if printed or verdict != "reproduced" else "partly"
+
+
 def told_training(heads: Sequence[Payload]) -> str:
     """How the heads were trained, and how far they came."""
     shares, own = reached(heads), heads[0].settings
@@ -83,5 +90,5 @@ def told_training(heads: Sequence[Payload]) -> str:
         f"Trained with lr {own.lr:g} for {own.max_steps:,} steps instead of lr "
         f"{PayloadSettings.paper(own.r1, own.r2, own.d_head).lr:g} with early stopping (cc-table1): accuracy "
         f"{100 * min(shares):.0f} to {100 * max(shares):.0f} % of what can be reached; the verdict asks for "
-        f"{100 * TRAINED:.0f} % of every head."
+        f"{100 * TRAINED:.0f} % of every head, and is partly at most: settings are not the printed ones."
     )

@@ -10,7 +10,7 @@ from keyhole.figures import interaction_figure, save
 from keyhole.lab.payload.features import diagonal_share, interaction
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
-from keyhole.reproduce.cc.payload import SEEDS, Setting, are_trained, heads_of, told_training, untrained
+from keyhole.reproduce.cc.payload import SEEDS, Setting, are_trained, as_trained, heads_of, told_training, untrained
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
@@ -61,7 +61,8 @@ def continuous(job: Job) -> Outcome:
         "most, and an even diagonal then holds at most d_head / (r1 + r2) of its energy; an uneven one may hold more. "
         f"{SEEDS} {told_training(_heads(found))}"
     )
-    return Outcome(judged_diagonal(found), "\n".join(lines), numbers, _draw(job, found, "gaussian"), note)
+    verdict = as_trained(judged_diagonal(found), _heads(found))
+    return Outcome(verdict, "\n".join(lines), numbers, _draw(job, found, "gaussian"), note)
 
 
 def discrete(job: Job) -> Outcome:
@@ -86,7 +87,8 @@ def discrete(job: Job) -> Outcome:
         f"symmetric still). {f'Within capacity it is the other way round: {opposite}. ' if within else ''}"
         f"{SEEDS} {told_training([*_heads(found), *_heads(other)])}"
     )
-    return Outcome(judged_symmetry(found, other), "\n".join(lines), numbers, _draw(job, found, "discrete"), note)
+    verdict = as_trained(judged_symmetry(found, other), _heads(found))
+    return Outcome(verdict, "\n".join(lines), numbers, _draw(job, found, "discrete"), note)
 
 
 def judged_diagonal(found: Grid) -> Verdict:

@@ -13,6 +13,7 @@ from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc.payload import (
     Setting,
     are_trained,
+    as_trained,
     feature_of,
     heads_of,
     reachable,
@@ -60,7 +61,7 @@ def ranks(
             f"{latents}, d_head {d_head}: heads with exact ranks, by r1 + r2: {_shares(exact, d_head)}; untrained "
             f"heads: {_shares(control, d_head)}. {_accuracy(own)}; {len(own)} heads."
         )
-    verdict = judged(within, raw, every, accuracy)
+    verdict = as_trained(judged(within, raw, every, accuracy), every)
     return Outcome(verdict, "\n".join(lines), numbers, tuple(figures), _note(variants, every, accuracy))
 
 

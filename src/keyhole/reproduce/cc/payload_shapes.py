@@ -13,7 +13,7 @@ from keyhole.contrast.subspace import random_bases
 from keyhole.figures import pca_figure, save
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample
-from keyhole.reproduce.cc.payload import SEEDS, are_trained, feature_of, heads_of, told_training, untrained
+from keyhole.reproduce.cc.payload import SEEDS, are_trained, as_trained, feature_of, heads_of, told_training, untrained
 from keyhole.reproduce.job import Experiment, Job
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
@@ -76,7 +76,7 @@ def subspaces(job: Job, latents: Latents) -> Outcome:
         f"alike); nothing without {' and '.join(_WORDS[name] for name in asked if name in _NEEDED)}, partly without "
         f"another. {_SPREAD} {SEEDS} {told_training(heads)}"
     )
-    return Outcome(judged(heads, shapes, limits, latents), "\n".join(lines), numbers, (path,), note)
+    return Outcome(as_trained(judged(heads, shapes, limits, latents), heads), "\n".join(lines), numbers, (path,), note)
 
 
 def judged(heads: Sequence[Payload], shapes: Sequence[Shape], limits: Sequence[Shape], latents: Latents) -> Verdict:

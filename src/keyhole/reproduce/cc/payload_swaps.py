@@ -12,6 +12,7 @@ from keyhole.reproduce.cc.payload import (
     SEEDS,
     Setting,
     are_trained,
+    as_trained,
     attended,
     feature_of,
     heads_of,
@@ -61,7 +62,8 @@ def swapped(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Outcome:
         f"latents; {_randoms(job)} random subspaces each. {SEEDS} "
         f"{told_training([head for own in heads.values() for head in own])}"
     )
-    return Outcome(judged(heads, results), "\n".join(lines), numbers, (path,), note)
+    every = [head for own in heads.values() for head in own]
+    return Outcome(as_trained(judged(heads, results), every), "\n".join(lines), numbers, (path,), note)
 
 
 def judged(heads: Heads, results: Results) -> Verdict:

@@ -26,7 +26,7 @@ def one_circuit(job: Job) -> Outcome:
         f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
         "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
         f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. These are properties of "
-        f"the method: they hold whatever a model has learned. {stood_in(job)}"
+        f"the method, which hold whatever a model has learned: that they do tells nothing of it. {stood_in(job)}"
     )
     if not rich:
         return Outcome(judged(job, []), f"None of {len(circuits)} circuits has signals.", {}, (), note)
@@ -53,7 +53,8 @@ def one_circuit(job: Job) -> Outcome:
     )
     path = save(_circuit_figure(largest), job.folder / "circuit.png")
     holds = [carried == len(signals), open_ends == 0, error < _EXACT]
-    return Outcome(judged(job, holds, first=len(rich) >= LEAST), text, numbers, (path,), note)
+    kept = len(rich) >= LEAST and all(holds)
+    return Outcome("untold" if kept else judged(job, []), text, numbers, (path,), note)
 
 
 def _leaves(circuit: Circuit) -> list[Node]:
