@@ -12,7 +12,7 @@ from torch import Tensor
 from keyhole import KeyholeError
 from keyhole.lab import svf_train
 from keyhole.lab.alignment import Alignment, align, alignment
-from keyhole.lab.experiments import svf_sparse
+from keyhole.lab.experiments import svf_emergence, svf_sparse
 from keyhole.lab.svf import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf_train import train
 
@@ -373,7 +373,7 @@ def test_attention_to_pairs_is_sparse(trained: list[SVF]) -> None:
             a, b = svf_sparse.sides(model, found, f)
             measured.append(float(svf_sparse.sparsities(a * b).mean()))
             if present == 1:
-                controls = svf_sparse.controls(model, found, f, (a, b), draws=20)
+                controls = svf_emergence.controls(model, found, f, (a, b), draws=20)
         assert measured[0] == pytest.approx(0.1, abs=0.005) and measured[1] == pytest.approx(0.19, abs=0.02)
         assert min(controls) > 0.2
 
