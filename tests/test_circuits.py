@@ -299,13 +299,13 @@ def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model)
     """Circuits and reasons in the order of the prompts; raising names the first bad one."""
     runs = organism.run_many([PROMPT, "Then Mary and John went to the store, John gave a drink to", PROMPT])
     targets, against = ["Mary", "John", "Mary"], ["John", "Mary", "John"]
-    found = trace_many(runs, targets, against=against, errors="keep")
+    found = trace_many(runs, targets, against=against)
     assert found[0] == found[2] == trace(runs[0], "Mary", against="John")
     bad = found[1]
     assert isinstance(bad, Untraced) and bad.index == 1 and bad.prompt.startswith("Then Mary")
     assert isinstance(bad.error, NothingToTraceError) and "prefers 'Mary'" in str(bad)
     with pytest.raises(NothingToTraceError, match=r"prompt 1 \('Then Mary and John .*prefers 'Mary' to 'John'"):
-        trace_many(runs, targets, against=against)
+        trace_many(runs, targets, against=against, errors="raise")
     with pytest.raises(KeyholeError, match=r"^the model prefers"):  # a single prompt needs no number
         trace(runs[1], "John", against="Mary")
 

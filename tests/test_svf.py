@@ -14,6 +14,7 @@ from keyhole.lab.svf import train as svf_train
 from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
+from keyhole.reproduce.svf import emergence as svf_emergence
 from keyhole.reproduce.svf import sparse as svf_sparse
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
@@ -373,7 +374,7 @@ def test_attention_to_pairs_is_sparse(trained: list[SVF]) -> None:
             a, b = svf_sparse.sides(model, found, f)
             measured.append(float(svf_sparse.sparsities(a * b).mean()))
             if present == 1:
-                controls = svf_sparse.controls(model, found, f, (a, b), draws=20)
+                controls = svf_emergence.controls(model, found, f, (a, b), draws=20)
         assert measured[0] == pytest.approx(0.1, abs=0.005) and measured[1] == pytest.approx(0.19, abs=0.02)
         assert min(controls) > 0.2
 

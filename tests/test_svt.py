@@ -352,7 +352,6 @@ def test_circuits_of_other_families(variant: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "exactly one of"),
         ({"target": 3, "share": 1.0}, "share is 1.0"),
         ({"target": 3, "threshold": 0.0}, "threshold is 0.0"),
         ({"target": 3, "end": 40}, "end 40 is outside"),

@@ -75,7 +75,7 @@ def quantile_range(
 
     >>> low, high = quantile_range(torch.arange(1.0, 201.0).double()[:, None], 0.95)
     >>> low.tolist(), high.tolist()
-    ([183.0], [197.0])
+    ([184.0], [197.0])
     """
     from scipy.special import bdtr  # P(X <= k); scipy.stats takes a second to import
 

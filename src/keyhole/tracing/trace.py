@@ -46,13 +46,13 @@ def trace(run: "Run", target: Target = None, *, against: Target = None, **option
 
 @overload
 def trace_many(
-    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["raise"] = "raise", **options: Any
+    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["raise"], **options: Any
 ) -> list[Circuit]: ...
 
 
 @overload
 def trace_many(
-    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["keep"], **options: Any
+    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["keep"] = "keep", **options: Any
 ) -> list[Circuit | Untraced]: ...
 
 
@@ -69,7 +69,7 @@ def trace_many(  # type: ignore[misc] # the options are spelled once, here
     keys: Keys = "all",
     sinks: Sinks = "keep",
     end: int | str = -1,
-    errors: Errors = "raise",
+    errors: Errors = "keep",
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Circuit] | list[Circuit | Untraced]:
     """Trace the circuits of several runs of one model together, each with its own target.
@@ -77,8 +77,8 @@ def trace_many(  # type: ignore[misc] # the options are spelled once, here
     A target is a token (text or id), several, or None: the likeliest, or those of `top_k` or `top_p`. `against`: the
     other answer, one per run. `seeds`: "prob", "linear" (the default with `against`), or a Probe. `tau`: see `explain`.
     `keys`: what a src-side removal touches. `sinks`: firings on the first token are kept, marked, or collapsed (kept as
-    leaves, not traced further). `errors`: a prompt that cannot be traced raises, or is kept as `Untraced` in the place
-    of its circuit. `progress` is told the layers done.
+    leaves, not traced further). `errors`: a prompt that cannot be traced is kept as `Untraced` in the place
+    of its circuit, or raises. `progress` is told the layers done.
     """
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):

@@ -53,6 +53,7 @@ def swapped(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Outcome:
             f"of the same rank {told(moved['random_both'])}; in an untrained head both move {control.both.shift:.3f}."
         )
     path = save(intervention_figure(panels, title="Attention after swaps, mean over seeds"), job.folder / "swaps.png")
+    every = [head for own in heads.values() for head in own]
     note = (
         "The random control of both latents is small only where r1 + r2 is well below d_head: at d_head it is the "
         f"whole swap. The verdict asks that both leave at most {_LEFT} on the original and move {_MOVED} of what the "
@@ -60,9 +61,8 @@ def swapped(job: Job, settings: Sequence[Setting], seeds: int = 3) -> Outcome:
         f"d_head (95 % over samples), that random ones move less than {_FAR_LESS} of it where the latents fill least, "
         "and that this share grows and never falls the more they fill. Targets differ from the original in both "
         f"latents; {_randoms(job)} random subspaces each. {SEEDS} "
-        f"{told_training([head for own in heads.values() for head in own])}"
+        f"{told_training(every)}"
     )
-    every = [head for own in heads.values() for head in own]
     return Outcome(as_trained(judged(heads, results), every), "\n".join(lines), numbers, (path,), note)
 
 

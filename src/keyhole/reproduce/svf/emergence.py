@@ -93,7 +93,7 @@ def counted(job: Job) -> Outcome:
 def is_few(n_recon: float, channels: int) -> bool:
     """Is that at least one, and no larger a share of the channels than 4 of 64?
 
-    >>> is_few(4, 64), is_few(4, 16), is_few(1, 16)
+    >>> is_few(4.0, 64), is_few(4.0, 16), is_few(1.0, 16)
     (True, False, True)
     """
     return 1 <= n_recon <= _FEW * channels

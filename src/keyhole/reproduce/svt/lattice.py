@@ -105,8 +105,9 @@ def lattice(job: Job, seen: Subject, starts: Sequence[Head], pairs: Collection[P
 def rewired(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
     """Another network in which every head hears as many heads as before, and is heard by as many.
 
-    >>> sorted(rewired([((0, 0), (1, 0)), ((0, 1), (1, 1))], random.Random(2)))
-    [((0, 0), (1, 1)), ((0, 1), (1, 0))]
+    >>> before = [((0, 0), (1, 0)), ((0, 1), (1, 1)), ((0, 2), (1, 2))]
+    >>> sorted(rewired(before, random.Random(2)))
+    [((0, 0), (1, 2)), ((0, 1), (1, 0)), ((0, 2), (1, 1))]
     """
     edges, present = list(pairs), set(pairs)
     for _ in range(_SWAPS * len(edges) if len(edges) > 1 else 0):
