@@ -20,10 +20,11 @@ from keyhole.lab.experiments import svt, svt_cuts, svt_more, svt_sets, talk, tal
 from keyhole.lab.experiments.svt import Agreement, Network
 from keyhole.lab.experiments.svt_lattice import lattice, rewired
 from keyhole.lab.ioi_studies import LEAST, Asked, Subject, judged, subject, trace_answer
-from keyhole.lab.job import Experiment, Job, MissingModelError, silent
+from keyhole.lab.job import Experiment, Job, MissingModelError
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.signal_effects import Effect, over_prompts, rank_correlation
 from keyhole.models.organism import folder as organism_folder
+from keyhole.progress import silent
 from keyhole.tasks import ioi
 
 pytestmark = pytest.mark.xdist_group("lab runs")

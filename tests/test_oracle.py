@@ -11,10 +11,10 @@ import torch
 import oracle as slowly
 from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
+from keyhole.circuits.writer import Writer
 from keyhole.tracing import firing, patterns, upstream
 from keyhole.tracing.firing import Firing, Side, explain
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writers import Writer
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 

@@ -30,11 +30,12 @@ from keyhole.lab.experiments import (
 )
 from keyhole.lab.experiments.svf_recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
 from keyhole.lab.experiments.svf_sparse import Ends, Terms
-from keyhole.lab.job import Experiment, Job, silent
-from keyhole.lab.outcome import Outcome, Progress, Verdict
+from keyhole.lab.job import Experiment, Job
+from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
 from keyhole.lab.theorems import Check, Measure
+from keyhole.progress import Progress, silent
 from keyhole.qk.channels import sparsity
 
 RUNS: dict[str, Experiment] = {

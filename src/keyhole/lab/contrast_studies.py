@@ -20,8 +20,9 @@ from keyhole.contrast.study import Head, Selection, Study, study
 from keyhole.contrast.subspace import random_bases
 from keyhole.lab.catalogue import CATALOGUE
 from keyhole.lab.job import Job, load_model
-from keyhole.lab.outcome import Progress, Verdict
+from keyhole.lab.outcome import Verdict
 from keyhole.models.model import Model
+from keyhole.progress import Progress
 
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21

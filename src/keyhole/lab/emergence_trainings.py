@@ -12,9 +12,9 @@ from keyhole.lab.emergence_checkpoints import PYTHIA_160M, folder_checkpoints, f
 from keyhole.lab.emergence_curves import Over, together
 from keyhole.lab.emergence_roles import IOI_ROLES, bystanders, find_roles
 from keyhole.lab.job import Job, MissingModelError
-from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import alone
 from keyhole.models.model import Model
+from keyhole.progress import Progress
 from keyhole.qk.channels import Channels, sparsity
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example

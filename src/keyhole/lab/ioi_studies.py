@@ -10,13 +10,14 @@ from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.lab.emergence_roles import IOI_ROLES, find_roles
 from keyhole.lab.intervals import wilson
 from keyhole.lab.job import Job, MissingModelError, load_model
-from keyhole.lab.outcome import Progress, Verdict
+from keyhole.lab.outcome import Verdict
 from keyhole.lab.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.unrelated import unrelated_text
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
+from keyhole.progress import Progress
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 

@@ -6,17 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.outcome import Outcome, Progress
+from keyhole.lab.outcome import Outcome
 from keyhole.models.device import require_device
+from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 _LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
-
-
-def silent(done: int, total: int) -> None:
-    """No progress is shown."""
 
 
 @dataclass(frozen=True)

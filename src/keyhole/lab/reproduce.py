@@ -16,15 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-from keyhole.contrast.study import Stage, quiet
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.lab import experiments as _folder
 from keyhole.lab.catalogue import CATALOGUE, Paper, Published
-from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible, silent
-from keyhole.lab.outcome import Outcome, Progress
+from keyhole.lab.job import Experiment, Job, MissingModelError, load_model, require_possible
+from keyhole.lab.outcome import Outcome
 from keyhole.lab.parallel import in_processes
 from keyhole.lab.results import Result, as_stored, keep_result, key_of, locked, read_results
+from keyhole.progress import Progress, Stage, quiet, silent
 
 __all__ = ["Experiment", "Job", "MissingModelError", "Result", "experiments", "load_model", "reproduce", "resolve"]
 
@@ -167,7 +167,7 @@ def _workshop(out: Path, fresh: bool) -> Iterator[Path]:
 
 def _settings(one: Published, *, model: str | None, quick: bool, seed: int) -> _Settings:
     """What a result depends on; toys do not depend on --model, and what is not run not on --quick."""
-    from keyhole import __version__
+    from keyhole.version import __version__
 
     runs = not (one.schematic or one.later)
     return {"model": model if one.needs else None, "quick": quick and runs, "seed": seed, "keyhole": __version__}

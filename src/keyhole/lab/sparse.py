@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.outcome import Progress
 from keyhole.lab.sparse_counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
 from keyhole.lab.sparse_pairs import Coordinates, Rule, joined, layer_coordinates
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt, encode
+from keyhole.progress import Progress
 from keyhole.qk.omega import Basis, omega
 from keyhole.qk.slices import slice_sets
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import store
 from keyhole.lab.svf import RECORD, SVF, SVFSettings, generator
 from keyhole.lab.svf_steps import constants, gradients, initial, losses, views
 from keyhole.models.device import require_device
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
 
 _ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attention")
 _SAVE_SECONDS = 10.0

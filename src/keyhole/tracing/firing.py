@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.text import token_label
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
@@ -17,7 +19,6 @@ from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
 from keyhole.tracing.search import Prefix, Rows, search
 from keyhole.tracing.upstream import Reads, Writes, reads_of
-from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -90,13 +91,11 @@ class Firing:
         return signal_vector(self, signal, side, **options)
 
     def __str__(self) -> str:
-        from keyhole.circuits.text import firing_text
+        from keyhole.tracing.text import firing_text
 
         return firing_text(self)
 
     def __repr__(self) -> str:
-        from keyhole.circuits.text import token_label
-
         dest, src = (token_label(self.run.tokens, t) for t in (self.dest, self.src))
         found = sum(len(side.signals) for side in self.sides)
         return (

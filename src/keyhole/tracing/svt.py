@@ -24,6 +24,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head
@@ -35,7 +36,6 @@ from keyhole.tracing.seeds import Seed
 from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.trace import find_seeds
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.writer import Kind, Writer
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
-from keyhole.tracing.writers import Kind, Writer, bias_writes
+from keyhole.tracing.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

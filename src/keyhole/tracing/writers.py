@@ -8,13 +8,14 @@ the head has a sink.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
@@ -22,19 +23,7 @@ from keyhole.models.tolerance import require_exact
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset"]
 _DEST_BLOCK = 256  # rows of attention held at once
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Whatever adds a vector to the residual stream at token `dest`; heads are split by the token they read."""
-
-    kind: Kind
-    layer: int
-    head: int | None
-    dest: int
-    src: int  # equal to dest for all but heads
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from keyhole.lab.outcome import Progress
 from keyhole.lab.stored import alone, gathered, store
 from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
+from keyhole.progress import Progress
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training
