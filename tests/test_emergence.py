@@ -19,7 +19,7 @@ from keyhole.cli import app
 from keyhole.cli.emergence import steps_of
 from keyhole.figures.emergence import emergence_figure
 from keyhole.lab import emergence_trainings
-from keyhole.lab.emergence import Emergence, Place, ambient_draws, emergence, measure, refactor_draws
+from keyhole.lab.emergence import Emergence, Place, emergence, measure
 from keyhole.lab.emergence_checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
 from keyhole.lab.emergence_curves import MEASURES, Interval, change, curve, gap, together
 from keyhole.lab.emergence_roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
@@ -35,8 +35,8 @@ from keyhole.lab.language import (
     snapshot_steps,
     train_language,
 )
-from keyhole.qk.channels import sparsity
-from keyhole.qk.controls import refactor_terms, rotation_control
+from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
+from keyhole.qk.sparsity import sparsity
 from keyhole.tasks import Example, ioi
 
 pytestmark = pytest.mark.xdist_group("emergence")  # its model is trained once
@@ -106,7 +106,7 @@ def test_refactored_terms_keep_their_sum() -> None:
     left, right = torch.randn(2, 8, generator=stream, dtype=torch.float64)
     drawn = refactor_draws(left, right, 3000, stream)
     assert torch.allclose(drawn.sum(1), (left @ right).expand(3000))
-    rotated = torch.stack([refactor_terms(left, right, stream) for _ in range(3000)])
+    rotated = refactored(left[None], right[None], torch.ones(8), rotations(8, 3000))
     for moment in (Tensor.abs, Tensor.square):
         assert float(moment(drawn).mean()) == pytest.approx(float(moment(rotated).mean()), rel=0.05)
 

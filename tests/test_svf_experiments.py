@@ -36,7 +36,7 @@ from keyhole.lab.svf import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf_train import train
 from keyhole.lab.theorems import Check, Measure
 from keyhole.progress import Progress, silent
-from keyhole.qk.channels import sparsity
+from keyhole.qk.sparsity import sparsity
 
 RUNS: dict[str, Experiment] = {
     **svf.RUNS,

@@ -8,7 +8,7 @@ from keyhole.contrast.frames import Frame, Turns, turns_at
 from keyhole.contrast.resolve import Slots
 from keyhole.contrast.samples import LayerSamples, frame_turns
 from keyhole.contrast.sums import by_kv_head
-from keyhole.models.attention import AttentionRule
+from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.precision import working_dtype
 from keyhole.models.visit import Seen
 
@@ -83,8 +83,7 @@ def _rest_of_rows(seen: Seen, here: Here, block: Tensor, dtype: torch.dtype) -> 
     logits = seen.rule.cap(scores)
     if seen.rule.key_bias is not None:
         logits = logits + seen.rule.key_bias[:, : logits.shape[-1]].to(dtype)
-    keys = torch.arange(logits.shape[-1], device=logits.device)
-    visible = (keys >= seen.first[at][:, None]) & (keys <= at[:, None])
+    visible = visible_mask(seen.first[at], at, logits.shape[-1])
     logits = logits.masked_fill(~(visible & ~here.own[block])[:, None], float("-inf"))
     if seen.rule.sinks is not None:
         sinks = seen.rule.sinks.to(dtype).expand(len(row), -1)[..., None]

@@ -15,7 +15,8 @@ from keyhole.lab.job import Job, MissingModelError
 from keyhole.lab.stored import alone
 from keyhole.models.model import Model
 from keyhole.progress import Progress
-from keyhole.qk.channels import Channels, sparsity
+from keyhole.qk.channels import Channels
+from keyhole.qk.sparsity import sparsity
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 

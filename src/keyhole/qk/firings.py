@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
 
 if TYPE_CHECKING:
@@ -65,19 +64,18 @@ def check_tau(tau: float) -> float:
 
 def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> Float[Tensor, "dest"]:
     """The threshold at each destination."""
-    at = torch.tensor(dests, device=record.first.device)
-    visible = (at - record.first[at] + 1).to(torch.float64)
+    visible = record.visible(dests).sum(-1).to(torch.float64)
     return (DYNAMIC_SCALE / visible).clamp_max(1.0) if tau is None else torch.full_like(visible, tau)
 
 
 def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
     weights = record.weights(range(record.q.shape[0]), dests)
-    at = torch.tensor(dests, device=record.first.device)
-    visible = visible_mask(record.first[at], at, weights.shape[-1])
+    visible = record.visible(dests)
+    counts = visible.sum(-1).tolist()
     fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
     found = []
     for h, r, s, weight in zip(heads.tolist(), rows.tolist(), sources.tolist(), values, strict=True):
-        found.append(Site(layer, h, dests[r], s, weight, dests[r] - int(record.first[dests[r]]) + 1))
+        found.append(Site(layer, h, dests[r], s, weight, counts[r]))
     return found

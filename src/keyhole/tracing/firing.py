@@ -144,8 +144,7 @@ def explain_head(
     dest = torch.tensor([d for d, _ in places], device=record.first.device)
     src = torch.tensor([s for _, s in places], device=record.first.device)
     scores = record.scores([head], dest.tolist())[0]
-    positions = torch.arange(len(run), device=dest.device)
-    visible = (positions >= record.first[dest][:, None]) & (positions <= dest[:, None])
+    visible = record.visible([d for d, _ in places])
     counts = visible.sum(1).tolist()
     taus = [threshold(tau, d, n) for (d, _), n in zip(places, counts, strict=True)]
     rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64, device=dest.device), record.rule, head)

@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import visible_mask
-
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
@@ -69,15 +67,12 @@ class Patterns:
 
     def _column(self, index: int, heads: Tensor, sources: Tensor) -> Tensor:
         record = self.records[index]
-        group = self.n_heads // record.k.shape[0]
         dtype = record.norm_scale.dtype
-        q, k = record.q[heads].to(dtype), record.k[heads // group, sources].to(dtype)
+        q, k = record.q[heads].to(dtype), record.k[record.kv(heads), sources].to(dtype)
         logits = record.rule.cap((q @ k[:, :, None])[:, :, 0] * record.rule.scaling)
         if record.rule.key_bias is not None:
             logits = logits + record.rule.key_bias[heads, sources, None]
-        dests = torch.arange(self.n, device=sources.device)
-        seen = (sources[:, None] <= dests) & (sources[:, None] >= record.first)
-        return torch.where(seen, (logits - self._lse[index][heads]).exp(), 0.0)
+        return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][heads]).exp(), 0.0)
 
     @cached_property
     def _lse(self) -> list[Float[Tensor, "heads pos"]]:
@@ -86,15 +81,8 @@ class Patterns:
 
 
 def _log_sums(record: "AttentionRun", n: int) -> Tensor:
-    blocks = []
+    heads, blocks = range(record.q.shape[0]), []
     for start in range(0, n, _DEST_BLOCK):
         dests = range(start, min(start + _DEST_BLOCK, n))
-        at = torch.arange(start, dests.stop, device=record.first.device)
-        logits = record.rule.cap(record.scores(range(record.q.shape[0]), dests))
-        if record.rule.key_bias is not None:
-            logits = logits + record.rule.key_bias[:, None, :].to(logits.dtype)
-        logits = logits.masked_fill(~visible_mask(record.first[at], at, n), float("-inf"))
-        if record.rule.sinks is not None:
-            logits = torch.cat([logits, record.rule.sinks[:, None, None].expand(-1, len(at), 1).to(logits)], dim=-1)
-        blocks.append(logits.logsumexp(-1))
+        blocks.append(record.rule.log_sums(record.scores(heads, dests), record.visible(dests)))
     return torch.cat(blocks, dim=1)

@@ -15,11 +15,11 @@ from keyhole.lab.ioi_studies import Measured, judged, measured, stood_in, unrela
 from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers
 from keyhole.lab.outcome import Outcome
 from keyhole.lab.sparse import Head
-from keyhole.lab.sparse_counts import refactored, rotations
 from keyhole.lab.sparse_summary import Spread, agreement, pooled, spread, summaries, summarise
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row
+from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 

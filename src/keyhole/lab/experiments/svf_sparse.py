@@ -26,7 +26,7 @@ from keyhole.lab.intervals import told
 from keyhole.lab.job import Experiment, Job, Numbers
 from keyhole.lab.outcome import Outcome, Verdict
 from keyhole.lab.svf import SVF, sample
-from keyhole.qk.channels import n_recon
+from keyhole.qk.sparsity import n_recon
 
 _ONE = 0.9  # share of all terms' size from which one term is the only one left
 _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse
