@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
+_DEST_BLOCK = 256  # rows of attention held at once
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class AttentionRun:
     q_scale: Float[Tensor, "heads pos"]  # s_t: what multiplies q after its projection (QK-norm, temperature)
     k_scale: Float[Tensor, "kv_heads pos"]
     out_scale: Float[Tensor, "pos"]  # m_t: what the norm after attention divided by
+
+    @property
+    def heads(self) -> range:
+        """Every query head."""
+        return range(self.q.shape[0])
+
+    @property
+    def blocks(self) -> list[range]:
+        """All destinations, as many together as keep memory linear in the prompt length."""
+        n = len(self.first)
+        return [range(start, min(start + _DEST_BLOCK, n)) for start in range(0, n, _DEST_BLOCK)]
 
     @property
     def group(self) -> int:
@@ -125,7 +137,7 @@ class Run:
         """All attention weights of a layer (quadratic in prompt length; rows: `run.layer(l).weights`)."""
         record = self.layer(layer)
         with exact_matmul():
-            return record.weights(range(record.q.shape[0]), range(len(self)))
+            return record.weights(record.heads, range(len(self)))
 
     def position(self, where: SupportsIndex | str, name: str = "position") -> int:
         """A token position: an integer (negative counts from the end) or the text of exactly one token."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
@@ -14,7 +12,6 @@ if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
-_DEST_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -42,12 +39,13 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     run.require_fresh()
     if tau is not None:
         check_tau(tau)
-    dests = range(len(run)) if dest is None else [run.position(dest, "dest")]
+    at = None if dest is None else run.position(dest, "dest")
     sites: list[Site] = []
     with exact_matmul():
         for layer in run.model.attention_layers:
-            for start in range(0, len(dests), _DEST_BLOCK):
-                sites += _of_layer(run.layer(layer), layer, list(dests[start : start + _DEST_BLOCK]), tau)
+            record = run.layer(layer)
+            for dests in record.blocks if at is None else [range(at, at + 1)]:
+                sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
 
 
@@ -62,17 +60,20 @@ def check_tau(tau: float) -> float:
     return value
 
 
-def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> Float[Tensor, "dest"]:
-    """The threshold at each destination."""
-    visible = record.visible(dests).sum(-1).to(torch.float64)
-    return (DYNAMIC_SCALE / visible).clamp_max(1.0) if tau is None else torch.full_like(visible, tau)
+def dynamic_tau(visible: int) -> float:
+    """The threshold of a destination that sees so many keys.
+
+    >>> dynamic_tau(10), dynamic_tau(2)
+    (0.25, 1.0)
+    """
+    return min(1.0, DYNAMIC_SCALE / visible)
 
 
-def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
-    weights = record.weights(range(record.q.shape[0]), dests)
-    visible = record.visible(dests)
+def _of_layer(record: "AttentionRun", layer: int, dests: range, tau: float | None) -> list[Site]:
+    weights, visible = record.weights(record.heads, dests), record.visible(dests)
     counts = visible.sum(-1).tolist()
-    fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & visible
+    taus = [dynamic_tau(n) if tau is None else tau for n in counts]
+    fires = (weights.double() >= torch.tensor(taus, dtype=torch.float64, device=weights.device)[:, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
     found = []

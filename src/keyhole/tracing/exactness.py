@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 _RANDOM_TOKENS = 24
-_DEST_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,9 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
     """
     record, found = run.layer(layer), in_channels(run, layer)
     missed = largest = found.a.new_zeros(len(found.a))
-    for start in range(0, len(run), _DEST_BLOCK):
-        rows = slice(start, start + _DEST_BLOCK)
-        own = record.scores(range(len(found.a)), range(len(run))[rows])
-        missed = torch.maximum(missed, (found.scores(rows) - own).abs().amax((1, 2)))
+    for dests in record.blocks:
+        own = record.scores(record.heads, dests)
+        missed = torch.maximum(missed, (found.scores(slice(dests.start, dests.stop)) - own).abs().amax((1, 2)))
         largest = torch.maximum(largest, own.abs().amax((1, 2)))
     largest = largest.clamp_min(1e-30)
     terms = (found.a.abs().amax(1) * found.B.abs().amax(1)).amax(1)

@@ -14,7 +14,7 @@ from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
-from keyhole.qk.firings import DYNAMIC_SCALE, check_tau
+from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
 from keyhole.tracing.search import Prefix, Rows, search
@@ -175,7 +175,7 @@ def threshold(tau: Tau, dest: int, visible: int) -> float:
     (0.25, 0.3, 0.1)
     """
     if tau == "dynamic":
-        return min(1.0, DYNAMIC_SCALE / visible)
+        return dynamic_tau(visible)
     return check_tau(tau(dest) if callable(tau) else tau)
 
 

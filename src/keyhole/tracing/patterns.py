@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 _KEPT_FLOATS = 4_000_000  # keep all attention of a run if it is no more than this (16 MB)
-_DEST_BLOCK = 256
 
 
 class Patterns:
@@ -47,10 +46,9 @@ class Patterns:
             return torch.einsum("plt,lhtb->plhb", u, self._all[:n_layers])
         out = u.new_zeros(len(u), n_layers, self.n_heads, self.n)
         for index, record in enumerate(self.records[:n_layers]):
-            for start in range(0, self.n, _DEST_BLOCK):
-                dests = range(start, min(start + _DEST_BLOCK, self.n))
-                A = record.weights(range(self.n_heads), dests)
-                out[:, index] += torch.einsum("pt,htb->phb", u[:, index, start : dests.stop], A)
+            for dests in record.blocks:
+                A = record.weights(record.heads, dests)
+                out[:, index] += torch.einsum("pt,htb->phb", u[:, index, dests.start : dests.stop], A)
         return out
 
     def columns(
@@ -77,12 +75,9 @@ class Patterns:
     @cached_property
     def _lse(self) -> list[Float[Tensor, "heads pos"]]:
         """The log-sum-exp of every row's logits, sinks included."""
-        return [_log_sums(record, self.n) for record in self.records]
+        return [_log_sums(record) for record in self.records]
 
 
-def _log_sums(record: "AttentionRun", n: int) -> Tensor:
-    heads, blocks = range(record.q.shape[0]), []
-    for start in range(0, n, _DEST_BLOCK):
-        dests = range(start, min(start + _DEST_BLOCK, n))
-        blocks.append(record.rule.log_sums(record.scores(heads, dests), record.visible(dests)))
-    return torch.cat(blocks, dim=1)
+def _log_sums(record: "AttentionRun") -> Float[Tensor, "heads pos"]:
+    sums = [record.rule.log_sums(record.scores(record.heads, at), record.visible(at)) for at in record.blocks]
+    return torch.cat(sums, dim=1)
