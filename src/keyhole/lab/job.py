@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
+from keyhole.errors import MissingModelError as MissingModelError
 from keyhole.lab.outcome import Outcome
 from keyhole.models.device import require_device
 from keyhole.progress import Progress, silent
@@ -32,22 +33,11 @@ Experiment = Callable[[Job], Outcome]
 Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
 
 
-class MissingModelError(KeyholeError):
-    """The experiment needs weights that are not here."""
-
-
 def load_model(source: str | None, device: str | None = None, *, revision: str | None = None) -> "Model":
     """The model of that name, or the organism; MissingModelError if its weights cannot be found or reached."""
     from keyhole.models.load import load
 
-    try:
-        return load(source, device=device, revision=revision)
-    except KeyholeError as error:
-        # the hub's refusals are OSErrors: unreachable, no such name, no permission; all else is a fault worth seeing
-        on_hub = source is not None and not Path(source).expanduser().exists()
-        if on_hub and isinstance(error.__cause__, OSError):
-            raise MissingModelError(str(error)) from error
-        raise
+    return load(source, device=device, revision=revision)
 
 
 def require_possible(model: str | None, device: str | None, seed: int) -> None:
