@@ -43,13 +43,14 @@ class AttentionRule:
         self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
         """Attention weights of scaled, uncapped scores. With sinks a row sums to less than one."""
-        return self._logits(scores, visible, *self._of_rows(scores.shape[-1])).softmax(-1)[..., : scores.shape[-1]]
+        return self.logits(scores, visible).softmax(-1)[..., : scores.shape[-1]]
 
-    def log_sums(
-        self, scores: Float[Tensor, "heads query key"], visible: Bool[Tensor, "query key"]
-    ) -> Float[Tensor, "heads query"]:
-        """The log-sum-exp of every row's logits, sinks included: what turns a logit into a weight."""
-        return self._logits(scores, visible, *self._of_rows(scores.shape[-1])).logsumexp(-1)
+    def logits(
+        self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "*any query key"]
+    ) -> Float[Tensor, "*batch heads query key_or_sink"]:
+        """What softmax is taken of: one column per key, and one more for a sink."""
+        bias = None if self.key_bias is None else self.key_bias[:, None, : scores.shape[-1]]
+        return self._logits(scores, visible, bias, None if self.sinks is None else self.sinks[:, None, None])
 
     def of_head(
         self, scores: Float[Tensor, "*batch key"], visible: Bool[Tensor, "*#batch key"], head: int
@@ -59,13 +60,7 @@ class AttentionRule:
         sinks = None if self.sinks is None else self.sinks[head]
         return self._logits(scores, visible, bias, sinks).softmax(-1)[..., : scores.shape[-1]]
 
-    def _of_rows(self, n_keys: int) -> tuple[Tensor | None, Tensor | None]:
-        """Bias and sinks as they meet scores [heads query key]."""
-        bias = None if self.key_bias is None else self.key_bias[:, None, :n_keys]
-        return bias, None if self.sinks is None else self.sinks[:, None, None]
-
     def _logits(self, scores: Tensor, visible: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
-        """What softmax is taken of: one column per key, and one more for a sink."""
         logits = self.cap(scores.to(working_dtype(scores.dtype)))
         if bias is not None:
             logits = logits + bias.to(logits.dtype)

@@ -79,5 +79,5 @@ class Patterns:
 
 
 def _log_sums(record: "AttentionRun") -> Float[Tensor, "heads pos"]:
-    sums = [record.rule.log_sums(record.scores(record.heads, at), record.visible(at)) for at in record.blocks]
-    return torch.cat(sums, dim=1)
+    logits = (record.rule.logits(record.scores(record.heads, at), record.visible(at)) for at in record.blocks)
+    return torch.cat([block.logsumexp(-1) for block in logits], dim=1)
