@@ -15,7 +15,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
-from keyhole.exactness import random_ids
+from keyhole.tracing.exactness import random_ids
 
 LENGTHS = (17, 128, 1024)
 

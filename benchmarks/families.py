@@ -14,7 +14,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import keyhole
-from keyhole.exactness import Check, check_run, random_ids
+from keyhole.tracing.exactness import Check, check_run, random_ids
 from tiny import VARIANTS, tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

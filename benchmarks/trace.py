@@ -15,10 +15,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
-from keyhole.exactness import random_ids
 from keyhole.models.prompts import token_id
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
+from keyhole.tracing.exactness import random_ids
 from keyhole.tracing.trace import trace
 
 SHARPNESS = 2.6

@@ -20,7 +20,7 @@ import torch
 
 import keyhole
 from keyhole import Model
-from keyhole.exactness import random_ids
+from keyhole.tracing.exactness import random_ids
 from keyhole.tracing.seeds import Probe
 from keyhole.tracing.trace import trace
 from keyhole.tracing.writers import attention_writes

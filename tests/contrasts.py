@@ -11,9 +11,9 @@ from keyhole.contrast.resolve import Resolved, Slots
 from keyhole.contrast.samples import LayerSamples
 from keyhole.contrast.sites import Contrast, Sample, Site, role, token
 from keyhole.contrast.sums import tally
-from keyhole.exactness import random_ids
 from keyhole.models.attention import AttentionRule
 from keyhole.tasks import boxes
+from keyhole.tracing.exactness import random_ids
 
 
 def random_contrast(model: Model, n: int = 24, *, cross: bool = False, seed: int = 0) -> Contrast:

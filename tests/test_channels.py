@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.qk.channels import n_recon, sparsity
-from keyhole.qk.controls import ambient_terms, haar, refactor_terms, rotation_control
+from keyhole.qk.controls import ambient_draws, haar, refactored, rotation_control, rotations
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets, slice_use
+from keyhole.qk.sparsity import n_recon, sparsity, sparsity_each
 
 vectors = st.lists(st.floats(-10, 10).filter(lambda x: x == 0 or abs(x) > 1e-3), min_size=1, max_size=12)
 
@@ -67,25 +67,27 @@ def test_terms_add_up_and_firing_means_positive_relative_attention(variant: str)
 def test_refactoring_keeps_the_sum() -> None:
     g = torch.Generator().manual_seed(0)
     left, right = torch.randn(8, generator=g).double(), torch.randn(8, generator=g).double()
-    for _ in range(5):
-        assert float(refactor_terms(left, right, g).sum()) == pytest.approx(float(left @ right))
+    drawn = refactored(left[None], right[None], torch.rand(8, generator=g) + 0.1, rotations(8, 5))
+    assert drawn.sum(-1).flatten().tolist() == pytest.approx([float(left @ right)] * 5)
 
 
 def test_rotated_bases_are_less_sparse_than_one_channel() -> None:
-    g = torch.Generator().manual_seed(0)
     one = torch.zeros(32).double()
     one[3] = 2.0
     assert sparsity(one * one) == pytest.approx(1 / 32)
-    assert sum(sparsity(refactor_terms(one, one, g)) for _ in range(20)) / 20 > 0.2
+    drawn = refactored(one[None], one[None], torch.ones(32), rotations(32, 20))
+    assert float(sparsity_each(drawn).mean()) > 0.2
 
 
 def test_ambient_terms_keep_the_spectrum_and_forget_the_directions() -> None:
-    """Over many draws the terms scatter around zero with the size that sigma and the lengths give."""
+    """Up to a factor they are what rotated frames read of any two tokens: the same S(v), the same shares."""
     g = torch.Generator().manual_seed(0)
-    x, y, sigma = torch.ones(40).double(), torch.ones(40).double(), torch.tensor([4.0, 1.0]).double()
-    draws = torch.stack([ambient_terms(x, y, sigma, g) for _ in range(4000)])
+    x, y, sigma = torch.ones(40).double(), torch.arange(40).double(), torch.tensor([4.0, 1.0, 1.0]).double()
+    turned = torch.stack([(x @ haar(40, 3, g)) * sigma * (y @ haar(40, 3, g)) for _ in range(4000)])
+    draws = ambient_draws(sigma, 4000, g)
     assert draws.mean(0).abs().max() < 0.2
-    torch.testing.assert_close(draws.square().mean(0).sqrt(), sigma, rtol=0.1, atol=0)  # E (x.u)^2 = |x|^2 / 40
+    torch.testing.assert_close(draws.square().mean(0).sqrt(), sigma, rtol=0.1, atol=0)
+    assert float(sparsity_each(draws).mean()) == pytest.approx(float(sparsity_each(turned).mean()), abs=0.02)
 
 
 def test_a_refactored_control_rotates_the_square_roots_of_sigma(gpt2: keyhole.Model) -> None:

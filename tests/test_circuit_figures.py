@@ -14,10 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import KeyholeError, Model
-from keyhole.errors import NothingToTraceError
-from keyhole.lab.loading import MissingModelError
+from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.models.organism import folder as organism_folder
-from keyhole.reproduce.job import Asked, Experiment, Job, silent
+from keyhole.progress import silent
+from keyhole.reproduce.job import Asked, Experiment, Job
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt import cuts, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies

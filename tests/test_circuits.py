@@ -21,7 +21,8 @@ from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.page import to_html
 from keyhole.errors import NothingToTraceError
 from keyhole.intervene.verify import verify
-from keyhole.tracing.seeds import Probe, targets_of
+from keyhole.tracing.seeds import Probe
+from keyhole.tracing.targets import targets_of
 from keyhole.tracing.trace import Untraced, trace, trace_many
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"

@@ -25,7 +25,7 @@ from keyhole.contrast.study import study
 from keyhole.contrast.subspace import random_bases
 from keyhole.contrast.sums import contrast_matrix, mean_shift_share
 from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
-from keyhole.exactness import random_ids
+from keyhole.tracing.exactness import random_ids
 from test_exact import SUPPORTED
 
 FRAMES = ("post_rope", "pre_rope", "relative")

@@ -17,10 +17,10 @@ from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
 from keyhole.cli.emergence import steps_of
-from keyhole.lab.loading import MissingModelError
+from keyhole.errors import MissingModelError
 from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
 from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
-from keyhole.lab.training.emergence import Emergence, Place, ambient_draws, emergence, measure, refactor_draws
+from keyhole.lab.training.emergence import Emergence, Place, emergence, measure
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.lab.training.language import (
     LanguageSettings,
@@ -33,8 +33,8 @@ from keyhole.lab.training.language import (
     train_language,
 )
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
-from keyhole.qk.channels import sparsity
-from keyhole.qk.controls import refactor_terms, rotation_control
+from keyhole.qk.controls import ambient_draws, refactor_draws, rotation_control
+from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svf import trainings as emergence_trainings
 from keyhole.reproduce.svf.emergence import fall
@@ -107,7 +107,7 @@ def test_refactored_terms_keep_their_sum() -> None:
     left, right = torch.randn(2, 8, generator=stream, dtype=torch.float64)
     drawn = refactor_draws(left, right, 3000, stream)
     assert torch.allclose(drawn.sum(1), (left @ right).expand(3000))
-    rotated = torch.stack([refactor_terms(left, right, stream) for _ in range(3000)])
+    rotated = refactored(left[None], right[None], torch.ones(8), rotations(8, 3000))
     for moment in (Tensor.abs, Tensor.square):
         assert float(moment(drawn).mean()) == pytest.approx(float(moment(rotated).mean()), rel=0.05)
 
@@ -350,14 +350,14 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
     asked: list[str | None] = []
     alive: list[weakref.ref[Model]] = []
 
-    def stand_in(source: str, device: object, *, revision: str | None) -> Model:
+    def stand_in(source: str, *, device: object, revision: str | None) -> Model:
         assert not any(model() for model in alive)  # the one before is gone
         asked.append(revision)
         model = replace(organism, name=str(revision))
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr("keyhole.lab.training.checkpoints.load_model", stand_in)
+    monkeypatch.setattr("keyhole.lab.training.checkpoints.load", stand_in)
     places = [replace(place, head=(1, 6)) for place in PYTHIA_160M.places[:1]]
     stream = hub_checkpoints(PYTHIA_160M, [1000, 2000, 143_000])
     emerged = emergence(stream, places, PYTHIA_160M.prompt, draws=1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import prompts_of, tiny_model
 from keyhole import Model
-from keyhole.exactness import Check, check_run
+from keyhole.tracing.exactness import Check, check_run
 from tiny import VARIANTS, Sizes
 
 REFUSED = ("olmo-clip", "mamba", "xglm")

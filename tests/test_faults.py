@@ -12,12 +12,12 @@ from transformers import AttentionMaskInterface
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.exactness import check_run
 from keyhole.models import attention
 from keyhole.models.prompts import encode
 from keyhole.models.stamps import stamp
 from keyhole.models.visit import visit
 from keyhole.qk.omega import omega
+from keyhole.tracing.exactness import check_run
 from tiny import tiny
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from drawn import check_drawn, keep_saved
 from keyhole import Model
-from keyhole.lab.loading import MissingModelError
+from keyhole.errors import MissingModelError
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Outcome, Verdict

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 import keyhole
 from conftest import tiny_model
 from keyhole import KeyholeError
+from keyhole.errors import MissingModelError
 from keyhole.models.prompts import _given_ids, token_id
 from keyhole.tasks import ioi
 from tiny import tiny
@@ -54,6 +55,15 @@ def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
             keyhole.load(source, **options)
     with pytest.raises(KeyholeError, match="cannot put the model"):
         keyhole.load(tmp_path, device="banana")
+
+
+def test_weights_that_are_not_to_be_had_are_told_from_damaged_ones(tmp_path: Path) -> None:
+    with pytest.raises(MissingModelError, match="cannot load nobody/nothing"):
+        keyhole.load("nobody/nothing")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(KeyholeError, match="cannot load") as told:
+        keyhole.load(tmp_path)
+    assert not isinstance(told.value, MissingModelError)
 
 
 def test_a_revision_reaches_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

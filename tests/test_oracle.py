@@ -11,10 +11,11 @@ import torch
 import oracle as slowly
 from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
+from keyhole.circuits.writer import Writer
+from keyhole.models import run
 from keyhole.tracing import firing, patterns, upstream
 from keyhole.tracing.firing import Firing, Side, explain
 from keyhole.tracing.trace import trace
-from keyhole.tracing.writers import Writer
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 
@@ -169,7 +170,7 @@ def test_firings_in_float32(variant: str) -> None:
 def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where attention is not kept but rebuilt, and firings and heads are taken one by one, nothing changes."""
     monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
-    monkeypatch.setattr(patterns, "_DEST_BLOCK", 4)
+    monkeypatch.setattr(run, "_DEST_BLOCK", 4)
     monkeypatch.setattr(firing, "_COORD_FLOATS", 1)
     monkeypatch.setattr(upstream, "_PROJECTED_FLOATS", 1)
     oracle = oracle_of(variant)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
@@ -14,6 +15,7 @@ from keyhole.intervene.rerun import rerun
 from keyhole.intervene.verify import Row, Verification, side_cut, verify
 from keyhole.qk.omega import omega
 from keyhole.tracing.parts import Part, part_written
+from tiny import tiny
 
 CHANNELS = (0, 2, 5)
 OUTPUTS = ("c_proj", "down_proj", "fc2", "dense_4h_to_h", "o_proj", "out_proj", "self_attention.dense")
@@ -55,6 +57,17 @@ def test_a_head_reads_the_residual_change_as_the_change_of_its_query_or_keys(var
     read = read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
     assert float(lost.abs().max()) > 1e-3
     torch.testing.assert_close(read, lost, rtol=1e-3, atol=1e-4 * float(lost.abs().max()))
+
+
+def test_the_way_back_from_a_head_is_found_once_until_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cut, calls, pinv = keyhole.load((tiny("gpt2"), None)), a_cut("dest", a_part("mlp")), [], torch.linalg.pinv
+    monkeypatch.setattr(torch.linalg, "pinv", lambda *given, **options: calls.append(1) or pinv(*given, **options))
+    run, change = run_of(model), torch.ones(1, model.dims.d_head)
+    once, again = residual_delta(run, cut, change), residual_delta(run, cut, change)
+    assert len(calls) == 1 and torch.equal(once, again)
+    with torch.no_grad():
+        model.hf.transformer.h[2].attn.c_attn.weight.mul_(2)
+    torch.testing.assert_close(residual_delta(run_of(model), cut, change), once / 2)
 
 
 def projected(run: Run, cut: Cut) -> torch.Tensor:

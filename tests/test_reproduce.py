@@ -21,11 +21,12 @@ from typer.testing import CliRunner
 from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
-from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.errors import MissingModelError
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
 from keyhole.lab.stored import gathered
+from keyhole.models.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
 from keyhole.reproduce.cc.studies import named, verdict
@@ -154,7 +155,7 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path: Path) -> None:
 
 def test_what_cannot_run_says_why(tmp_path: Path) -> None:
     def loading(job: Job) -> Outcome:
-        load_model("no/such-model")
+        load("no/such-model")
         raise AssertionError
 
     results = reproduce(["all"], tmp_path, runs={"cc-fig7": loading})
@@ -186,7 +187,7 @@ def test_a_slide_follows_its_figure(tmp_path: Path) -> None:
 
 def test_a_missing_model_is_a_keyhole_error() -> None:
     with pytest.raises(MissingModelError, match="no/such-model"):
-        load_model("no/such-model")
+        load("no/such-model")
 
 
 @pytest.mark.parametrize(
@@ -653,7 +654,7 @@ def test_only_weights_that_are_not_there_are_missing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     for source, device, reason in ((str(tmp_path), None, "cannot load"), (None, "nonsense", "device")):
         with pytest.raises(KeyholeError, match=reason) as told:
-            load_model(source, device)
+            load(source, device=device)
         assert not isinstance(told.value, MissingModelError)
 
 

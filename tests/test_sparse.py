@@ -13,7 +13,6 @@ from conftest import prompts_of, tiny_model
 from drawn import check_drawn
 from keyhole import KeyholeError, Model
 from keyhole.figures.style import save
-from keyhole.lab.heads.counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
 from keyhole.lab.heads.figures import (
     contributions_figure,
     n_recon_figure,
@@ -24,10 +23,10 @@ from keyhole.lab.heads.figures import (
 from keyhole.lab.heads.pairs import Rule
 from keyhole.lab.heads.sparse import SparseStudy, matched_text, sparse_study
 from keyhole.lab.heads.summary import agreement, pooled, spread, summaries, summarise
-from keyhole.qk.channels import n_recon, sparsity
-from keyhole.qk.controls import rotation_control
+from keyhole.qk.controls import ambient_sparsity, refactored, rotation_control, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets, slice_use
+from keyhole.qk.sparsity import n_recon, n_recon_each, sparsity, sparsity_each
 from keyhole.reproduce.svt.slices import few_and_elsewhere
 from keyhole.tasks import filler, ioi
 
@@ -52,7 +51,7 @@ def unrelated(organism: Model, texts: list[str]) -> SparseStudy:
 @given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=12), st.sampled_from([0.7, 0.95, 1.0]))
 def test_counts_of_many_pairs_are_those_of_one(values: list[float], tolerance: float) -> None:
     terms = torch.tensor([values, values[::-1]])
-    found = count_to(terms, terms.double().sum(-1), tolerance)
+    found = n_recon_each(terms, terms.double().sum(-1), tolerance)
     for row, count in zip(terms, found.tolist(), strict=True):
         expected = n_recon(row, tolerance, float(row.double().sum()))
         assert math.isnan(count) if expected is None else count == expected

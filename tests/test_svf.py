@@ -14,7 +14,7 @@ from keyhole.lab.svf import train as svf_train
 from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
-from keyhole.reproduce.svf import emergence as svf_emergence
+from keyhole.reproduce.svf import emergence_toys as svf_emergence
 from keyhole.reproduce.svf import sparse as svf_sparse
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once

@@ -18,10 +18,11 @@ from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.theorems import Check, Measure
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
-from keyhole.qk.channels import sparsity
+from keyhole.progress import Progress, silent
+from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.job import Experiment, Job, silent
-from keyhole.reproduce.outcome import Outcome, Progress, Verdict
+from keyhole.reproduce.job import Experiment, Job
+from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf import dynamics as svf_dynamics
 from keyhole.reproduce.svf import emergence_toys as svf_emergence
 from keyhole.reproduce.svf import geometry as svf

@@ -6,11 +6,10 @@ python tools/picture.py docs/channels.png
 import sys
 
 import matplotlib.pyplot as plt
-import torch
 
 import keyhole
 from keyhole.qk.channels import score_row
-from keyhole.qk.controls import refactor_terms
+from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -26,10 +25,10 @@ def main(path: str) -> None:
     weights = run.attention(layer)[head, dest].tolist()
     src = max(range(len(run)), key=lambda t: weights[t])
     split = run.channels(HEAD, dest, src)
-    sigma = omega(run.model, layer).sigma[head].sqrt()
+    sigma = omega(run.model, layer).sigma[head]
     row = score_row(run, layer, head, dest)
     key = row.relative_key(src - row.first)
-    rotated = refactor_terms(row.a / sigma, key * sigma, torch.Generator().manual_seed(1))
+    rotated = refactored(row.a[None], key[None], sigma, rotations(len(sigma), 1, seed=1))[0, 0]
 
     plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10, "axes.spines.top": False})
     plt.rcParams.update({"axes.spines.right": False, "axes.titlesize": 10.5, "axes.titlelocation": "left"})

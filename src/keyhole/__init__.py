@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from keyhole import _openmp as _openmp  # before torch loads
 from keyhole.errors import KeyholeError as KeyholeError
+from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
-    from keyhole.exactness import check as check
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
+    from keyhole.tracing.exactness import check as check
 
-__version__ = "0.1.0"
 
 __all__ = ["Channels", "Circuit", "KeyholeError", "Model", "Run", "check", "load"]
 
@@ -27,7 +27,7 @@ _HOMES = {
     "Circuit": "keyhole.circuits.circuit",
     "Model": "keyhole.models.model",
     "Run": "keyhole.models.run",
-    "check": "keyhole.exactness",
+    "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
 }
 _PACKAGES = (

@@ -11,6 +11,10 @@ class NothingToTraceError(KeyholeError):
     """The model does not favour this answer, so that no circuit is behind it; the message says what it favours."""
 
 
+class MissingModelError(KeyholeError):
+    """Weights that are neither here nor to be had: the hub is out of reach, or does not know or show them."""
+
+
 class UnwritableError(KeyholeError):
     """A file cannot be written there."""
 

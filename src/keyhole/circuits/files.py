@@ -11,18 +11,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 
 SUFFIXES = (".json", ".graphml", ".html", ".mib")
-_KEYS = (
-    "schema",
-    "model",
-    "versions",
-    "parameters",
-    "errors",
-    "token_ids",
-    "tokens",
-    "nodes",
-    "edges",
-    "firings",
-)
+_KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
 
 
 def save(circuit: Circuit, path: str | Path) -> None:

@@ -1,13 +1,10 @@
 """How does a circuit read? Labels, and a tree of causes for the terminal."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
-
-if TYPE_CHECKING:
-    from keyhole.tracing.firing import Firing
-    from keyhole.tracing.writers import Writer
+from keyhole.circuits.writer import Writer
 
 
 def token_label(tokens: Sequence[str], position: int) -> str:
@@ -15,7 +12,7 @@ def token_label(tokens: Sequence[str], position: int) -> str:
     return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
 
 
-def node_label(node: "Node | Writer", tokens: Sequence[str]) -> str:
+def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:
     """What a node is, in words: head 3.1 (14:to <- 2:Mary), mlp 2 (14:to)."""
     where = token_label(tokens, node.dest)
     if node.kind == "head":
@@ -41,29 +38,6 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
     """Channels in the order of their removal."""
     shown = ",".join(str(k) for k in channels[:most])
     return f"{shown},+{len(channels) - most}" if len(channels) > most else shown
-
-
-def firing_text(firing: "Firing") -> str:
-    """A firing with its signals, one line each."""
-    tokens = firing.run.tokens
-    lines = [
-        f"head {firing.layer}.{firing.head}  {token_label(tokens, firing.dest)} <- {token_label(tokens, firing.src)}  "
-        f"attention {firing.attention:.3f}  tau {firing.tau:.3f}  visible keys {firing.visible}"
-    ]
-    if not firing.sides:
-        lines.append("  not searched: the weight is below tau")
-    for side in firing.sides:
-        state = "" if side.reached else ", not below tau: no candidate with a positive attribution is left"
-        lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without these signals{state}")
-        for s in side.signals:
-            lines.append(
-                f"    {s.weight:+.3f}  alone {s.alone:+.3f}  ig {s.ig:+.3f}  {node_label(s.writer, tokens)}"
-                f"  channels {channels_label(s.channels)}"
-            )
-        hidden = len({r.writer for r in side.removed}) - len(side.signals)
-        if hidden:
-            lines.append(f"    and {hidden} writes from tokens after the source, removed but no causes of it")
-    return "\n".join(lines)
 
 
 def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:

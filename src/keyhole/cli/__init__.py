@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-import keyhole
 from keyhole import show
 from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace, verify
@@ -22,6 +21,7 @@ from keyhole.cli.look import channels, check, heads
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
+from keyhole.version import __version__
 
 app = typer.Typer(
     name="keyhole",
@@ -42,7 +42,7 @@ def _version(asked: bool) -> bool:
         from importlib.metadata import version
 
         versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
-        print(", ".join([f"keyhole {keyhole.__version__}", *versions]))
+        print(", ".join([f"keyhole {__version__}", *versions]))
         raise typer.Exit
     return asked
 

@@ -60,7 +60,7 @@ def check(
     if model is not None and model_option is not None:
         raise KeyholeError("name the model once: as an argument or with --model.")
     loaded = load_model(model or model_option, revision, dtype, device)
-    from keyhole.exactness import check as check_model
+    from keyhole.tracing.exactness import check as check_model
 
     with show.progress("Checking"):
         result = check_model(loaded, prompt, tolerance=tolerance, seed=seed)

@@ -11,11 +11,11 @@ from rich.text import Text
 from keyhole import show
 
 if TYPE_CHECKING:
-    from keyhole.exactness import Check
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
     from keyhole.qk.firings import Site
+    from keyhole.tracing.exactness import Check
 
 _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it take
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected, Progress
+from keyhole.contrast.collect import Collected
 from keyhole.contrast.frames import Frame, turns_at
 from keyhole.contrast.moves import Effect, Move, effect
 from keyhole.contrast.pairing import Pairing, pair_keys, two_keys
@@ -22,6 +22,7 @@ from keyhole.contrast.swaps import Bases, swap
 from keyhole.errors import KeyholeError
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -17,8 +17,9 @@ from keyhole.contrast.sites import Contrast, Sample, Site, last, span
 from keyhole.errors import KeyholeError
 from keyhole.models.chat import in_chat
 from keyhole.models.prompts import one_token_words
+from keyhole.models.spans import Span
 from keyhole.tasks.boxes import boxes, counterfactual
-from keyhole.tasks.example import Example, Span
+from keyhole.tasks.example import Example
 from keyhole.tasks.words import LETTERS, THINGS
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ Prompts that share a sample are run in the same chunk, so a chunk's samples are 
 added to the accumulators and, unless `keep=False`, their queries and keys are kept for nulls and interventions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,12 @@ from keyhole.contrast.sums import Sums, tally
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.visit import Seen, visit
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 _CHUNK_TOKENS = 16_384  # prompts run before their samples are summed up
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)

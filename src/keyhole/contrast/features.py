@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Collected, Progress
+from keyhole.contrast.collect import Collected
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
 from keyhole.contrast.resolve import Slots, split_groups
@@ -27,6 +27,7 @@ from keyhole.contrast.subspace import decompose, energy_rank
 from keyhole.contrast.sums import Balance, Centre, check_choices, contrast_matrix, mean_shift_share, product_size, tally
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
 
 RankRule = Literal["energy", "null", "halves"]
 _FEWEST = 20  # samples below which no rank is told

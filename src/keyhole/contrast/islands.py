@@ -9,15 +9,9 @@ def islands(n: int, links: Iterable[tuple[int, int]]) -> list[int]:
     >>> islands(4, [(0, 2), (2, 3)])
     [0, 1, 0, 0]
     """
-    parent = list(range(n))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(i: int) -> int:
-        while parent[i] != i:
-            parent[i] = parent[parent[i]]
-            i = parent[i]
-        return i
-
-    for a, b in links:
-        a, b = root(a), root(b)
-        parent[max(a, b)] = min(a, b)
-    return [root(i) for i in range(n)]
+    pairs = list(links)
+    graph = coo_array(([1] * len(pairs), ([a for a, _ in pairs], [b for _, b in pairs])), shape=(n, n))
+    return list(map(int, connected_components(graph, directed=False)[1]))

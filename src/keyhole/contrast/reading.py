@@ -8,7 +8,7 @@ from keyhole.contrast.frames import Frame, Turns, turns_at
 from keyhole.contrast.resolve import Slots
 from keyhole.contrast.samples import LayerSamples, frame_turns
 from keyhole.contrast.sums import by_kv_head
-from keyhole.models.attention import AttentionRule
+from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.precision import working_dtype
 from keyhole.models.visit import Seen
 
@@ -80,13 +80,6 @@ def _rest_of_rows(seen: Seen, here: Here, block: Tensor, dtype: torch.dtype) -> 
     row, at = here.q_row[block], here.q_at[block]
     q = by_kv_head(seen.q[row, :, at].to(dtype), seen.k.shape[1])
     scores = torch.einsum("nagd,nasd->nags", q, seen.k[row].to(dtype)).flatten(1, 2) * seen.rule.scaling
-    logits = seen.rule.cap(scores)
-    if seen.rule.key_bias is not None:
-        logits = logits + seen.rule.key_bias[:, : logits.shape[-1]].to(dtype)
-    keys = torch.arange(logits.shape[-1], device=logits.device)
-    visible = (keys >= seen.first[at][:, None]) & (keys <= at[:, None])
-    logits = logits.masked_fill(~(visible & ~here.own[block])[:, None], float("-inf"))
-    if seen.rule.sinks is not None:
-        sinks = seen.rule.sinks.to(dtype).expand(len(row), -1)[..., None]
-        return torch.cat([logits, sinks], dim=-1).logsumexp(-1), logits.amax(-1)
-    return logits.logsumexp(-1), logits.amax(-1)
+    visible = visible_mask(seen.first[at], at, scores.shape[-1]) & ~here.own[block]
+    logits = seen.rule.logits(scores[:, :, None], visible[:, None, None])[:, :, 0]
+    return logits.logsumexp(-1), logits[..., : scores.shape[-1]].amax(-1)

@@ -4,8 +4,7 @@ Features come from the `fits`, everything else from `test` samples that they hav
 right keys, the explained logit gap, swaps in every head, and the answer's reaction when some heads are edited.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from keyhole.brief import brief
 from keyhole.contrast.answers import AnswerEffects, answer_effects
 from keyhole.contrast.attribution import Angles, angles
 from keyhole.contrast.basis import ChannelShares, channel_shares
-from keyhole.contrast.collect import Collected, Progress, collect
+from keyhole.contrast.collect import Collected, collect
 from keyhole.contrast.features import Feature, Features, RankRule, choose, find_features
 from keyhole.contrast.frames import Frame
 from keyhole.contrast.moves import Effect
@@ -26,19 +25,13 @@ from keyhole.contrast.sites import Contrast
 from keyhole.contrast.sums import Balance, Centre
 from keyhole.contrast.swaps import key_bases, swap_effects
 from keyhole.errors import KeyholeError
+from keyhole.progress import Stage, quiet
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 Head = tuple[int, int]
 RESERVED = frozenset(("none", "both", "together", "full"))  # conditions of interventions
-Stage = Callable[[str], AbstractContextManager[Progress]]
-
-
-@contextmanager
-def quiet(what: str) -> Iterator[Progress]:
-    """No progress is shown."""
-    yield lambda done, total: None
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyhole.contrast.collect import Progress, collect
+from keyhole.contrast.collect import collect
 from keyhole.contrast.features import find_features
 from keyhole.contrast.sites import Contrast
 from keyhole.errors import KeyholeError
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -19,11 +19,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
 from keyhole.contrast.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import visible_mask
 from keyhole.models.prompts import Prompt, encode
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
 from keyhole.contrast.subspace import decompose, energy_rank
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import SAMPLES_PER_DIMENSION
@@ -23,6 +22,7 @@ from keyhole.discover.ica import first_half
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

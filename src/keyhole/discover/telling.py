@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import Samples, discover
 from keyhole.discover.found import Discovery
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt
+from keyhole.progress import Progress
 from keyhole.qk.channels import check_head
 
 if TYPE_CHECKING:

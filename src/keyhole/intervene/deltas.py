@@ -6,7 +6,7 @@ of the search.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from keyhole.tracing.firing import SideName
 from keyhole.tracing.parts import Part, part_read
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 
@@ -60,10 +61,9 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
     Without RoPE this is the projection of what was written onto the channels' directions u_k (or v_k). With RoPE, what
     turns into directions that the head does not read stays: nothing in the residual stream could change it.
     """
-    record, w, at = run.layer(cut.layer), run.model.weights(cut.layer), cut.tokens(run)
-    dest, kv = cut.side == "dest", w.kv(cut.head)
-    W = w.W_Q[cut.head] if dest else w.W_K[kv]
-    scale = (record.q_scale[cut.head] if dest else record.k_scale[kv])[at][:, None]
+    record, at = run.layer(cut.layer), cut.tokens(run)
+    scales = record.q_scale[cut.head] if cut.side == "dest" else record.k_scale[record.kv(cut.head)]
+    scale = scales[at][:, None]
     if record.rotary is not None:
         turn = record.rotary.at(torch.tensor(at))
         norm = (turn.cos[:, :1].square() + turn.sin[:, :1].square()).to(delta.dtype)  # YaRN scales cos and sin
@@ -71,9 +71,21 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
         n = 2 * turn.cos.shape[1]
         delta = torch.cat([delta[:, :n] / norm, delta[:, n:]], dim=-1)
     read = delta / scale
-    # A direction that W reads no better than its rounding could be changed only by a change without bounds.
-    lift: Tensor = torch.linalg.pinv(W.double(), rtol=max(W.shape) * torch.finfo(W.dtype).eps).to(read.dtype)
-    return read @ lift * record.norm_scale[at][:, None]
+    lift = _lift(run.model, cut.layer, cut.head, cut.side)
+    return read @ lift.to(read.dtype) * record.norm_scale[at][:, None]
+
+
+def _lift(model: "Model", layer: int, head: int, side: SideName) -> Float[Tensor, "d_head d_model"]:
+    """The pseudo-inverse of what a head reads its queries or keys with, computed once."""
+    w = model.weights(layer)
+    index, W = (head, w.W_Q) if side == "dest" else (w.kv(head), w.W_K)
+
+    def compute() -> Tensor:
+        # A direction that W reads no better than its rounding could be changed only by a change without bounds.
+        rtol = max(W.shape[1:]) * torch.finfo(W.dtype).eps
+        return cast(Tensor, torch.linalg.pinv(W[index].double(), rtol=rtol).to(W.dtype))
+
+    return model.cached_of_layer(("lift", side, index), layer, compute)
 
 
 def part_delta(run: "Run", cut: Cut, part: Part) -> Float[Tensor, "token d_model"]:
@@ -84,14 +96,12 @@ def part_delta(run: "Run", cut: Cut, part: Part) -> Float[Tensor, "token d_model
 
 def predicted(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], factor: float = -1.0) -> float:
     """The attention weight of the firing once its scores have changed by the cut."""
-    record, kv = run.layer(cut.layer), run.model.weights(cut.layer).kv(cut.head)
+    record = run.layer(cut.layer)
     scores = record.scores([cut.head], [cut.dest])[0, 0].double()
     if cut.side == "dest":
-        change = record.k[kv].double() @ delta[0].double()
+        change = record.k[record.kv(cut.head)].double() @ delta[0].double()
         scores = scores + factor * record.rule.scaling * change
     else:
         q = record.q[cut.head, cut.dest].double()
         scores[cut.tokens(run)] += factor * record.rule.scaling * (delta.double() @ q)
-    keys = torch.arange(len(run), device=scores.device)
-    visible = (keys >= record.first[cut.dest]) & (keys <= cut.dest)
-    return float(record.rule.of_head(scores, visible, cut.head)[cut.src])
+    return float(record.rule.of_head(scores, record.visible([cut.dest])[0], cut.head)[cut.src])

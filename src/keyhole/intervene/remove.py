@@ -118,7 +118,7 @@ def _edits(run: "Run", cuts: tuple[Cut, ...], mode: Mode, factor: float) -> Edit
 
 def _head_edit(run: "Run", cut: Cut, mode: Mode, factor: float) -> HeadEdit:
     delta = factor * head_delta(run, cut)
-    record, kv = run.layer(cut.layer), run.model.weights(cut.layer).kv(cut.head)
+    record = run.layer(cut.layer)
     if mode == "local":
         if cut.side == "dest":
             return HeadEdit(cut.layer, cut.head, query=(cut.dest, delta[0]))
@@ -126,7 +126,7 @@ def _head_edit(run: "Run", cut: Cut, mode: Mode, factor: float) -> HeadEdit:
         keys[cut.tokens(run)] = delta
         return HeadEdit(cut.layer, cut.head, keys=keys)
     if cut.side == "dest":
-        row = record.rule.scaling * (record.k[kv].to(delta.dtype) @ delta[0])
+        row = record.rule.scaling * (record.k[record.kv(cut.head)].to(delta.dtype) @ delta[0])
     else:
         row = delta.new_zeros(len(run))
         row[cut.tokens(run)] = record.rule.scaling * (delta @ record.q[cut.head, cut.dest].to(delta.dtype))

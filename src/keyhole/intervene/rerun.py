@@ -170,8 +170,7 @@ def _edit_heads(
             mine = [edit for c, edit in edits if (c, edit.head) == (copy, head)]
             record = batch.of(copy, n)
             weights = _edited_weights(record, head, mine)
-            kv = head // (record.q.shape[0] // record.k.shape[0])
-            rows = (weights @ record.v[kv].to(weights.dtype)).to(z.dtype)
+            rows = (weights @ record.v[record.kv(head)].to(weights.dtype)).to(z.dtype)
             z.view(-1, n, z.shape[-1])[copy, :, head * d_head : (head + 1) * d_head] = rows
             seen[copy, mine[0].layer, head] = weights
         return (z, *args[1:])
@@ -181,10 +180,8 @@ def _edit_heads(
 
 
 def _edited_weights(record: AttentionRun, head: int, edits: list[HeadEdit]) -> Float[Tensor, "pos pos"]:
-    n = record.q.shape[1]
-    kv = head // (record.q.shape[0] // record.k.shape[0])
     dtype = record.norm_scale.dtype
-    q, k = record.q[head].to(dtype).clone(), record.k[kv].to(dtype).clone()
+    q, k = record.q[head].to(dtype).clone(), record.k[record.kv(head)].to(dtype).clone()
     for edit in edits:
         if edit.query is not None:
             q[edit.query[0]] += edit.query[1].to(dtype)
@@ -194,6 +191,4 @@ def _edited_weights(record: AttentionRun, head: int, edits: list[HeadEdit]) -> F
     for edit in edits:
         if edit.row is not None:
             scores[edit.row[0]] += edit.row[1].to(dtype)
-    positions = torch.arange(n, device=q.device)
-    visible = (positions >= record.first[:, None]) & (positions <= positions[:, None])
-    return record.rule.of_head(scores, visible, head)
+    return record.rule.of_head(scores, record.visible(), head)

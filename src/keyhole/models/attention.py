@@ -43,25 +43,31 @@ class AttentionRule:
         self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
         """Attention weights of scaled, uncapped scores. With sinks a row sums to less than one."""
+        return self.logits(scores, visible).softmax(-1)[..., : scores.shape[-1]]
+
+    def logits(
+        self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "*any query key"]
+    ) -> Float[Tensor, "*batch heads query key_or_sink"]:
+        """What softmax is taken of: one column per key, and one more for a sink."""
         bias = None if self.key_bias is None else self.key_bias[:, None, : scores.shape[-1]]
-        sinks = None if self.sinks is None else self.sinks[:, None, None]
-        return self._softmax(scores, visible, bias, sinks)
+        return self._logits(scores, visible, bias, None if self.sinks is None else self.sinks[:, None, None])
 
     def of_head(
         self, scores: Float[Tensor, "*batch key"], visible: Bool[Tensor, "*#batch key"], head: int
     ) -> Float[Tensor, "*batch key"]:
         """Attention weights of one head, for any scaled, uncapped rows of scores."""
         bias = None if self.key_bias is None else self.key_bias[head]
-        return self._softmax(scores, visible, bias, None if self.sinks is None else self.sinks[head])
+        sinks = None if self.sinks is None else self.sinks[head]
+        return self._logits(scores, visible, bias, sinks).softmax(-1)[..., : scores.shape[-1]]
 
-    def _softmax(self, scores: Tensor, visible: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
+    def _logits(self, scores: Tensor, visible: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
         logits = self.cap(scores.to(working_dtype(scores.dtype)))
         if bias is not None:
             logits = logits + bias.to(logits.dtype)
         logits = logits.masked_fill(~visible, float("-inf"))
         if sinks is None:
-            return logits.softmax(-1)
-        return torch.cat([logits, sinks.to(logits.dtype).expand(*logits.shape[:-1], 1)], dim=-1).softmax(-1)[..., :-1]
+            return logits
+        return torch.cat([logits, sinks.to(logits.dtype).expand(*logits.shape[:-1], 1)], dim=-1)
 
     def heads(self, heads: Any) -> "AttentionRule":
         """The same rule for some of the heads."""
@@ -70,9 +76,11 @@ class AttentionRule:
         return AttentionRule(self.scaling, self.softcap, sinks, key_bias)
 
 
-def visible_mask(first: Int[Tensor, "query"], queries: Int[Tensor, "query"], n_keys: int) -> Bool[Tensor, "query key"]:
-    """True where first[i] <= key <= queries[i]."""
-    keys = torch.arange(n_keys, device=first.device)
+def visible_mask(
+    first: Int[Tensor, "query"], queries: Int[Tensor, "query"], keys: Int[Tensor, "key"] | int
+) -> Bool[Tensor, "query key"]:
+    """True where first[i] <= key <= queries[i], for these keys or for the first so many."""
+    keys = torch.arange(keys, device=first.device) if isinstance(keys, int) else keys
     return (keys >= first[:, None]) & (keys <= queries[:, None])
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.models.spans import Span
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-    from keyhole.tasks.example import Span
 
 _MESSAGE = "kEyHoLe"  # stands for the message while the template's own text is read
 

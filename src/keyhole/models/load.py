@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.models.gguf import Opened, open_gguf
 from keyhole.models.model import Model, make_model
 from keyhole.models.quiet import quiet_libraries
@@ -117,11 +117,12 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
             path, dtype=dtype, device_map=device_map, output_loading_info=True, **options
         )
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
-        if options.get("local_files_only") and isinstance(error, OSError):
-            raise KeyholeError(
-                f"cannot load {name}: the hub is unreachable and the model is not cached here."
-            ) from error
-        raise KeyholeError(f"cannot load {name}: {_first_line(error)}") from error
+        reason = _first_line(error)
+        if isinstance(path, Path) or not isinstance(error, OSError):  # the hub's refusals are OSErrors
+            raise KeyholeError(f"cannot load {name}: {reason}") from error
+        if options.get("local_files_only"):
+            reason = "the hub is unreachable and the model is not cached here."
+        raise MissingModelError(f"cannot load {name}: {reason}") from error
     _require_complete(hf, report, name)
     return hf
 

@@ -3,10 +3,10 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing
     from keyhole.tracing.targets import Target
     from keyhole.tracing.writers import Split
+
+Heads = TypeVar("Heads", int, Tensor)
+_DEST_BLOCK = 256  # rows of attention held at once
 
 
 @dataclass(frozen=True)
@@ -43,19 +46,44 @@ class AttentionRun:
     k_scale: Float[Tensor, "kv_heads pos"]
     out_scale: Float[Tensor, "pos"]  # m_t: what the norm after attention divided by
 
+    @property
+    def heads(self) -> range:
+        """Every query head."""
+        return range(self.q.shape[0])
+
+    @property
+    def blocks(self) -> list[range]:
+        """All destinations, as many together as keep memory linear in the prompt length."""
+        n = len(self.first)
+        return [range(start, min(start + _DEST_BLOCK, n)) for start in range(0, n, _DEST_BLOCK)]
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one KV head."""
+        return self.q.shape[0] // self.k.shape[0]
+
+    def kv(self, head: Heads) -> Heads:
+        """The KV head that a query head reads."""
+        return head // self.group
+
+    def visible(
+        self, dests: Sequence[int] | None = None, keys: Int[Tensor, "key"] | None = None
+    ) -> Bool[Tensor, "dest key"]:
+        """Which keys do these destinations see? All of either, unless some are given."""
+        at = torch.arange(len(self.first)) if dests is None else torch.tensor(list(dests), dtype=torch.long)
+        at = at.to(self.first.device)
+        return visible_mask(self.first[at], at, self.k.shape[1] if keys is None else keys)
+
     def scores(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
         """Scaled, uncapped scores of chosen heads and destinations against every key, visible or not."""
-        group = self.q.shape[0] // self.k.shape[0]
         dtype = working_dtype(self.q.dtype)
         q = self.q[list(heads)][:, list(dests)].to(dtype)
-        k = self.k[[h // group for h in heads]].to(dtype)
+        k = self.k[[self.kv(h) for h in heads]].to(dtype)
         return q @ k.transpose(-1, -2) * self.rule.scaling
 
     def weights(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
         """Attention weights, recomputed from q and k."""
-        at = torch.tensor(list(dests), device=self.first.device)
-        visible = visible_mask(self.first[at], at, self.k.shape[1])
-        return self.rule.heads(list(heads)).weights(self.scores(heads, dests), visible)
+        return self.rule.heads(list(heads)).weights(self.scores(heads, dests), self.visible(dests))
 
 
 @dataclass(frozen=True)
@@ -109,7 +137,7 @@ class Run:
         """All attention weights of a layer (quadratic in prompt length; rows: `run.layer(l).weights`)."""
         record = self.layer(layer)
         with exact_matmul():
-            return record.weights(range(record.q.shape[0]), range(len(self)))
+            return record.weights(record.heads, range(len(self)))
 
     def position(self, where: SupportsIndex | str, name: str = "position") -> int:
         """A token position: an integer (negative counts from the end) or the text of exactly one token."""

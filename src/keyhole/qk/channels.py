@@ -18,9 +18,10 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
-from keyhole.models.reading import read_keys, read_queries
 from keyhole.models.tolerance import require_exact
+from keyhole.qk.coordinates import in_channels
 from keyhole.qk.omega import Basis, omega
+from keyhole.qk.sparsity import n_recon, sparsity
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -113,55 +114,18 @@ def channels(
 
 
 def score_row(run: "Run", layer: int, head: int, dest: int, *, basis: Basis = "linear") -> Row:
-    """Channel coordinates of one query and its visible keys, rebuilt from the residual stream.
-
-    The query and keys come from folded weights and frozen scales, not from the captured ones, so that the
-    error compares two independent ways to the same scores; too large a one is refused.
-    """
-    record, om = run.layer(layer), omega(run.model, layer, basis)
-    kv, first = run.model.weights(layer).kv(head), int(record.first[dest])
-    q = read_queries(run, layer, slice(head, head + 1))[0, dest]
-    k = read_keys(run, layer, slice(kv, kv + 1))[0, first : dest + 1]
-    n = int(om.rank[head])
-    G_d, G_s = om.G_d[head, :, :n], om.G_s[head, :n]
-    a, B = record.rule.scaling * (q @ G_d), k @ G_s.T
-    rest = k.new_zeros(len(k))
-    if n < k.shape[1]:  # RoPE can turn a query out of what a rank-deficient Omega reads
-        rest = record.rule.scaling * (k @ (q - G_s.T @ (G_d.T @ q)))
-    scores = record.scores([head], [dest])[0, 0, first : dest + 1]
-    error = float((B @ a + rest - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
+    """Channel coordinates of one query and its visible keys; scores that cannot be rebuilt are refused."""
+    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    first, n = int(record.first[dest]), int(found.rank[0])
+    keys, row = slice(first, dest + 1), slice(dest, dest + 1)
+    scores = record.scores([head], [dest])[0, 0, keys]
+    error = float((found.scores(row)[0, 0, keys] - scores).abs().max() / scores.abs().max().clamp_min(1e-30))
     require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
-    return Row(a, B, rest, scores, first, error)
+    return Row(found.a[0, dest, :n], found.B[0, keys, :n], found.rest(row)[0, 0, keys], scores, first, error)
 
 
 def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*rest"]:
     return x[key] - (x.sum(0) - x[key]) / (len(x) - 1) if len(x) > 1 else torch.full_like(x[key], float("nan"))
-
-
-def sparsity(terms: Float[Tensor, "*batch channel"]) -> float:
-    """S(v) = mean(|v|)^2 / mean(v^2), in [1/n, 1]; small means few terms carry the sum. NaN if all are zero.
-
-    >>> sparsity(torch.tensor([0.0, 0.0, 5.0, 0.0]))
-    0.25
-    """
-    terms = terms.double()
-    return float(terms.abs().mean() ** 2 / terms.square().mean())
-
-
-def n_recon(terms: Float[Tensor, "channel"], tolerance: float = 1.0, total: float | None = None) -> int | None:
-    """Size of the smallest set of terms that sums to `tolerance` times the total.
-
-    None if the total is not positive or the terms cannot reach it (where a `total` includes a rest beside them).
-    `tolerance=1` is the paper's. Tiny negative terms force extra channels in there; 0.95 or 0.99 forgives them.
-
-    >>> n_recon(torch.tensor([3.0, 1.0, -0.01])), n_recon(torch.tensor([3.0, 1.0, -0.01]), 0.7)
-    (2, 1)
-    """
-    ordered = terms.double().sort(descending=True).values
-    total = float(ordered.sum()) if total is None else total
-    slack = 1e-6 * float(ordered.abs().sum())  # float32 terms, summed in another order, fall short by rounding
-    reached = ordered.cumsum(0) >= tolerance * total - slack
-    return int(reached.int().argmax()) + 1 if total > 0 and bool(reached.any()) else None
 
 
 def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | str | None) -> tuple[int, int, int, int]:

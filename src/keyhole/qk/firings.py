@@ -4,18 +4,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
-_DEST_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -43,12 +39,13 @@ def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None
     run.require_fresh()
     if tau is not None:
         check_tau(tau)
-    dests = range(len(run)) if dest is None else [run.position(dest, "dest")]
+    at = None if dest is None else run.position(dest, "dest")
     sites: list[Site] = []
     with exact_matmul():
         for layer in run.model.attention_layers:
-            for start in range(0, len(dests), _DEST_BLOCK):
-                sites += _of_layer(run.layer(layer), layer, list(dests[start : start + _DEST_BLOCK]), tau)
+            record = run.layer(layer)
+            for dests in record.blocks if at is None else [range(at, at + 1)]:
+                sites += _of_layer(record, layer, dests, tau)
     return sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))
 
 
@@ -63,21 +60,23 @@ def check_tau(tau: float) -> float:
     return value
 
 
-def thresholds(record: "AttentionRun", dests: list[int], tau: float | None) -> Float[Tensor, "dest"]:
-    """The threshold at each destination."""
-    at = torch.tensor(dests, device=record.first.device)
-    visible = (at - record.first[at] + 1).to(torch.float64)
-    return (DYNAMIC_SCALE / visible).clamp_max(1.0) if tau is None else torch.full_like(visible, tau)
+def dynamic_tau(visible: int) -> float:
+    """The threshold of a destination that sees so many keys.
+
+    >>> dynamic_tau(10), dynamic_tau(2)
+    (0.25, 1.0)
+    """
+    return min(1.0, DYNAMIC_SCALE / visible)
 
 
-def _of_layer(record: "AttentionRun", layer: int, dests: list[int], tau: float | None) -> list[Site]:
-    weights = record.weights(range(record.q.shape[0]), dests)
-    at = torch.tensor(dests, device=record.first.device)
-    visible = visible_mask(record.first[at], at, weights.shape[-1])
-    fires = (weights.double() >= thresholds(record, dests, tau)[None, :, None]) & visible
+def _of_layer(record: "AttentionRun", layer: int, dests: range, tau: float | None) -> list[Site]:
+    weights, visible = record.weights(record.heads, dests), record.visible(dests)
+    counts = visible.sum(-1).tolist()
+    taus = [dynamic_tau(n) if tau is None else tau for n in counts]
+    fires = (weights.double() >= torch.tensor(taus, dtype=torch.float64, device=weights.device)[:, None]) & visible
     heads, rows, sources = fires.nonzero(as_tuple=True)
     values = weights[heads, rows, sources].tolist()
     found = []
     for h, r, s, weight in zip(heads.tolist(), rows.tolist(), sources.tolist(), values, strict=True):
-        found.append(Site(layer, h, dests[r], s, weight, dests[r] - int(record.first[dests[r]]) + 1))
+        found.append(Site(layer, h, dests[r], s, weight, counts[r]))
     return found

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import visible_mask
 from keyhole.models.precision import exact_matmul
-from keyhole.models.reading import read_keys, read_queries
 from keyhole.models.tolerance import require_exact
 from keyhole.qk.channels import check_head
-from keyhole.qk.omega import Basis, omega
+from keyhole.qk.coordinates import in_channels
+from keyhole.qk.omega import Basis
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -103,7 +102,7 @@ def _pairs(
 ) -> tuple[Tensor, Tensor]:
     record, n = run.layer(layer), len(run)
     weights, scores = record.weights([head], range(n))[0], record.scores([head], range(n))[0]
-    visible = visible_mask(record.first, torch.arange(n, device=weights.device), n)
+    visible = record.visible()
     fires = (weights >= threshold) & (scores >= 0) & visible
     fires[:, 0] = False
     if firing:
@@ -118,14 +117,12 @@ def _pairs(
 
 def _terms(run: "Run", layer: int, head: int, *, dests: Tensor, sources: Tensor, basis: Basis) -> tuple[Tensor, float]:
     """Terms of chosen pairs, and how far their sums miss the model's own scores."""
-    record, om, kv = run.layer(layer), omega(run.model, layer, basis), run.model.weights(layer).kv(head)
-    n = int(om.rank[head])
-    q = read_queries(run, layer, slice(head, head + 1))[0, dests]
-    k = read_keys(run, layer, slice(kv, kv + 1))[0, sources]
-    terms = record.rule.scaling * (q @ om.G_d[head, :, :n]) * (k @ om.G_s[head, :n].T)
-    if n < q.shape[-1] or not len(dests):  # RoPE turns part of a rank-deficient head's scores out of its channels
+    record, found = run.layer(layer), in_channels(run, layer, head, basis=basis)
+    n = int(found.rank[0])
+    terms = found.a[0, dests, :n] * found.B[0, sources, :n]
+    if not len(dests):
         return terms, 0.0
-    own = record.scores([head], range(len(run)))[0]
-    error = float((terms.sum(-1) - own[dests, sources]).abs().max() / own.abs().max().clamp_min(1e-30))
+    own, rest = record.scores([head], range(len(run)))[0], found.rest()[0, dests, sources]
+    error = float((terms.sum(-1) + rest - own[dests, sources]).abs().max() / own.abs().max().clamp_min(1e-30))
     require_exact(error, record.q.dtype, f"the scores of head {layer}.{head}")
     return terms, error

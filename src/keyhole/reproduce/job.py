@@ -6,13 +6,10 @@ from pathlib import Path
 
 from keyhole.errors import KeyholeError
 from keyhole.models.device import require_device
-from keyhole.reproduce.outcome import Outcome, Progress
+from keyhole.progress import Progress, silent
+from keyhole.reproduce.outcome import Outcome
 
 _LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
-
-
-def silent(done: int, total: int) -> None:
-    """No progress is shown."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """What came out of an experiment? One shape for all of them, so that a report can put them side by side."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 Verdict = Literal["reproduced", "partly", "not", "untold", "needs a model", "later"]  # untold: the run cannot decide
-Progress = Callable[[int, int], None]  # done, total
 
 
 @dataclass(frozen=True)

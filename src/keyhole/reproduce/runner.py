@@ -16,13 +16,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-from keyhole.contrast.study import Stage, quiet
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.files import require_folder
-from keyhole.lab.loading import MissingModelError
+from keyhole.progress import Progress, Stage, quiet, silent
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS, Paper, Published
-from keyhole.reproduce.job import Experiment, Job, require_possible, silent
-from keyhole.reproduce.outcome import Outcome, Progress
+from keyhole.reproduce.job import Experiment, Job, require_possible
+from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.parallel import in_processes
 from keyhole.reproduce.results import Result, as_stored, keep_result, key_of, locked, read_results
 
@@ -166,7 +165,7 @@ def _workshop(out: Path, fresh: bool) -> Iterator[Path]:
 
 def _settings(one: Published, *, model: str | None, quick: bool, seed: int) -> _Settings:
     """What a result depends on; toys do not depend on --model, and what is not run not on --quick."""
-    from keyhole import __version__
+    from keyhole.version import __version__
 
     runs = not (one.schematic or one.later)
     return {"model": model if one.needs else None, "quick": quick and runs, "seed": seed, "keyhole": __version__}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keyhole.errors import KeyholeError
-from keyhole.tasks.example import Example, Span, collect, fill, is_held_out
+from keyhole.models.spans import Span
+from keyhole.tasks.example import Example, collect, fill, is_held_out
 from keyhole.tasks.words import LETTERS, THINGS
 
 FIRST = "The {item} is in box {box}"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
+from keyhole.models.spans import Span
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Span = tuple[int, int]
 
 # How the organism's tokenizer cuts text: digits in pairs, "isn't" whole, words, single punctuation marks.
 # Written so that Python's re and the tokenizers library read it alike.

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import transformers
 
-import keyhole
 from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.exactness import check_run
 from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
 from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
+from keyhole.tracing.exactness import check_run
 from keyhole.tracing.firing import Firing, Side, Tau
 from keyhole.tracing.seeds import Probe, Seed
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import Writer
+from keyhole.version import __version__
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -124,7 +124,7 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
             "fingerprint": run.model.fingerprint(),
         },
         versions={
-            "keyhole": keyhole.__version__,
+            "keyhole": __version__,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },

@@ -9,15 +9,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.text import token_label
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
-from keyhole.qk.firings import DYNAMIC_SCALE, check_tau
+from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Candidates, Keys, Places, dest_candidates, src_candidates
 from keyhole.tracing.search import Prefix, Rows, search
 from keyhole.tracing.upstream import Reads, Writes, reads_of
-from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -90,13 +91,11 @@ class Firing:
         return signal_vector(self, signal, side, **options)
 
     def __str__(self) -> str:
-        from keyhole.circuits.text import firing_text
+        from keyhole.tracing.text import firing_text
 
         return firing_text(self)
 
     def __repr__(self) -> str:
-        from keyhole.circuits.text import token_label
-
         dest, src = (token_label(self.run.tokens, t) for t in (self.dest, self.src))
         found = sum(len(side.signals) for side in self.sides)
         return (
@@ -145,8 +144,7 @@ def explain_head(
     dest = torch.tensor([d for d, _ in places], device=record.first.device)
     src = torch.tensor([s for _, s in places], device=record.first.device)
     scores = record.scores([head], dest.tolist())[0]
-    positions = torch.arange(len(run), device=dest.device)
-    visible = (positions >= record.first[dest][:, None]) & (positions <= dest[:, None])
+    visible = record.visible([d for d, _ in places])
     counts = visible.sum(1).tolist()
     taus = [threshold(tau, d, n) for (d, _), n in zip(places, counts, strict=True)]
     rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64, device=dest.device), record.rule, head)
@@ -177,7 +175,7 @@ def threshold(tau: Tau, dest: int, visible: int) -> float:
     (0.25, 0.3, 0.1)
     """
     if tau == "dynamic":
-        return min(1.0, DYNAMIC_SCALE / visible)
+        return dynamic_tau(visible)
     return check_tau(tau(dest) if callable(tau) else tau)
 
 

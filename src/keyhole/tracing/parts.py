@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.tracing.writers import Kind, bias_writes
+from keyhole.circuits.writer import Kind
+from keyhole.tracing.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -10,13 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import visible_mask
-
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 _KEPT_FLOATS = 4_000_000  # keep all attention of a run if it is no more than this (16 MB)
-_DEST_BLOCK = 256
 
 
 class Patterns:
@@ -49,10 +46,9 @@ class Patterns:
             return torch.einsum("plt,lhtb->plhb", u, self._all[:n_layers])
         out = u.new_zeros(len(u), n_layers, self.n_heads, self.n)
         for index, record in enumerate(self.records[:n_layers]):
-            for start in range(0, self.n, _DEST_BLOCK):
-                dests = range(start, min(start + _DEST_BLOCK, self.n))
-                A = record.weights(range(self.n_heads), dests)
-                out[:, index] += torch.einsum("pt,htb->phb", u[:, index, start : dests.stop], A)
+            for dests in record.blocks:
+                A = record.weights(record.heads, dests)
+                out[:, index] += torch.einsum("pt,htb->phb", u[:, index, dests.start : dests.stop], A)
         return out
 
     def columns(
@@ -69,32 +65,19 @@ class Patterns:
 
     def _column(self, index: int, heads: Tensor, sources: Tensor) -> Tensor:
         record = self.records[index]
-        group = self.n_heads // record.k.shape[0]
         dtype = record.norm_scale.dtype
-        q, k = record.q[heads].to(dtype), record.k[heads // group, sources].to(dtype)
+        q, k = record.q[heads].to(dtype), record.k[record.kv(heads), sources].to(dtype)
         logits = record.rule.cap((q @ k[:, :, None])[:, :, 0] * record.rule.scaling)
         if record.rule.key_bias is not None:
             logits = logits + record.rule.key_bias[heads, sources, None]
-        dests = torch.arange(self.n, device=sources.device)
-        seen = (sources[:, None] <= dests) & (sources[:, None] >= record.first)
-        return torch.where(seen, (logits - self._lse[index][heads]).exp(), 0.0)
+        return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][heads]).exp(), 0.0)
 
     @cached_property
     def _lse(self) -> list[Float[Tensor, "heads pos"]]:
         """The log-sum-exp of every row's logits, sinks included."""
-        return [_log_sums(record, self.n) for record in self.records]
+        return [_log_sums(record) for record in self.records]
 
 
-def _log_sums(record: "AttentionRun", n: int) -> Tensor:
-    blocks = []
-    for start in range(0, n, _DEST_BLOCK):
-        dests = range(start, min(start + _DEST_BLOCK, n))
-        at = torch.arange(start, dests.stop, device=record.first.device)
-        logits = record.rule.cap(record.scores(range(record.q.shape[0]), dests))
-        if record.rule.key_bias is not None:
-            logits = logits + record.rule.key_bias[:, None, :].to(logits.dtype)
-        logits = logits.masked_fill(~visible_mask(record.first[at], at, n), float("-inf"))
-        if record.rule.sinks is not None:
-            logits = torch.cat([logits, record.rule.sinks[:, None, None].expand(-1, len(at), 1).to(logits)], dim=-1)
-        blocks.append(logits.logsumexp(-1))
-    return torch.cat(blocks, dim=1)
+def _log_sums(record: "AttentionRun") -> Float[Tensor, "heads pos"]:
+    logits = (record.rule.logits(record.scores(record.heads, at), record.visible(at)) for at in record.blocks)
+    return torch.cat([block.logsumexp(-1) for block in logits], dim=1)

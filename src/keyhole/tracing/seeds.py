@@ -17,11 +17,11 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.text import words_label
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.prompts import token_texts
 from keyhole.models.weights import HeadOut
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import Writer
 
 _INTERVALS = 64
 _FIRST_PICKS = 16  # writers tried at first
@@ -151,16 +151,6 @@ def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:
             "probe: nothing pushes that way, all in all. Turn the direction round to trace what pushes against it."
         )
     return seeds
-
-
-def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int | None) -> list[int]:
-    """The likeliest tokens: the top k, or as few as make up the probability top_p."""
-    probabilities, order = logits.double().softmax(-1).sort(descending=True)
-    if top_k is not None:
-        return [int(i) for i in order[:top_k]]
-    assert top_p is not None
-    n = int((probabilities.cumsum(0) < top_p).sum()) + 1
-    return [int(i) for i in order[:n]]
 
 
 def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int | None = None) -> list[Seed]:

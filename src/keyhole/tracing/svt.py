@@ -24,6 +24,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head
@@ -35,7 +36,6 @@ from keyhole.tracing.seeds import Seed
 from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.trace import find_seeds
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -190,14 +190,14 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, fol
         return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
 
     sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))
-    visible = dest - int(run.layer(layer).first[dest]) + 1
+    visible = int(run.layer(layer).visible([dest]).sum())
     return Firing(*place, weight, rule.threshold, visible, sides, run)
 
 
 def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: _Rule) -> Contributions:
     run, (layer, head, dest, src) = writes.run, place
     record, om = run.layer(layer), omega(run.model, layer, "homogeneous")
-    kv, n = run.model.weights(layer).kv(head), int(om.rank[head])
+    kv, n = record.kv(head), int(om.rank[head])
     a = record.q[head, dest].to(writes.dtype) @ om.G_d[head, :, :n]
     terms = a * (om.G_s[head, :n] @ record.k[kv, src].to(writes.dtype))
     used = slice_sets(terms[None])[0] if rule.channels == "singular" else torch.ones_like(terms, dtype=torch.bool)

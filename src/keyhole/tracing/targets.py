@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jaxtyping import Float
+from torch import Tensor
+
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import token_id
-from keyhole.tracing.seeds import targets_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -24,6 +26,16 @@ def choose_targets(run: "Run", target: Target, *, top_p: float | None, top_k: in
     if top_k is not None and not 0 < top_k <= run.model.dims.vocab:
         raise KeyholeError(f"top_k is {top_k}, but the vocabulary has {run.model.dims.vocab} tokens.")
     return targets_of(run.logits[end], top_p, top_k)
+
+
+def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int | None) -> list[int]:
+    """The likeliest tokens: the top k, or as few as make up the probability top_p."""
+    probabilities, order = logits.double().softmax(-1).sort(descending=True)
+    if top_k is not None:
+        return [int(i) for i in order[:top_k]]
+    assert top_p is not None
+    n = int((probabilities.cumsum(0) < top_p).sum()) + 1
+    return [int(i) for i in order[:n]]
 
 
 def likeliest(target: Target, top_p: float | None, top_k: int | None) -> int | None:

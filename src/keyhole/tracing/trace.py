@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import prompt_text
@@ -19,7 +20,6 @@ from keyhole.tracing.firing import Tau, explain_head
 from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
 from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
 from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
-from keyhole.tracing.writers import Writer
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

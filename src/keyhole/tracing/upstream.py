@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.writer import Kind, Writer
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
-from keyhole.tracing.writers import Kind, Writer, bias_writes
+from keyhole.tracing.writers import bias_writes, moved_values
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -49,12 +50,7 @@ class Writes:
     @cached_property
     def values(self) -> Float[Tensor, "layers heads pos d_head"]:
         """v_b - b_V of every query head."""
-        found = []
-        for layer in self.attention_layers:
-            w = self.weights(layer)
-            v = self.run.layer(layer).v.to(self.dtype) - w.b_V[:, None]
-            found.append(v.repeat_interleave(w.group, dim=0))
-        return torch.stack(found)
+        return torch.stack([moved_values(self.run, layer) for layer in self.attention_layers])
 
     @cached_property
     def out_scale(self) -> Float[Tensor, "layers pos"]:

@@ -8,33 +8,20 @@ the head has a sink.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset"]
-_DEST_BLOCK = 256  # rows of attention held at once
-
-
-@dataclass(frozen=True)
-class Writer:
-    """Whatever adds a vector to the residual stream at token `dest`; heads are split by the token they read."""
-
-    kind: Kind
-    layer: int
-    head: int | None
-    dest: int
-    src: int  # equal to dest for all but heads
 
 
 @dataclass(frozen=True)
@@ -83,9 +70,14 @@ def split(run: "Run", layer: int, pos: int | str) -> Split:
 def head_writes(run: "Run", layer: int, dest: int) -> Float[Tensor, "heads src d_model"]:
     """What each head moved from each source token 0..dest to `dest`: A_tb (v_b - b_V) W_O / m_t."""
     record, w = run.layer(layer), run.model.weights(layer)
-    A = record.weights(range(record.q.shape[0]), [dest])[:, 0, : dest + 1]
-    v = (record.v.to(A.dtype) - w.b_V[:, None]).repeat_interleave(w.group, dim=0)[:, : dest + 1]
-    return (A[:, :, None] * v) @ w.W_O / record.out_scale[dest]
+    A = record.weights(record.heads, [dest])[:, 0, : dest + 1]
+    return (A[:, :, None] * moved_values(run, layer)[:, : dest + 1]) @ w.W_O / record.out_scale[dest]
+
+
+def moved_values(run: "Run", layer: int) -> Float[Tensor, "heads pos d_head"]:
+    """v_b - b_V of every query head: what depends on the source token."""
+    record, w = run.layer(layer), run.model.weights(layer)
+    return (record.v.to(w.b_V.dtype) - w.b_V[:, None]).repeat_interleave(record.group, dim=0)
 
 
 def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest d_model"]:
@@ -95,7 +87,7 @@ def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest
     if record.rule.sinks is None:
         total = (w.b_O + per_head.sum(0)).expand(len(dests), -1)
     else:
-        mass = record.weights(range(record.q.shape[0]), dests).sum(-1)
+        mass = record.weights(record.heads, dests).sum(-1)
         total = w.b_O + mass.T @ per_head
     return total / record.out_scale[dests][:, None]
 
@@ -103,12 +95,8 @@ def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest
 def attention_writes(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
     """Everything a layer's attention writes, summed over heads and sources, in blocks of destinations."""
     record, w = run.layer(layer), run.model.weights(layer)
-    n, heads = len(run), range(record.q.shape[0])
-    written = []
-    for start in range(0, n, _DEST_BLOCK):
-        dests = range(start, min(start + _DEST_BLOCK, n))
-        A = record.weights(heads, dests)
-        v = (record.v.to(A.dtype) - w.b_V[:, None]).repeat_interleave(w.group, dim=0)
-        moved = (A @ v @ w.W_O).sum(0) / record.out_scale[list(dests)][:, None]
+    written, v = [], moved_values(run, layer)
+    for dests in record.blocks:
+        moved = (record.weights(record.heads, dests) @ v @ w.W_O).sum(0) / record.out_scale[list(dests)][:, None]
         written.append(moved + bias_writes(run, layer, list(dests)))
     return torch.cat(written)

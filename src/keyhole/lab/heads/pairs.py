@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import visible_mask
-from keyhole.models.reading import read_keys, read_queries
 from keyhole.models.tolerance import require_exact
-from keyhole.qk.omega import Basis, omega
+from keyhole.qk.coordinates import in_channels
+from keyhole.qk.omega import Basis
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -64,7 +63,7 @@ def layer_coordinates(
     `generators` maps each wanted head to what draws its quiet pairs; `prompt` is the number that goes into the pairs.
     """
     record, n, heads = run.layer(layer), len(run), list(generators)
-    visible = visible_mask(record.first, torch.arange(n, device=record.first.device), n)
+    visible = record.visible()
     beyond = visible.clone()
     beyond[:, 0] = False
     weights, scores = record.weights(heads, range(n)), record.scores(heads, range(n))
@@ -84,18 +83,11 @@ def layer_coordinates(
 
 
 def _in_channels(run: "Run", layer: int, basis: Basis) -> _Layer:
-    record, om = run.layer(layer), omega(run.model, layer, basis)
-    scaling, (heads, n) = record.rule.scaling, record.q.shape[:2]
-    q = read_queries(run, layer)
-    k = read_keys(run, layer).repeat_interleave(heads // record.k.shape[0], dim=0)
-    a, B = scaling * (q @ om.G_d), k @ om.G_s.mT
-    scores, own = scaling * (q @ k.mT), record.scores(range(heads), range(n))
-    in_channels = a @ B.mT
-    deficient = (om.rank < q.shape[-1])[:, None, None]  # RoPE can turn a query out of what such a head reads
-    rest = torch.where(deficient, scores - in_channels, 0.0)
-    miss = (in_channels + rest - own).abs().amax((1, 2)) / own.abs().amax((1, 2)).clamp_min(1e-30)
+    record, found = run.layer(layer), in_channels(run, layer, basis=basis)
+    own = record.scores(range(len(found.a)), range(len(run)))
+    miss = (found.scores() - own).abs().amax((1, 2)) / own.abs().amax((1, 2)).clamp_min(1e-30)
     require_exact(float(miss.max()), record.q.dtype, f"the scores of layer {layer}")
-    return _Layer(a, B, rest, om.rank, float(miss.max()))
+    return _Layer(found.a, found.B, found.rest(), found.rank, float(miss.max()))
 
 
 def _coordinates(

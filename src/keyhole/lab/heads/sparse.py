@@ -17,14 +17,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.contrast.collect import Progress
 from keyhole.errors import KeyholeError
-from keyhole.lab.heads.counts import ambient_sparsity, count_to, refactored, rotations, sparsity_each
 from keyhole.lab.heads.pairs import Coordinates, Rule, joined, layer_coordinates
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt, encode
+from keyhole.progress import Progress
+from keyhole.qk.controls import ambient_sparsity, refactored, rotations
 from keyhole.qk.omega import Basis, omega
 from keyhole.qk.slices import slice_sets
+from keyhole.qk.sparsity import n_recon_each, sparsity_each
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -196,9 +197,9 @@ def _measurer(
             pairs=c.pairs,
             attention=c.attention.double(),
             relative=total,
-            n_recon=count_to(terms, total),
-            n_tolerant=count_to(terms, total, tolerance),
-            n_rotated=count_to(other, total.expand(draws, -1)).mean(0),
+            n_recon=n_recon_each(terms, total),
+            n_tolerant=n_recon_each(terms, total, tolerance),
+            n_rotated=n_recon_each(other, total.expand(draws, -1)).mean(0),
             sparsity=sparsity_each(terms),
             rotated=sparsity_each(other).mean(0),
             ambient=ambient(head),

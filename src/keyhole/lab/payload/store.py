@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from keyhole.contrast.collect import Progress
 from keyhole.lab.payload.task import draw_maps
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 from keyhole.lab.stored import gathered, store
+from keyhole.progress import Progress
 
 RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
 _TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more

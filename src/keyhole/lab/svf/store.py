@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from keyhole.contrast.collect import Progress
 from keyhole.lab.stored import alone, gathered, store
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
+from keyhole.progress import Progress
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.contrast.collect import Progress
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.lab.stored import store
@@ -20,6 +19,7 @@ from keyhole.lab.svf.steps import constants, gradients, initial, losses, views
 from keyhole.lab.svf.toy import RECORD, SVF, SVFSettings, generator
 from keyhole.models.device import require_device
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
 
 _ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attention")
 _SAVE_SECONDS = 10.0

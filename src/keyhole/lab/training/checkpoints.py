@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from keyhole.errors import KeyholeError
-from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.lab.training.emergence import Place
 from keyhole.models.load import load
 from keyhole.models.model import Model
@@ -67,7 +66,7 @@ def folder_checkpoints(
 
 def _load(preset: Preset, step: int, device: str | torch.device | None) -> Model:
     try:
-        return load_model(preset.model, None if device is None else str(device), revision=preset.revision(step))
+        return load(preset.model, device=None if device is None else str(device), revision=preset.revision(step))
     except MissingModelError as error:
         raise MissingModelError(
             f"the checkpoint {preset.revision(step)} of {preset.model} cannot be had: {error} Fetch it where the hub "

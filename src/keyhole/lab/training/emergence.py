@@ -13,7 +13,6 @@ so that the ambient control knows the spectrum alone, and the refactor control t
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -23,8 +22,10 @@ from keyhole.errors import KeyholeError
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
-from keyhole.qk.channels import Row, check_place, n_recon, score_row, sparsity
+from keyhole.qk.channels import Row, check_place, score_row
+from keyhole.qk.controls import ambient_draws, refactor_draws
 from keyhole.qk.omega import Basis, omega
+from keyhole.qk.sparsity import n_recon, sparsity
 from keyhole.tasks.example import Example
 
 
@@ -217,27 +218,6 @@ def _spectrum(run: Run, row: Row, head: tuple[int, int], basis: Basis) -> Float[
 def _refactored(row: Row, src: int, sigma: Float[Tensor, "channel"], chance: _Chance) -> Float[Tensor, "draw channel"]:
     root, b = sigma.sqrt(), row.relative_key(src - row.first).double().cpu()
     return refactor_draws(row.a.double().cpu() / root, b * root, chance.draws, chance.stream)
-
-
-def refactor_draws(
-    left: Float[Tensor, "channel"], right: Float[Tensor, "channel"], draws: int, stream: torch.Generator
-) -> Float[Tensor, "draw channel"]:
-    """(left R) * (right R) for Haar rotations R: left falls on one random direction, right on a plane through it."""
-    n, length = len(left), left.norm()
-    along = (left @ right) / length
-    across = (right - along * left / length).norm()
-    Q, R = torch.linalg.qr(torch.randn(draws, n, min(2, n), generator=stream, dtype=torch.float64))
-    frame = Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # without it, QR would prefer some signs
-    p, q = frame[..., 0], frame[..., -1]
-    return cast(Tensor, length * p * (along * p + across * q if n > 1 else along * p))
-
-
-def ambient_draws(
-    sigma: Float[Tensor, "channel"], draws: int, stream: torch.Generator
-) -> Float[Tensor, "draw channel"]:
-    """The terms sigma * g * h: what rotations of residual space leave of a head's terms, up to a factor."""
-    g, h = torch.randn(2, draws, len(sigma), generator=stream, dtype=torch.float64)
-    return cast(Tensor, sigma * g * h)
 
 
 def _count(drawn: Iterable[Tensor], tolerance: float, total: float) -> float:

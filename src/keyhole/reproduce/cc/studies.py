@@ -18,7 +18,7 @@ from keyhole.contrast.selection import head_attention, select_heads
 from keyhole.contrast.sites import Contrast
 from keyhole.contrast.study import Head, Selection, Study, study
 from keyhole.contrast.subspace import random_bases
-from keyhole.lab.loading import load_model
+from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.job import Asked, Job
@@ -48,7 +48,7 @@ def boxes_of(job: Job) -> int:
 
 @lru_cache(maxsize=1)  # both tasks share it: a large model does not fit twice
 def _model(name: str | None, device: str | None) -> Model:
-    return load_model(name, device)
+    return load(name, device=device)
 
 
 @lru_cache(maxsize=2)  # both tasks of one model

@@ -1,9 +1,9 @@
 """Do few channels rebuild the attention of heads? GPT-2 on IOI prompts, or what stands in for it."""
 
+from keyhole.errors import MissingModelError
 from keyhole.figures import save
 from keyhole.lab.heads.figures import n_recon_figure
 from keyhole.lab.heads.summary import pooled, summaries, summarise
-from keyhole.lab.loading import MissingModelError
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import judged, measured, stood_in

@@ -13,7 +13,7 @@ from keyhole.figures import save
 from keyhole.figures.svf import strengths_figure, terms_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, sample
-from keyhole.qk.channels import n_recon
+from keyhole.qk.sparsity import n_recon
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf.inputs import INPUTS, MATTERS, inputs, samples, sides, sparsities

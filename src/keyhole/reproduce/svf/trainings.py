@@ -7,16 +7,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyhole.lab.loading import MissingModelError
+from keyhole.errors import MissingModelError
 from keyhole.lab.stored import alone
 from keyhole.lab.training.checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
 from keyhole.lab.training.curves import Over, together
 from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
 from keyhole.lab.training.roles import IOI_ROLES, bystanders, find_roles
 from keyhole.models.model import Model
-from keyhole.qk.channels import Channels, sparsity
+from keyhole.progress import Progress
+from keyhole.qk.channels import Channels
+from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.job import Asked, Job
-from keyhole.reproduce.outcome import Progress
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import torch
 
+from keyhole.circuits.writer import Writer
 from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
@@ -20,7 +21,6 @@ from keyhole.tasks.example import Example
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import SideName
 from keyhole.tracing.parts import Part
-from keyhole.tracing.writers import Writer
 
 Interval = tuple[float, float, float]  # a mean (or another number), and where it lies with 95 %
 _PROMPTS = 48

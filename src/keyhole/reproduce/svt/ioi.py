@@ -6,12 +6,12 @@ from functools import lru_cache
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
 from keyhole.figures.network import name_of
 from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
-from keyhole.lab.loading import MissingModelError, load_model
 from keyhole.lab.training.roles import IOI_ROLES, find_roles
+from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
@@ -155,7 +155,7 @@ def measured(job: Job) -> Measured:
 
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
-    model = load_model(asked.model, asked.device)
+    model = load(asked.model, device=asked.device)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
     study = sparse_study(model, _texts(examples), name="IOI", draws=_draws(asked), progress=asked.progress)
@@ -193,7 +193,7 @@ def subject(job: Job) -> Subject:
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
-    model = load_model(asked.model, asked.device)
+    model = load(asked.model, device=asked.device)
     examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))

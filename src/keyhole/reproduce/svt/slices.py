@@ -9,16 +9,16 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from keyhole.errors import MissingModelError
 from keyhole.figures import save
 from keyhole.figures.network import name_of
-from keyhole.lab.heads.counts import refactored, rotations
 from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
 from keyhole.lab.heads.sparse import Head
 from keyhole.lab.heads.summary import agreement, pooled, spread
-from keyhole.lab.loading import MissingModelError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row
+from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 from keyhole.reproduce.job import Experiment, Job, Numbers

@@ -8,10 +8,10 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from keyhole.errors import MissingModelError
 from keyhole.figures import save
 from keyhole.figures.style import GREY, RED, blank, heading, legend, plain, tidy
 from keyhole.lab.heads.sparse import Head
-from keyhole.lab.loading import MissingModelError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega

@@ -9,11 +9,11 @@ import torch
 from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.verify import Row, verify
-from keyhole.lab.loading import MissingModelError, load_model
+from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.reproduce.job import Asked, Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
@@ -54,7 +54,7 @@ def _traced(job: Job) -> _Traced:
 @lru_cache(maxsize=1)
 def _circuits(asked: Asked) -> _Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
-    model = load_model(asked.model, asked.device)
+    model = load(asked.model, device=asked.device)
     n = 3 if asked.quick else 24
     found: dict[str, tuple[Circuit, ...]] = {}
     right: dict[str, int] = {}

@@ -10,9 +10,9 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
 from keyhole.models.precision import exact_matmul
-from keyhole.models.reading import read_keys, read_queries, read_values
+from keyhole.models.reading import read_values
 from keyhole.models.tolerance import tolerance_of
-from keyhole.qk.omega import omega
+from keyhole.qk.coordinates import in_channels
 from keyhole.tracing.writers import attention_writes
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 _RANDOM_TOKENS = 24
-_DEST_BLOCK = 256
 
 
 @dataclass(frozen=True)
@@ -122,24 +121,15 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
 
     In blocks of destinations, so that memory stays linear in the prompt; relative to the largest score of each head.
     """
-    record, om = run.layer(layer), omega(run.model, layer)
-    q, k = read_queries(run, layer), read_keys(run, layer).repeat_interleave(run.model.weights(layer).group, 0)
-    a, B = q @ om.G_d, k @ om.G_s.transpose(-1, -2)
-    deficient = om.rank < k.shape[-1]
-    # The part of q that no channel of a rank-deficient head reads.
-    rest = (q - a @ om.G_s) * deficient[:, None, None] if bool(deficient.any()) else None
-    missed, largest = q.new_zeros(len(q)), q.new_zeros(len(q))
-    for start in range(0, len(run), _DEST_BLOCK):
-        rows = slice(start, start + _DEST_BLOCK)
-        rebuilt = a[:, rows] @ B.transpose(-1, -2)
-        if rest is not None:
-            rebuilt += rest[:, rows] @ k.transpose(-1, -2)
-        own = record.scores(range(len(q)), range(len(run))[rows])
-        missed = torch.maximum(missed, (rebuilt * record.rule.scaling - own).abs().amax((1, 2)))
+    record, found = run.layer(layer), in_channels(run, layer)
+    missed = largest = found.a.new_zeros(len(found.a))
+    for dests in record.blocks:
+        own = record.scores(record.heads, dests)
+        missed = torch.maximum(missed, (found.scores(slice(dests.start, dests.stop)) - own).abs().amax((1, 2)))
         largest = torch.maximum(largest, own.abs().amax((1, 2)))
     largest = largest.clamp_min(1e-30)
-    terms = record.rule.scaling * (a.abs().amax(1) * B.abs().amax(1)).amax(1)
-    return float((missed / largest).max()), int(deficient.sum()), float((terms / largest).max())
+    terms = (found.a.abs().amax(1) * found.B.abs().amax(1)).amax(1)
+    return float((missed / largest).max()), int((found.rank < found.k.shape[-1]).sum()), float((terms / largest).max())
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:
