@@ -21,7 +21,7 @@ from keyhole.contrast.ranking import rank_heads
 from keyhole.contrast.report import record, summary
 from keyhole.contrast.selection import head_attention, select_heads
 from keyhole.contrast.sites import Contrast, Sample, Site, token
-from keyhole.contrast.study import study
+from keyhole.contrast.study import StudySettings, study
 from keyhole.contrast.subspace import random_bases
 from keyhole.contrast.sums import contrast_matrix, mean_shift_share
 from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
@@ -387,7 +387,8 @@ def test_frames_are_rotations_in_low_precision_too() -> None:
 
 def test_a_study_without_swaps_still_ranks(organism: Model) -> None:
     """Negatives in other prompts: features and ranking are told, and that nothing can be swapped."""
-    result = study(organism, {"lexical": lexical_contrast(organism, 80, n_boxes=4)}, permutations=40)
+    lexical = {"lexical": lexical_contrast(organism, 80, n_boxes=4)}
+    result = study(organism, lexical, settings=StudySettings(permutations=40))
     assert not result.swaps and result.answers is None and len(result.ranking["lexical"]) == 32
     assert "nothing can be swapped" in summary(result) and record(result)["heads"][0]["swaps"] == []
     with pytest.raises(KeyholeError, match="cannot be called 'full'"):

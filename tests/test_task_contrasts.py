@@ -141,7 +141,7 @@ def test_chat_moves_every_role_with_its_word(smollm2: Model) -> None:
     [example] = boxes(1, n_boxes=3, wording="instruct")
     text, roles = in_chat(smollm2, example.text, example.roles)
     assert {name: text[slice(*spot)] for name, spot in roles.items()} == {r: example.word(r) for r in example.roles}
-    assert role(example, "BOX", roles).span == roles["BOX"]
+    assert role(example.in_chat(smollm2), "BOX").span == roles["BOX"]
     ids = encode(smollm2, text, False).ids
     starts, ends = (smollm2.tokenizer.convert_tokens_to_ids(mark) for mark in ("<|im_start|>", "<|im_end|>"))
     assert ids[0] == starts and ids.count(starts) == 3 and ids.count(ends) == 2

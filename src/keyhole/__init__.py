@@ -12,6 +12,7 @@ from keyhole.errors import KeyholeError as KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.contrast.sites import Contrast as Contrast
     from keyhole.exactness import check as check
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Channels", "Circuit", "KeyholeError", "Model", "Run", "check", "load"]
+__all__ = ["Channels", "Circuit", "Contrast", "KeyholeError", "Model", "Run", "check", "load"]
 
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
+    "Contrast": "keyhole.contrast.sites",
     "Model": "keyhole.models.model",
     "Run": "keyhole.models.run",
     "check": "keyhole.exactness",

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.contrast.collect import Collected, Progress
 from keyhole.contrast.frames import Frame, turns_at
 from keyhole.contrast.moves import Effect, Move, effect
@@ -33,6 +34,8 @@ Condition = Mapping[Head, Tensor | None]  # each head's basis; None: the whole k
 @dataclass(frozen=True)
 class AnswerEffects:
     """What the answer does when heads are edited, alone and all together."""
+
+    __repr__ = brief
 
     heads: dict[str, tuple[Effect, ...]]  # by head ("1.6"), and "all"; told as P(orig token) + P(target token) = 1
     samples: int

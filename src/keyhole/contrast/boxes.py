@@ -9,16 +9,15 @@ first `n_boxes` are told, the first half of the others replace the queried one, 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyhole.contrast.sites import Contrast, Sample, Site, last, span
+from keyhole.contrast.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
-from keyhole.models.chat import in_chat
 from keyhole.models.prompts import one_token_words
 from keyhole.tasks.boxes import boxes, counterfactual
-from keyhole.tasks.example import Example, Span
+from keyhole.tasks.example import Example
 from keyhole.tasks.words import LETTERS, THINGS
 
 if TYPE_CHECKING:
@@ -77,14 +76,14 @@ def lexical_contrast(
     prompts, samples = [], []
     for number, example in enumerate(examples):
         here, there = 2 * number, 2 * number + 1
-        text, roles = _prompt(model, example, chat)
-        copy_text, copy_roles = _prompt(model, counterfactual(example, rng.choice(words.spare)), chat)
-        prompts += [text, copy_text]
+        copy = counterfactual(example, rng.choice(words.spare))
+        pair = [one.in_chat(model) if chat else one for one in (example, copy)]
+        prompts += [one.text for one in pair]
         samples.append(
             Sample(
                 Site(last(), here),
-                positive=(Site(span(*roles["BOX"]), here),),
-                negative=(Site(span(*copy_roles["BOX"]), there),),
+                positive=(Site(role(pair[0], "BOX"), here),),
+                negative=(Site(role(pair[1], "BOX"), there),),
                 negative_query=None if cross else Site(last(), there),
                 label=example.word("QUERY"),
                 group=str(number),
@@ -161,25 +160,17 @@ def _told(words: _Words, query: str | None) -> str | None:
     return query
 
 
-def _prompt(model: "Model", example: Example, chat: bool) -> tuple[str, Mapping[str, Span]]:
-    return in_chat(model, example.text, example.roles) if chat else (example.text, example.roles)
-
-
 def _right_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
-    prompts, samples = [], []
-    for number, example in enumerate(examples):
-        text, roles = _prompt(model, example, chat)
-        letters = [spot for role, spot in roles.items() if role.startswith("box_")]  # in the order told
-        order = letters.index(roles["BOX"])
-        sites = [Site(span(*spot), number) for spot in letters]
-        prompts.append(text)
-        samples.append(
-            Sample(
-                Site(last(), number),
-                positive=(sites[order],),
-                negative=(*sites[:order], *sites[order + 1 :]),
-                label=str(order),
-                group=str(number),
-            )
-        )
-    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
+    return Contrast.from_roles(
+        name,
+        [example.in_chat(model) for example in examples] if chat else examples,
+        positive="BOX",
+        negative="box_*",
+        label=_place_told,
+        bos=False if chat else None,
+    )
+
+
+def _place_told(example: Example) -> str:
+    letters = [spot for name, spot in example.roles.items() if name.startswith("box_")]  # in the order told
+    return str(letters.index(example.roles["BOX"]))

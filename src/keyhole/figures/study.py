@@ -112,7 +112,7 @@ def _few(labels: list[str]) -> list[Label]:
 
 def _embeddings(study: Study, name: str, head: Head, stem: Path, *, umap: bool) -> list[Path]:
     # Three components are drawn even where the rank is lower, as in the paper: what lies beyond it should be shapeless.
-    q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.rank)))
+    q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.settings.rank)))
     ordered = all(isinstance(text, int) for text in labels)
     title = f"Queries and right keys in the {name} subspace of head {label(head)}"
     figure = pca_figure(q, keys, labels, labels, title=title, ordered=ordered)

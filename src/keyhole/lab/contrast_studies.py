@@ -16,7 +16,7 @@ from keyhole.contrast.features import choose
 from keyhole.contrast.lists import lists_contrast, lists_test
 from keyhole.contrast.selection import head_attention, select_heads
 from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Head, Selection, Study, study
+from keyhole.contrast.study import Head, Selection, Study, StudySettings, study
 from keyhole.contrast.subspace import random_bases
 from keyhole.lab.catalogue import CATALOGUE
 from keyhole.lab.job import Job, load_model
@@ -90,12 +90,14 @@ def _study(asked: Asked) -> Study:
         fits,
         make(model, sizes[1], seed=seeds[1], **how),
         heads=heads,
-        rank="energy",  # the paper's rule
-        centre="none",  # and its contrast
-        permutations=20 if asked.quick else 200,
-        draws=2 if asked.quick else 10,
-        answers=0,
-        seed=asked.seed,
+        settings=StudySettings(
+            rank="energy",  # the paper's rule
+            centre="none",  # and its contrast
+            permutations=20 if asked.quick else 200,
+            draws=2 if asked.quick else 10,
+            answers=0,
+            seed=asked.seed,
+        ),
         stage=lambda what: nullcontext(asked.progress),
     )
     return replace(found, passed=passed)
@@ -160,7 +162,7 @@ def projected(
     q, k, labels = points(fit, head)
     features = study.features[name]
     layer, index = features.at(head)
-    r = features.rank(head, study.rank) if rank is None else rank
+    r = features.rank(head, study.settings.rank) if rank is None else rank
     return q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels
 
 
