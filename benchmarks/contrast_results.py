@@ -9,11 +9,11 @@ instruct wording and five items. Everything is studied centred, the default, and
 import argparse
 
 import keyhole
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import collect
-from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.onepass.collect import collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import lists_contrast, lists_test
 from keyhole.contrast.report import label, normalised, ranks_of
-from keyhole.contrast.study import Selection, Study, StudySettings, study
+from keyhole.contrast.studies import Selection, Study, StudySettings, study
 
 COLUMNS = (
     "| model, task | head | feature | ranks | mean shift | gap | share of gap | p | moved | random | full | "

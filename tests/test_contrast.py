@@ -8,23 +8,23 @@ import torch
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import KeyholeError, Model
-from keyhole.contrast.answers import answer_effects
-from keyhole.contrast.attribution import angles, attribute
-from keyhole.contrast.basis import channel_shares
-from keyhole.contrast.boxes import lexical_contrast
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, find_features
-from keyhole.contrast.moves import Move, effect
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
+from keyhole.contrast.data.sites import Contrast, Sample, Site, token
+from keyhole.contrast.edits.answers import answer_effects
+from keyhole.contrast.edits.attribution import angles, attribute
+from keyhole.contrast.edits.moves import Move, effect
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.features.basis import channel_shares
+from keyhole.contrast.features.finding import Feature, find_features
+from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.features.selection import head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share
+from keyhole.contrast.recipes.boxes import lexical_contrast
 from keyhole.contrast.report import record, summary
-from keyhole.contrast.selection import head_attention, select_heads
-from keyhole.contrast.sites import Contrast, Sample, Site, token
-from keyhole.contrast.study import StudySettings, study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.sums import contrast_matrix, mean_shift_share
-from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.studies import StudySettings, study
 from keyhole.exactness import random_ids
 from test_exact import SUPPORTED
 

@@ -11,22 +11,22 @@ from torch import Tensor
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import Model
-from keyhole.contrast import nulls
-from keyhole.contrast.answers import answer_effects
-from keyhole.contrast.attribution import attribute
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, find_features
-from keyhole.contrast.moves import NOTHING, Effect, Move, effect
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
+from keyhole.contrast.data.sites import Contrast, Sample, Site, token
+from keyhole.contrast.edits.answers import answer_effects
+from keyhole.contrast.edits.attribution import attribute
+from keyhole.contrast.edits.moves import NOTHING, Effect, Move, effect
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import query_effects, swap_effects
+from keyhole.contrast.features import nulls
+from keyhole.contrast.features.finding import Feature, find_features
+from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs, quantile_range
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.features.selection import HeadAttention, head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share, product_size, tally
 from keyhole.contrast.report import record, summary, swap_rows
-from keyhole.contrast.selection import HeadAttention, head_attention, select_heads
-from keyhole.contrast.sites import Contrast, Sample, Site, token
-from keyhole.contrast.study import StudySettings, study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.sums import contrast_matrix, mean_shift_share, product_size, tally
-from keyhole.contrast.swaps import query_effects, swap_effects
+from keyhole.contrast.studies import StudySettings, study
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from tiny import Sizes
 

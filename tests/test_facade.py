@@ -27,7 +27,7 @@ from keyhole.contrast import (
     swap_effects,
     token,
 )
-from keyhole.contrast.resolve import resolve
+from keyhole.contrast.data.resolve import resolve
 from keyhole.errors import KeyholeError
 from keyhole.tasks import boxes, lists
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from keyhole import Model
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.lists import FIVE, lists_contrast, lists_test
-from keyhole.contrast.sites import Contrast, Site, role
+from keyhole.contrast.data.sites import Contrast, Site, role
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.errors import KeyholeError
 from keyhole.models.chat import in_chat
 from keyhole.models.prompts import encode, one_token_words

@@ -12,7 +12,7 @@ from keyhole.errors import KeyholeError as KeyholeError
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
-    from keyhole.contrast.sites import Contrast as Contrast
+    from keyhole.contrast.data.sites import Contrast as Contrast
     from keyhole.exactness import check as check
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
@@ -26,7 +26,7 @@ __all__ = ["Channels", "Circuit", "Contrast", "KeyholeError", "Model", "Run", "c
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
-    "Contrast": "keyhole.contrast.sites",
+    "Contrast": "keyhole.contrast.data.sites",
     "Model": "keyhole.models.model",
     "Run": "keyhole.models.run",
     "check": "keyhole.exactness",

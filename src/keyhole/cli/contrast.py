@@ -25,7 +25,7 @@ from keyhole.files import json_text, require_folder, write_at_once
 
 if TYPE_CHECKING:
     from keyhole.contrast import Contrast, Study
-    from keyhole.contrast.sweep import RankRow
+    from keyhole.contrast.recipes.sweep import RankRow
     from keyhole.models.model import Model
 
 FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]

@@ -9,22 +9,22 @@ rank_heads, swap_effects, answer_effects       what they explain, and what moves
 study(model, fits, test)                       all of it
 """
 
-from keyhole.contrast.answers import answer_effects
-from keyhole.contrast.attribution import angles, attribute
-from keyhole.contrast.basis import channel_shares
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, Features, find_features
-from keyhole.contrast.files import read_contrast, write_contrast
+from keyhole.contrast.data.files import read_contrast, write_contrast
+from keyhole.contrast.data.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
+from keyhole.contrast.edits.answers import answer_effects
+from keyhole.contrast.edits.attribution import angles, attribute
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.features.basis import channel_shares
+from keyhole.contrast.features.finding import Feature, Features, find_features
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.features.selection import head_attention, select_heads
 from keyhole.contrast.found import Found, FoundHead
-from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
-from keyhole.contrast.selection import head_attention, select_heads
-from keyhole.contrast.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
-from keyhole.contrast.study import Selection, Study, StudySettings, study
-from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
-from keyhole.contrast.sweep import sweep_ranks
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import lists_contrast, lists_test
+from keyhole.contrast.recipes.sweep import sweep_ranks
+from keyhole.contrast.studies import Selection, Study, StudySettings, study
 
 __all__ = [
     "Collected",

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.contrast import report
-from keyhole.contrast.answers import AnswerEffects, answer_effects
-from keyhole.contrast.attribution import Attribution, attribute
-from keyhole.contrast.features import Feature
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.ranking import HeadScore
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Head, Study, StudySettings, study
-from keyhole.contrast.swaps import key_bases
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.edits.answers import AnswerEffects, answer_effects
+from keyhole.contrast.edits.attribution import Attribution, attribute
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.edits.swaps import key_bases
+from keyhole.contrast.features.finding import Feature
+from keyhole.contrast.features.ranking import HeadScore
+from keyhole.contrast.studies import Head, Study, StudySettings, study
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, write_at_once
 

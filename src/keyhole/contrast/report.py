@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from keyhole.contrast.answers import AnswerEffects
-from keyhole.contrast.moves import NOTHING, Effect
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.edits.answers import AnswerEffects
+from keyhole.contrast.edits.moves import NOTHING, Effect
+from keyhole.contrast.recipes.sweep import RankRow
+from keyhole.contrast.studies import Head, Study
 
 _MOSTLY = 0.5  # share of a contrast from which a mean shift is most of it
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")

@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
-from keyhole.contrast.frames import Frame, check_frame, turns_at
+from keyhole.contrast.onepass.collect import Progress
+from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import visible_mask
 from keyhole.models.prompts import Prompt, encode

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
-from keyhole.contrast.subspace import decompose, energy_rank
+from keyhole.contrast.features.subspace import decompose, energy_rank
+from keyhole.contrast.onepass.collect import Progress
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import SAMPLES_PER_DIMENSION
 from keyhole.discover.ica import first_half

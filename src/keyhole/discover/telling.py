@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Progress
+from keyhole.contrast.onepass.collect import Progress
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import Samples, discover
 from keyhole.discover.found import Discovery

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.contrast.attribution import attribute
-from keyhole.contrast.features import choose
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.edits.attribution import attribute
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.studies import Head, Study
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.clouds import Label

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import choose
-from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.selection import head_attention, select_heads
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Head, Selection, Study, StudySettings, study
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.features.selection import head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import lists_contrast, lists_test
+from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
 from keyhole.lab.catalogue import CATALOGUE
 from keyhole.lab.job import Job, load_model
 from keyhole.lab.outcome import Progress, Verdict

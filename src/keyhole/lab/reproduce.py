@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
-from keyhole.contrast.study import Stage, quiet
+from keyhole.contrast.studies import Stage, quiet
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.lab import experiments as _folder

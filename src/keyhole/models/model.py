@@ -28,9 +28,9 @@ from keyhole.models.weights import (
 )
 
 if TYPE_CHECKING:
+    from keyhole.contrast.data.sites import Contrast
     from keyhole.contrast.found import Found
-    from keyhole.contrast.sites import Contrast
-    from keyhole.contrast.study import StudySettings
+    from keyhole.contrast.studies import StudySettings
 
 T = TypeVar("T")
 

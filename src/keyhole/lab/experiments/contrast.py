@@ -7,9 +7,9 @@ from statistics import median
 
 from torch import Tensor
 
-from keyhole.contrast.features import find_features
+from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.report import label
-from keyhole.contrast.study import Head, Study
+from keyhole.contrast.studies import Head, Study
 from keyhole.figures import joint_pca, pca_figure, save, umap_figure
 from keyhole.lab.contrast_studies import (
     CROSSED,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.features.subspace import random_bases
 from keyhole.figures import pca_figure, save
 from keyhole.lab.experiments.payload import (
     SEEDS,

@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Collected, Progress
-from keyhole.contrast.frames import Frame, turns_at
-from keyhole.contrast.moves import Effect, Move, effect
-from keyhole.contrast.pairing import Pairing, pair_keys, two_keys
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.swaps import Bases, swap
+from keyhole.contrast.edits.moves import Effect, Move, effect
+from keyhole.contrast.edits.pairing import Pairing, pair_keys, two_keys
+from keyhole.contrast.edits.swaps import Bases, swap
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, Progress
+from keyhole.contrast.onepass.frames import Frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.models.precision import exact_matmul

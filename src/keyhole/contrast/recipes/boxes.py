@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyhole.contrast.sites import Contrast, Sample, Site, last, role
+from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import one_token_words
 from keyhole.tasks.boxes import boxes, counterfactual

@@ -164,14 +164,14 @@ class Contrast:
 
     @classmethod
     def load(cls, path: "str | Path") -> "Contrast":
-        """Read JSON Lines; see `keyhole.contrast.files`."""
-        from keyhole.contrast.files import read_contrast
+        """Read JSON Lines; see `keyhole.contrast.data.files`."""
+        from keyhole.contrast.data.files import read_contrast
 
         return read_contrast(path)
 
     def save(self, path: "str | Path") -> None:
         """Write JSON Lines that `load` reads."""
-        from keyhole.contrast.files import write_contrast
+        from keyhole.contrast.data.files import write_contrast
 
         write_contrast(self, path)
 

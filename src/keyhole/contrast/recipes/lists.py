@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from keyhole.contrast.sites import Contrast
+from keyhole.contrast.data.sites import Contrast
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example
 from keyhole.tasks.lists import lists

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keyhole.brief import brief
-from keyhole.contrast.answers import AnswerEffects, answer_effects
-from keyhole.contrast.attribution import Angles, angles
-from keyhole.contrast.basis import ChannelShares, channel_shares
-from keyhole.contrast.collect import Collected, Progress, collect
-from keyhole.contrast.features import Feature, Features, RankRule, choose, find_features
-from keyhole.contrast.frames import Frame
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.pairing import can_swap, pair_keys
-from keyhole.contrast.ranking import HeadScore, rank_heads
-from keyhole.contrast.selection import HeadAttention, Rule, head_attention, select_heads
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.sums import Balance, Centre
-from keyhole.contrast.swaps import Bases, key_bases, swap_effects
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.edits.answers import AnswerEffects, answer_effects
+from keyhole.contrast.edits.attribution import Angles, angles
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.edits.pairing import can_swap, pair_keys
+from keyhole.contrast.edits.swaps import Bases, key_bases, swap_effects
+from keyhole.contrast.features.basis import ChannelShares, channel_shares
+from keyhole.contrast.features.finding import Feature, Features, RankRule, choose, find_features
+from keyhole.contrast.features.ranking import HeadScore, rank_heads
+from keyhole.contrast.features.selection import HeadAttention, Rule, head_attention, select_heads
+from keyhole.contrast.onepass.collect import Collected, Progress, collect
+from keyhole.contrast.onepass.frames import Frame
+from keyhole.contrast.onepass.sums import Balance, Centre
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
