@@ -7,7 +7,7 @@ import pytest
 
 from keyhole import Model
 from keyhole.contrast.data.sites import Contrast, Site, role
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.errors import KeyholeError
 from keyhole.models.chat import in_chat
@@ -79,6 +79,23 @@ def test_lexical_pairs_differ_in_one_thing_at_one_place(model: Model, wording: s
         [changed] = {pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1]}
         assert changed[0] == sample.label == ours[-1] and changed[1] == theirs[-1]
         assert contrast.prompts[here.prompt].replace(changed[0], changed[1]) == contrast.prompts[there.prompt]
+
+
+@each_setting
+def test_reflexive_pairs_differ_in_the_letter_of_the_queried_box(model: Model, wording: str, chat: bool) -> None:
+    contrast = reflexive_contrast(model, 30, n_boxes=4, wording=wording, chat=chat)
+    assert len(contrast.labels) > 4
+    for sample in contrast.samples:
+        [here], [there] = sample.positive, sample.negative
+        assert there.prompt == here.prompt + 1 == sample.query.prompt + 1 and sample.negative_query is None
+        assert position(model, contrast, here) == position(model, contrast, there)
+        letter, other = word(model, contrast, here), word(model, contrast, there)
+        text, (start, end) = contrast.prompts[here.prompt], here.place.span
+        assert letter == sample.label == text[start:end] and other in LETTERS
+        assert other not in text.replace(",", " ").replace(".", " ").split()
+        assert contrast.prompts[there.prompt] == text[:start] + other + text[end:]
+        *_, asked = things_told(contrast, here.prompt)
+        assert text[:start].lower().endswith(f"the {asked} is in box ")
 
 
 def test_crossed_negatives_meet_the_query_of_the_prompt_itself(organism: Model) -> None:
@@ -177,6 +194,7 @@ def test_bad_requests_are_refused_with_a_reason(organism: Model) -> None:
         (lambda: order_contrast(organism, 1, wording="formal"), "wording is one of"),
         (lambda: order_contrast(organism, 1, chat=True), "no chat template"),
         (lambda: lexical_contrast(organism, 1, n_boxes=3, things=THINGS[:3]), "needs 4"),
+        (lambda: reflexive_contrast(organism, 1, n_boxes=9), "only 9 of the letters.* needs 10: ask for fewer boxes"),
         (lambda: boxes_test(organism, 1, n_boxes=3, things=THINGS[:4]), "needs 5"),
         (lambda: order_contrast(organism, 0), "no samples"),
         (lambda: lists_contrast(organism, 0), "needs prompts"),

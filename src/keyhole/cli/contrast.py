@@ -33,7 +33,7 @@ FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and key
 
 def contrast(
     what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
-    feature: Annotated[BoxFeature, typer.Option(help="Of boxes.")] = "both",
+    feature: Annotated[BoxFeature, typer.Option(help="Of boxes; both: order and lexical.")] = "both",
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
     tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
@@ -68,8 +68,9 @@ def contrast(
     """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
 
     A sample is a query, keys that have the feature, and keys that have it not. `boxes` asks how a thing's box is found:
-    by its place in the order told, or by the thing itself. `lists` asks for the items of a category. A file has a
-    sample a line: {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
+    by its place in the order told, by the thing itself, or (reflexive) by the box's own letter. `lists` asks for the
+    items of a category. A file has a sample a line:
+    {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
     one half of its samples makes the feature, the other tests it.
 
     Examples:
@@ -149,13 +150,15 @@ def _counts(what: str, sweep: str | None) -> list[int]:
 def _boxes(
     model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
 ) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast
+    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 
     fits = {}
     if feature in ("order", "both"):
         fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
     if feature in ("lexical", "both"):
         fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **how)
+    if feature == "reflexive":
+        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **how)
     return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **how)
 
 
@@ -188,7 +191,7 @@ def _rank(text: str) -> Any:
 def _sweep(
     model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool
 ) -> dict[str, tuple[RankRow, ...]]:
-    from keyhole.contrast import lexical_contrast, order_contrast, sweep_ranks
+    from keyhole.contrast import lexical_contrast, order_contrast, reflexive_contrast, sweep_ranks
 
     n, settings = how.pop("n"), result.settings
     options = {
@@ -197,6 +200,7 @@ def _sweep(
     makers = {
         "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
         "lexical": lambda count: lexical_contrast(model, n, n_boxes=count, cross=cross, **how),
+        "reflexive": lambda count: reflexive_contrast(model, n, n_boxes=count, **how),
     }
     rows = {}
     for name in result.features:

@@ -21,7 +21,7 @@ from keyhole.contrast.features.ranking import rank_heads
 from keyhole.contrast.features.selection import head_attention, select_heads
 from keyhole.contrast.found import Found, FoundHead
 from keyhole.contrast.onepass.collect import Collected, collect
-from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 from keyhole.contrast.recipes.lists import lists_contrast, lists_test
 from keyhole.contrast.recipes.sweep import sweep_ranks
 from keyhole.contrast.studies import Selection, Study, StudySettings, study
@@ -59,6 +59,7 @@ __all__ = [
     "query_effects",
     "rank_heads",
     "read_contrast",
+    "reflexive_contrast",
     "regex",
     "role",
     "select_heads",
