@@ -62,7 +62,7 @@ def test_heads_swaps_answers_and_attributions_are_those_of_the_functions(organis
     bases = {best.head: key_bases([features.of(best.head)])}
     _, swapped, _ = swap_effects(seen, bases, pairing=pair_keys(seen, half=1), draws=3)[best.head]
     assert best.swap() == swapped and swapped.random < swapped.shift < swapped.full
-    answers, expected = best.answers(samples=3), answer_effects(seen, bases, half=1, samples=3)
+    answers, expected = best.answers(samples=8), answer_effects(seen, bases, half=1, samples=8)
     assert same(answers.heads["1.6"], expected.heads["1.6"]) and answers.largest_miss == expected.largest_miss
     run = organism.run(boxes(1, n_boxes=4)[0].text)
     want = attribute(run, [features.of(best.head)], "Box")
