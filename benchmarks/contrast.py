@@ -14,12 +14,12 @@ import time
 import torch
 
 import keyhole
-from keyhole.contrast.boxes import boxes_test
-from keyhole.contrast.collect import collect
-from keyhole.contrast.features import find_features
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
-from keyhole.contrast.swaps import key_bases, swap_effects
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import key_bases, swap_effects
+from keyhole.contrast.features.finding import find_features
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.onepass.collect import collect
+from keyhole.contrast.recipes.boxes import boxes_test
 from keyhole.models.capture import plain_logits
 from keyhole.models.prompts import encode
 

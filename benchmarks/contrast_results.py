@@ -9,11 +9,11 @@ instruct wording and five items. Everything is studied centred, the default, and
 import argparse
 
 import keyhole
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import collect
-from keyhole.contrast.lists import lists_contrast, lists_test
+from keyhole.contrast.onepass.collect import collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import lists_contrast, lists_test
 from keyhole.contrast.report import label, normalised, ranks_of
-from keyhole.contrast.study import Selection, Study, study
+from keyhole.contrast.studies import Selection, Study, StudySettings, study
 
 COLUMNS = (
     "| model, task | head | feature | ranks | mean shift | gap | share of gap | p | moved | random | full | "
@@ -65,7 +65,8 @@ def main() -> None:
         seen = {feature: collect(model, contrast) for feature, contrast in fits.items()}
         judge = collect(model, test)
         for centre in ("each", "none"):
-            result = study(model, seen, judge, select=select, centre=centre, answers=arguments.answers)
+            settings = StudySettings(select=select, centre=centre, answers=arguments.answers)
+            result = study(model, seen, judge, settings=settings)
             how = "" if centre == "each" else ", uncentred"
             print("\n".join(rows(f"{name}, {task}{how}", result)), flush=True)
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from keyhole import Model
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.resolve import Resolved, Slots
-from keyhole.contrast.samples import LayerSamples
-from keyhole.contrast.sites import Contrast, Sample, Site, role, token
-from keyhole.contrast.sums import tally
+from keyhole.contrast.data.resolve import Resolved, Slots
+from keyhole.contrast.data.sites import Contrast, Sample, Site, role, token
+from keyhole.contrast.onepass.collect import Collected
+from keyhole.contrast.onepass.samples import LayerSamples
+from keyhole.contrast.onepass.sums import tally
 from keyhole.models.attention import AttentionRule
 from keyhole.tasks import boxes
 from keyhole.tracing.exactness import random_ids

@@ -319,7 +319,7 @@ def test_contrast_of_lists_as_json() -> None:
 
 def test_contrast_of_a_file(tmp_path: Path) -> None:
     from contrasts import box_contrast
-    from keyhole.contrast.files import write_contrast
+    from keyhole.contrast.data.files import write_contrast
 
     write_contrast(box_contrast(80, 3), tmp_path / "samples.jsonl")
     done = keyhole("contrast", str(tmp_path / "samples.jsonl"), "--head", "1.6", "--rank", "3", "--answers", "2")
@@ -366,7 +366,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
     import keyhole.circuits.files as files
     from contrasts import box_contrast
     from keyhole.cli import app
-    from keyhole.contrast.files import write_contrast
+    from keyhole.contrast.data.files import write_contrast
     from keyhole.errors import UnwritableError
 
     def full(path: Path, content: str | bytes) -> None:

@@ -8,23 +8,23 @@ import torch
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import KeyholeError, Model
-from keyhole.contrast.answers import answer_effects
-from keyhole.contrast.attribution import angles, attribute
-from keyhole.contrast.basis import channel_shares
-from keyhole.contrast.boxes import lexical_contrast
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, find_features
-from keyhole.contrast.moves import Move, effect
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
+from keyhole.contrast.data.sites import Contrast, Sample, Site, token
+from keyhole.contrast.edits.answers import answer_effects
+from keyhole.contrast.edits.attribution import angles, attribute
+from keyhole.contrast.edits.moves import Move, effect
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.features.basis import channel_shares
+from keyhole.contrast.features.finding import Feature, find_features
+from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.features.selection import head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share
+from keyhole.contrast.recipes.boxes import lexical_contrast
 from keyhole.contrast.report import record, summary
-from keyhole.contrast.selection import head_attention, select_heads
-from keyhole.contrast.sites import Contrast, Sample, Site, token
-from keyhole.contrast.study import study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.sums import contrast_matrix, mean_shift_share
-from keyhole.contrast.swaps import key_bases, query_bases, query_effects, swap_effects
+from keyhole.contrast.studies import study
 from keyhole.tracing.exactness import random_ids
 from test_exact import SUPPORTED
 
@@ -387,7 +387,8 @@ def test_frames_are_rotations_in_low_precision_too() -> None:
 
 def test_a_study_without_swaps_still_ranks(organism: Model) -> None:
     """Negatives in other prompts: features and ranking are told, and that nothing can be swapped."""
-    result = study(organism, {"lexical": lexical_contrast(organism, 80, n_boxes=4)}, permutations=40)
+    lexical = {"lexical": lexical_contrast(organism, 80, n_boxes=4)}
+    result = study(organism, lexical, settings=StudySettings(permutations=40))
     assert not result.swaps and result.answers is None and len(result.ranking["lexical"]) == 32
     assert "nothing can be swapped" in summary(result) and record(result)["heads"][0]["swaps"] == []
     with pytest.raises(KeyholeError, match="cannot be called 'full'"):

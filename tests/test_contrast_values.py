@@ -11,22 +11,22 @@ from torch import Tensor
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
 from keyhole import Model
-from keyhole.contrast import nulls
-from keyhole.contrast.answers import answer_effects
-from keyhole.contrast.attribution import attribute
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, find_features
-from keyhole.contrast.moves import NOTHING, Effect, Move, effect
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
-from keyhole.contrast.pairing import pair_keys
-from keyhole.contrast.ranking import rank_heads
+from keyhole.contrast.data.sites import Contrast, Sample, Site, token
+from keyhole.contrast.edits.answers import answer_effects
+from keyhole.contrast.edits.attribution import attribute
+from keyhole.contrast.edits.moves import NOTHING, Effect, Move, effect
+from keyhole.contrast.edits.pairing import pair_keys
+from keyhole.contrast.edits.swaps import query_effects, swap_effects
+from keyhole.contrast.features import nulls
+from keyhole.contrast.features.finding import Feature, find_features
+from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs, quantile_range
+from keyhole.contrast.features.ranking import rank_heads
+from keyhole.contrast.features.selection import HeadAttention, head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share, product_size, tally
 from keyhole.contrast.report import record, summary, swap_rows
-from keyhole.contrast.selection import HeadAttention, head_attention, select_heads
-from keyhole.contrast.sites import Contrast, Sample, Site, token
-from keyhole.contrast.study import study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.sums import contrast_matrix, mean_shift_share, product_size, tally
-from keyhole.contrast.swaps import query_effects, swap_effects
+from keyhole.contrast.studies import StudySettings, study
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from tiny import Sizes
 
@@ -545,7 +545,7 @@ def test_a_study_of_one_contrast_fits_one_half_and_judges_by_the_other(
     model, contrast = given
     seen = collect(model, contrast)
     how: dict[str, Any] = {"centre": centre, "permutations": 40, "seed": 0}
-    found = study(model, {"x": contrast}, rank=2, answers=3, draws=2, heads=[(1, 1)], **how)
+    found = study(model, {"x": contrast}, heads=[(1, 1)], settings=StudySettings(rank=2, answers=3, draws=2, **how))
     want = find_features(seen, half=0, **how)
     features = found.features["x"]
     assert torch.equal(features.S, want.S) and torch.equal(features.threshold, want.threshold)  # type: ignore[arg-type]
@@ -568,10 +568,10 @@ def test_a_study_of_one_contrast_fits_one_half_and_judges_by_the_other(
 def test_a_study_with_a_test_fits_all_and_judges_by_the_test(given: tuple[Model, Contrast]) -> None:
     model, contrast = given
     other = random_contrast(model, 30, seed=9)
-    found = study(model, {"x": contrast}, other, permutations=40, rank=2, answers=0)
+    found = study(model, {"x": contrast}, other, settings=StudySettings(permutations=40, rank=2, answers=0))
     seen, test = collect(model, contrast), collect(model, other)
     want = find_features(seen, permutations=40)
-    assert torch.equal(found.features["x"].S, want.S) and found.centre == "each"
+    assert torch.equal(found.features["x"].S, want.S) and found.settings.centre == "each"
     assert found.ranking["x"] == rank_heads(want, test, rank=2) and found.attention == head_attention(test)
     assert "60 samples make x; 30 others judge" in summary(found)
 

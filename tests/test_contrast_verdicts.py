@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.swaps import swap_effects
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.edits.swaps import swap_effects
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 from keyhole.reproduce.cc import boxes as contrast_boxes
@@ -266,7 +266,7 @@ def test_clusters_must_exceed_random_subspaces() -> None:
 
 
 def test_words_are_held_out(tmp_path: Path) -> None:
-    from keyhole.contrast.lists import lists_contrast
+    from keyhole.contrast.recipes.lists import lists_contrast
 
     model = studied(Job(tmp_path, quick=True), "lists").test.model
     whole = lists_contrast(model, 20)

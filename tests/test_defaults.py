@@ -7,8 +7,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from keyhole.cli import choices, circuits, contrast, discover, look
-from keyhole.contrast import frames, sums
-from keyhole.contrast.study import study
+from keyhole.contrast.onepass import frames, sums
+from keyhole.contrast.studies import StudySettings
 from keyhole.discover import fit
 from keyhole.discover.attended import View
 from keyhole.discover.ica import Nonlinearity
@@ -42,7 +42,11 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, fit.discover, {"centre", "rank", "nonlinearity", "seed"}),
-    (contrast, study, {"rank", "frame", "centre", "balance", "negatives", "permutations", "draws", "answers", "seed"}),
+    (
+        contrast,
+        StudySettings,
+        {"rank", "frame", "centre", "balance", "negatives", "permutations", "draws", "answers", "seed"},
+    ),
 ]
 
 

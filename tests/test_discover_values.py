@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from conftest import prompts_of, tiny_model
-from keyhole.contrast.subspace import decompose, energy_rank
+from keyhole.contrast.features.subspace import decompose, energy_rank
 from keyhole.discover.attended import View, attended, groups_of
 from keyhole.discover.fit import Samples, contrast_of, discover, samples_of
 from keyhole.discover.found import Discovery

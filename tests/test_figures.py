@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from drawn import MAGIC, check_drawn
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.edits.moves import Effect
 from keyhole.errors import KeyholeError
 from keyhole.figures import (
     RankCurve,

@@ -22,7 +22,9 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "trace", "writers")],
+    ("models/model.py", "Model.contrast"),
     ("circuits/circuit.py", "Circuit.verify"),
+    ("contrast/found.py", "Found.draw"),
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

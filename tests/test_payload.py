@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from keyhole import KeyholeError
-from keyhole.contrast.subspace import principal_cosines
+from keyhole.contrast.features.subspace import principal_cosines
 from keyhole.lab.payload.features import (
     LatentFeature,
     Swaps,

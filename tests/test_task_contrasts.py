@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from keyhole import Model
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.lists import FIVE, lists_contrast, lists_test
-from keyhole.contrast.sites import Contrast, Site, role
+from keyhole.contrast.data.sites import Contrast, Site, role
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
+from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.errors import KeyholeError
 from keyhole.models.chat import in_chat
 from keyhole.models.prompts import encode, one_token_words
@@ -81,6 +81,23 @@ def test_lexical_pairs_differ_in_one_thing_at_one_place(model: Model, wording: s
         assert contrast.prompts[here.prompt].replace(changed[0], changed[1]) == contrast.prompts[there.prompt]
 
 
+@each_setting
+def test_reflexive_pairs_differ_in_the_letter_of_the_queried_box(model: Model, wording: str, chat: bool) -> None:
+    contrast = reflexive_contrast(model, 30, n_boxes=4, wording=wording, chat=chat)
+    assert len(contrast.labels) > 4
+    for sample in contrast.samples:
+        [here], [there] = sample.positive, sample.negative
+        assert there.prompt == here.prompt + 1 == sample.query.prompt + 1 and sample.negative_query is None
+        assert position(model, contrast, here) == position(model, contrast, there)
+        letter, other = word(model, contrast, here), word(model, contrast, there)
+        text, (start, end) = contrast.prompts[here.prompt], here.place.span
+        assert letter == sample.label == text[start:end] and other in LETTERS
+        assert other not in text.replace(",", " ").replace(".", " ").split()
+        assert contrast.prompts[there.prompt] == text[:start] + other + text[end:]
+        *_, asked = things_told(contrast, here.prompt)
+        assert text[:start].lower().endswith(f"the {asked} is in box ")
+
+
 def test_crossed_negatives_meet_the_query_of_the_prompt_itself(organism: Model) -> None:
     plain, crossed = (lexical_contrast(organism, 5, n_boxes=3, cross=cross) for cross in (False, True))
     assert plain.prompts == crossed.prompts
@@ -141,7 +158,7 @@ def test_chat_moves_every_role_with_its_word(smollm2: Model) -> None:
     [example] = boxes(1, n_boxes=3, wording="instruct")
     text, roles = in_chat(smollm2, example.text, example.roles)
     assert {name: text[slice(*spot)] for name, spot in roles.items()} == {r: example.word(r) for r in example.roles}
-    assert role(example, "BOX", roles).span == roles["BOX"]
+    assert role(example.in_chat(smollm2), "BOX").span == roles["BOX"]
     ids = encode(smollm2, text, False).ids
     starts, ends = (smollm2.tokenizer.convert_tokens_to_ids(mark) for mark in ("<|im_start|>", "<|im_end|>"))
     assert ids[0] == starts and ids.count(starts) == 3 and ids.count(ends) == 2
@@ -177,6 +194,7 @@ def test_bad_requests_are_refused_with_a_reason(organism: Model) -> None:
         (lambda: order_contrast(organism, 1, wording="formal"), "wording is one of"),
         (lambda: order_contrast(organism, 1, chat=True), "no chat template"),
         (lambda: lexical_contrast(organism, 1, n_boxes=3, things=THINGS[:3]), "needs 4"),
+        (lambda: reflexive_contrast(organism, 1, n_boxes=9), "only 9 of the letters.* needs 10: ask for fewer boxes"),
         (lambda: boxes_test(organism, 1, n_boxes=3, things=THINGS[:4]), "needs 5"),
         (lambda: order_contrast(organism, 0), "no samples"),
         (lambda: lists_contrast(organism, 0), "needs prompts"),

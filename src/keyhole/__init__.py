@@ -13,6 +13,7 @@ from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.contrast.data.sites import Contrast as Contrast
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from keyhole.tracing.exactness import check as check
 
 
-__all__ = ["Channels", "Circuit", "KeyholeError", "Model", "Run", "check", "load"]
+__all__ = ["Channels", "Circuit", "Contrast", "KeyholeError", "Model", "Run", "check", "load"]
 
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
+    "Contrast": "keyhole.contrast.data.sites",
     "Model": "keyhole.models.model",
     "Run": "keyhole.models.run",
     "check": "keyhole.tracing.exactness",

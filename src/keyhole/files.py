@@ -4,13 +4,15 @@ Places are asked for before long work (`require_file`, `require_folder`): what c
 nothing is lost by it.
 """
 
+import json
+import math
 import os
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from keyhole.errors import KeyholeError, UnwritableError
 
@@ -44,6 +46,11 @@ def write_at_once(path: Path | str, content: str | bytes) -> None:
             out.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise UnwritableError(f"cannot write {path} ({error.strerror or error}): choose another place.") from error
+
+
+def json_text(record: dict[str, Any]) -> str:
+    """A record as JSON (NaN and infinity as null)."""
+    return json.dumps(_finite(record), ensure_ascii=False, indent=2)
 
 
 def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
@@ -93,6 +100,14 @@ def _no_folder(path: Path) -> str:
     if path.parent.exists():
         return f"{path.parent} is a file, where {path.name} needs a folder: give another name."
     return f"there is no folder {path.parent} to write {path.name} into: make it first."
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _require_room(folder: Path) -> None:

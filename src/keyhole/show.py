@@ -1,8 +1,6 @@
 """How does Keyhole speak in a terminal? Lines, tables, bars and errors in the width there is, and JSON."""
 
-import json
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from keyhole.files import json_text
 from keyhole.tables import Cell, lay_out
 
 _NO_LIMIT = 100_000  # columns of a file or a pipe
@@ -82,18 +81,5 @@ def as_json(record: dict[str, Any]) -> None:
     print(json_text(record))
 
 
-def json_text(record: dict[str, Any]) -> str:
-    """A record as JSON (NaN and infinity as null)."""
-    return json.dumps(_finite(record), ensure_ascii=False, indent=2)
-
-
 def _console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=None if stderr else width() or _NO_LIMIT)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -21,11 +21,11 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.errors import KeyholeError
-from keyhole.files import require_folder, write_at_once
+from keyhole.files import json_text, require_folder, write_at_once
 
 if TYPE_CHECKING:
     from keyhole.contrast import Contrast, Study
-    from keyhole.contrast.sweep import RankRow
+    from keyhole.contrast.recipes.sweep import RankRow
     from keyhole.models.model import Model
 
 FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and keys.")]
@@ -33,7 +33,7 @@ FrameOption = Annotated[Frame, typer.Option(help="Coordinates of queries and key
 
 def contrast(
     what: Annotated[str, typer.Argument(help="boxes, lists, or a file of samples (JSON Lines).")],
-    feature: Annotated[BoxFeature, typer.Option(help="Of boxes.")] = "both",
+    feature: Annotated[BoxFeature, typer.Option(help="Of boxes; both: order and lexical.")] = "both",
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts that make the feature.")] = 400,
     tests: Annotated[int, typer.Option(min=1, help="Other prompts that test it.")] = 200,
@@ -68,8 +68,9 @@ def contrast(
     """Which query-key feature tells these keys from those, in which heads, and does attention follow it?
 
     A sample is a query, keys that have the feature, and keys that have it not. `boxes` asks how a thing's box is found:
-    by its place in the order told, or by the thing itself. `lists` asks for the items of a category. A file has a
-    sample a line: {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
+    by its place in the order told, by the thing itself, or (reflexive) by the box's own letter. `lists` asks for the
+    items of a category. A file has a sample a line:
+    {"prompt": "...", "query": "last", "positive": [{"find": "cats"}], "negative": [{"find": "dog"}]};
     one half of its samples makes the feature, the other tests it.
 
     Examples:
@@ -85,27 +86,18 @@ def contrast(
         keyhole contrast samples.jsonl --head 1.6 --rank energy
     """
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
-    from keyhole.contrast import lists_contrast, lists_test, read_contrast, report, study
-    from keyhole.contrast.study import Selection
+    from keyhole.contrast import Selection, StudySettings, report, study
 
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
-    test: Contrast | None
     if what == "boxes":
         fits, test = _boxes(loaded, feature, (prompts, tests), seed=seed, cross=cross, n_boxes=boxes, **wordings)
     elif what == "lists":
-        how = {"per_category": per_category, **wordings}
-        fits = {"category": lists_contrast(loaded, prompts, seed=2 * seed, **how)}
-        test = lists_test(loaded, tests, seed=2 * seed + 1, **how)
+        fits, test = _lists(loaded, (prompts, tests), seed=seed, per_category=per_category, **wordings)
     else:
-        fits, test = _file(what), None if test_file is None else read_contrast(test_file)
-    select = Selection("ratio", 0.1, top=3) if what == "lists" else Selection("accuracy", 0.3)
-    result = study(
-        loaded,
-        fits,
-        test,
-        heads=[read_head(text) for text in head or ()],
-        select=select,
+        fits, test = _files(what, test_file)
+    settings = StudySettings(
+        select=Selection("ratio", 0.1, top=3) if what == "lists" else Selection("accuracy", 0.3),
         rank=_rank(rank),
         frame=frame,
         centre=centre,
@@ -115,20 +107,17 @@ def contrast(
         draws=draws,
         answers=answers,
         seed=seed,
-        stage=show.progress_bar,
     )
-    rows: dict[str, tuple[RankRow, ...]] = {}
-    if counts:
-        options = {"frame": frame, "negatives": negatives, "centre": centre, "balance": balance}
-        options |= {"permutations": permutations, "seed": seed}
-        rows = _sweep(loaded, result, counts, {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross, **options)
+    heads = [read_head(text) for text in head or ()]
+    result = study(loaded, fits, test, heads=heads, settings=settings, stage=show.progress_bar)
+    rows = _sweep(loaded, result, counts, {**wordings, "n": prompts, "seed": 2 * seed}, cross=cross) if counts else {}
     record = report.record(result) | report.sweep_record(rows)
     if json:
         show.as_json(record)
     else:
         _tell(result, rows)
     if out is not None:  # after the answer, which a full disk must not cost
-        write_at_once(require_folder(out) / "study.json", show.json_text(record) + "\n")
+        write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
         _draw(result, rows, out, umap=umap, quiet=json)
 
 
@@ -160,24 +149,35 @@ def _counts(what: str, sweep: str | None) -> list[int]:
 
 def _boxes(
     model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
-) -> tuple[dict[str, Contrast], Contrast]:
-    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast
+) -> tuple[dict[str, Contrast], Contrast | None]:
+    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 
     fits = {}
     if feature in ("order", "both"):
         fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
     if feature in ("lexical", "both"):
         fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **how)
+    if feature == "reflexive":
+        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **how)
     return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **how)
 
 
-def _file(path: str) -> dict[str, Contrast]:
+def _lists(
+    model: Model, sizes: tuple[int, int], *, seed: int, **how: Any
+) -> tuple[dict[str, Contrast], Contrast | None]:
+    from keyhole.contrast import lists_contrast, lists_test
+
+    fit = lists_contrast(model, sizes[0], seed=2 * seed, **how)
+    return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **how)
+
+
+def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
     from keyhole.contrast import read_contrast
 
     if not Path(path).is_file():
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
     given = read_contrast(path)
-    return {given.name: given}
+    return {given.name: given}, None if test is None else read_contrast(test)
 
 
 def _rank(text: str) -> Any:
@@ -189,14 +189,18 @@ def _rank(text: str) -> Any:
 
 
 def _sweep(
-    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool, **options: Any
+    model: Model, result: Study, counts: Sequence[int], how: dict[str, Any], *, cross: bool
 ) -> dict[str, tuple[RankRow, ...]]:
-    from keyhole.contrast import lexical_contrast, order_contrast, sweep_ranks
+    from keyhole.contrast import lexical_contrast, order_contrast, reflexive_contrast, sweep_ranks
 
-    n = how.pop("n")
+    n, settings = how.pop("n"), result.settings
+    options = {
+        name: getattr(settings, name) for name in ("frame", "negatives", "centre", "balance", "permutations", "seed")
+    }
     makers = {
         "order": lambda count: order_contrast(model, n, n_boxes=count, **how),
         "lexical": lambda count: lexical_contrast(model, n, n_boxes=count, cross=cross, **how),
+        "reflexive": lambda count: reflexive_contrast(model, n, n_boxes=count, **how),
     }
     rows = {}
     for name in result.features:

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
-from keyhole.contrast.answers import AnswerEffects
-from keyhole.contrast.moves import NOTHING, Effect
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.edits.answers import AnswerEffects
+from keyhole.contrast.edits.moves import NOTHING, Effect
+from keyhole.contrast.recipes.sweep import RankRow
+from keyhole.contrast.studies import Head, Study
 
 _MOSTLY = 0.5  # share of a contrast from which a mean shift is most of it
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
@@ -105,13 +105,13 @@ def hints(study: Study) -> list[str]:
     said = []
     for name, features in study.features.items():
         shifted = [h for h in study.selected if float(features.mean_shift[features.at(h)]) > _MOSTLY]
-        empty = [h for h in shifted if features.rank(h, study.rank) == 0]
-        if study.centre == "none" and shifted:
+        empty = [h for h in shifted if features.rank(h, study.settings.rank) == 0]
+        if study.settings.centre == "none" and shifted:
             said.append(
                 f"Most of {name} is a difference of mean keys, the same for all queries. If queries vary, try --centre "
                 "each."
             )
-        elif study.centre != "none" and empty:
+        elif study.settings.centre != "none" and empty:
             said.append(
                 f"In {', '.join(map(label, empty))} most of {name} is a difference of mean keys, the same for all "
                 "queries, and without it nothing exceeds permuted labels. --centre none keeps it, as the paper does."
@@ -173,15 +173,30 @@ def counted(study: Study) -> str:
     return f"{given} samples of {name}, {halves}"
 
 
-def summary(study: Study) -> str:
-    """What was run, in a line or two."""
-    frame = study.test.frame.replace("_", "-")
-    text = f"{study.model}: {counted(study)}.\nFrame {frame}, centring {study.centre}, ranks by {study.rank}."
+def made(study: Study) -> str:
+    """From what, and how, a study was made."""
+    frame, settings = study.test.frame.replace("_", "-"), study.settings
+    text = f"{study.model}: {counted(study)}.\nFrame {frame}, centring {settings.centre}, ranks by {settings.rank}."
     if not study.swaps:
         text += "\nPositive and negative keys stand in different prompts, so nothing can be swapped."
-    if not study.passed:
-        text += "\nNo head passes the selection; these three attend most to the right keys."
     return text
+
+
+def summary(study: Study) -> str:
+    """What was run, in a line or two, and how the heads were selected where none passed."""
+    none = "" if study.passed else "\nNo head passes the selection; these three attend most to the right keys."
+    return made(study) + none
+
+
+def ranking_text(study: Study, name: str, most: int = 8) -> str:
+    """The heads that explain most of one feature's gap, a line each."""
+    lines = [made(study), f"{'head':<6}{'rank':>5}{'gap':>8}{'share':>7}{'p':>7}  swapped"]
+    for score in study.ranking[name][:most]:
+        moved = [normalised(effect) for effect in study.swaps.get(score.head, ()) if effect.name == name]
+        numbers = f"{score.rank:>5}{score.gap:>8.2f}{score.share:>7.2f}{score.p_corrected:>7.3f}"
+        lines.append(f"{label(score.head):<6}{numbers}  {' '.join(moved)}".rstrip())
+    left = len(study.ranking[name]) - most
+    return "\n".join(lines + ([f"and {left} more heads"] if left > 0 else []))
 
 
 def record(study: Study) -> dict[str, Any]:
@@ -205,8 +220,8 @@ def record(study: Study) -> dict[str, Any]:
     return {
         "model": study.model,
         "frame": study.test.frame,
-        "rank_rule": study.rank,
-        "centre": study.centre,
+        "rank_rule": study.settings.rank,
+        "centre": study.settings.centre,
         "samples": {
             "given": {name: len(fit.resolved.contrast.samples) for name, fit in study.fits.items()},
             "fitted": {name: features.samples for name, features in study.features.items()},

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.frames import Frame, check_frame, turns_at
+from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import visible_mask
 from keyhole.models.prompts import Prompt, encode

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.subspace import decompose, energy_rank
+from keyhole.contrast.features.subspace import decompose, energy_rank
 from keyhole.discover.found import Discovery, MatchedFeature, Side
 from keyhole.discover.ica import (
     IDENTIFIED,

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.subspace import decompose, energy_rank
+from keyhole.contrast.features.subspace import decompose, energy_rank
 from keyhole.discover.attended import View, attended, each_run, groups_of
 from keyhole.discover.fit import SAMPLES_PER_DIMENSION
 from keyhole.discover.ica import first_half

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.edits.moves import Effect
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, plain, tidy
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from keyhole.contrast.subspace import energy_rank
+from keyhole.contrast.features.subspace import energy_rank
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, colours, heading, legend, plain, tidy, wrapped
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.contrast.attribution import attribute
-from keyhole.contrast.features import choose
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.edits.attribution import attribute
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.studies import Head, Study
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.clouds import Label
@@ -112,7 +112,7 @@ def _few(labels: list[str]) -> list[Label]:
 
 def _embeddings(study: Study, name: str, head: Head, stem: Path, *, umap: bool) -> list[Path]:
     # Three components are drawn even where the rank is lower, as in the paper: what lies beyond it should be shapeless.
-    q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.rank)))
+    q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.settings.rank)))
     ordered = all(isinstance(text, int) for text in labels)
     title = f"Queries and right keys in the {name} subspace of head {label(head)}"
     figure = pca_figure(q, keys, labels, labels, title=title, ordered=ordered)

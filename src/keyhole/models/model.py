@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,11 @@ from keyhole.models.weights import (
     read_queries_keys,
     submodule,
 )
+
+if TYPE_CHECKING:
+    from keyhole.contrast.data.sites import Contrast
+    from keyhole.contrast.found import Found
+    from keyhole.contrast.studies import StudySettings
 
 T = TypeVar("T")
 
@@ -88,6 +93,17 @@ class Model:
             logits=captured.logits[row, :n],
             stamp=made_with,
         )
+
+    def contrast(
+        self, contrast: "Contrast", test: "Contrast | None" = None, *, settings: "StudySettings | None" = None
+    ) -> "Found":
+        """Which heads tell a contrast's keys apart, and by which feature? Judged by samples that did not make it.
+
+        These are `test`, or one half of the contrast. See `keyhole.contrast.found`.
+        """
+        from keyhole.contrast.found import find_heads
+
+        return find_heads(self, contrast, test, settings)
 
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Prompts of similar length together; of equal length where RoPE itself depends on the length."""

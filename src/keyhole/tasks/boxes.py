@@ -85,12 +85,27 @@ def counterfactual(example: Example, replacement: str) -> Example:
     >>> other.word("ITEM"), other.word("QUERY"), other.answer == example.answer
     ('spoon', 'spoon', True)
     """
+    return _exchanged(example, ("ITEM", "QUERY"), replacement)
+
+
+def relettered(example: Example, letter: str) -> Example:
+    """What would the prompt be, had the queried box another letter? The answer is that letter.
+
+    >>> [example] = boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB", query="jam")
+    >>> other = relettered(example, "F")
+    >>> other.word("BOX"), other.answer, other.word("ITEM")
+    ('F', 'F', 'jam')
+    """
+    return replace(_exchanged(example, ("BOX",), letter), answer=letter, answers=(letter,))
+
+
+def _exchanged(example: Example, roles: tuple[str, ...], replacement: str) -> Example:
     if example.task != "boxes":
         raise KeyholeError(f"a counterfactual is made of a boxes example, not of {example.task!r}.")
-    old = example.word("QUERY")
+    old = example.word(roles[0])
     if re.search(rf"\b{re.escape(replacement)}\b", example.text):
-        raise KeyholeError(f"{replacement!r} already stands in this prompt: replace {old!r} by an unused thing.")
-    mentions = sorted((example.roles["ITEM"], example.roles["QUERY"]))
+        raise KeyholeError(f"{replacement!r} already stands in this prompt: replace {old!r} by an unused word.")
+    mentions = sorted(example.roles[role] for role in roles)
     longer = len(replacement) - len(old)
 
     def moved(span: Span) -> Span:

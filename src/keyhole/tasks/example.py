@@ -5,13 +5,14 @@ import re
 import string
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.spans import Span
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 
@@ -46,20 +47,32 @@ class Example:
         >>> Example("demo", text, "", None, (), roles, "", "").word("WHO")
         'Mary'
         """
-        start, end = self.roles[role]
+        start, end = self.span(role)
         return self.text[start:end]
+
+    def span(self, role: str) -> Span:
+        """Between which characters of the prompt does a role stand?"""
+        if role not in self.roles:
+            raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
+        return self.roles[role]
+
+    def in_chat(self, model: "Model") -> "Example":
+        """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
+        from keyhole.models.chat import in_chat
+
+        text, roles = in_chat(model, self.text, self.roles)
+        return replace(self, text=text, roles=roles)
 
     def position(self, run: "Run", role: str) -> int:
         """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
         from keyhole.models.spans import token_spans, tokens_in
 
-        if role not in self.roles:
-            raise KeyholeError(f"this example has no role {role!r}: it has {', '.join(self.roles)}.")
+        wanted = self.span(role)
         try:
             spans = token_spans(run.model, self.text, run.token_ids)
         except KeyholeError as error:
             raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
-        found = tokens_in(spans, *self.roles[role])
+        found = tokens_in(spans, *wanted)
         if len(found) != 1:
             raise KeyholeError(f"{self.word(role)!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
         return found[0]

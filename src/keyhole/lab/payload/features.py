@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.contrast.moves import Effect, Move, effect, move_of
-from keyhole.contrast.subspace import decompose, energy_rank, overlap, random_bases, union
+from keyhole.contrast.edits.moves import Effect, Move, effect, move_of
+from keyhole.contrast.features.subspace import decompose, energy_rank, overlap, random_bases, union
 from keyhole.errors import KeyholeError
 from keyhole.lab.payload.task import draw_latents, generator, purpose_seed, token
 from keyhole.lab.payload.toy import Payload, PayloadBatch, activations, batches

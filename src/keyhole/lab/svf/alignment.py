@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.contrast.subspace import decompose, principal_cosines, union
+from keyhole.contrast.features.subspace import decompose, principal_cosines, union
 from keyhole.errors import KeyholeError
 from keyhole.lab.svf.toy import SVF, Pair
 

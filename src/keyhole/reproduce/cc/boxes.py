@@ -6,16 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keyhole.contrast.attribution import Attribution, attribute
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import collect
-from keyhole.contrast.features import Feature, Features, RankRule, find_features
+from keyhole.contrast.data.resolve import resolve
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.edits.attribution import Attribution, attribute
+from keyhole.contrast.features.finding import Feature, Features, RankRule, find_features
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
-from keyhole.contrast.resolve import resolve
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.sweep import RankRow
+from keyhole.contrast.studies import Head, Study
 from keyhole.figures import attribution_figure, save
 from keyhole.figures.ranks import plateau
 from keyhole.figures.study import draw_sweep

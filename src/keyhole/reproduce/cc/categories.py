@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Features, find_features
-from keyhole.contrast.lists import lists_contrast
+from keyhole.contrast.data.sites import Contrast, Sample, Site
+from keyhole.contrast.features.finding import Features, find_features
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.recipes.lists import lists_contrast
 from keyhole.contrast.report import label
-from keyhole.contrast.sites import Contrast, Sample, Site
-from keyhole.contrast.study import Head
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.studies import Head
 from keyhole.figures import pca_figure, save
 from keyhole.reproduce.cc.studies import DRAWS, named, points, stand_in, studied, verdict, wording
 from keyhole.reproduce.cc.subspaces import MOST, passed_over

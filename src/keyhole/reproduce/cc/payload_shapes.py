@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.features.subspace import random_bases
 from keyhole.figures import pca_figure, save
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
-from keyhole.contrast.moves import Effect
+from keyhole.contrast.edits.moves import Effect
 from keyhole.figures import intervention_figure, save
 from keyhole.lab.payload.features import Swaps, swaps
 from keyhole.lab.payload.toy import Payload

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from keyhole.contrast.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import choose
-from keyhole.contrast.lists import lists_contrast, lists_test
-from keyhole.contrast.selection import head_attention, select_heads
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.study import Head, Selection, Study, study
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.features.selection import head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import lists_contrast, lists_test
+from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
 from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.reproduce.catalogue import CATALOGUE
@@ -75,12 +75,14 @@ def _study(task: Task, asked: Asked) -> Study:
         fits,
         make(model, sizes[1], seed=seeds[1], **how),
         heads=heads,
-        rank="energy",  # the paper's rule
-        centre="none",  # and its contrast
-        permutations=20 if asked.quick else 200,
-        draws=2 if asked.quick else 10,
-        answers=0,
-        seed=asked.seed,
+        settings=StudySettings(
+            rank="energy",  # the paper's rule
+            centre="none",  # and its contrast
+            permutations=20 if asked.quick else 200,
+            draws=2 if asked.quick else 10,
+            answers=0,
+            seed=asked.seed,
+        ),
         stage=lambda what: nullcontext(asked.progress),
     )
     return replace(found, passed=passed)
@@ -147,7 +149,7 @@ def projected(
     q, k, labels = points(fit, head)
     features = study.features[name]
     layer, index = features.at(head)
-    r = features.rank(head, study.rank) if rank is None else rank
+    r = features.rank(head, study.settings.rank) if rank is None else rank
     return q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels
 
 

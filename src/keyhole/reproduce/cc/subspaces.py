@@ -7,9 +7,9 @@ from statistics import median
 
 from torch import Tensor
 
-from keyhole.contrast.features import find_features
+from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.report import label
-from keyhole.contrast.study import Head, Study
+from keyhole.contrast.studies import Head, Study
 from keyhole.figures import joint_pca, pca_figure, save, umap_figure
 from keyhole.reproduce.cc.studies import (
     CROSSED,
@@ -49,7 +49,7 @@ def subspaces(job: Job, id: str) -> Outcome:
     numbers: Numbers = {}
     lines, figures, meet, right = [], [], [], []
     for name, features in study.features.items():
-        ranks = [features.rank(head, study.rank) for head in study.selected]
+        ranks = [features.rank(head, study.settings.rank) for head in study.selected]
         share = [aligned(*projected(study, name, head, fresh[name])) for head in study.selected]
         random = [
             aligned_at_random(*points(fresh[name], head), rank, seed=job.seed)
@@ -139,7 +139,7 @@ def sides(q: Tensor, k: Tensor) -> float:
 
 
 def _cloud(job: Job, study: Study, name: str, head: Head) -> Path:
-    rank = max(3, study.features[name].rank(head, study.rank))
+    rank = max(3, study.features[name].rank(head, study.settings.rank))
     q, k, labels = projected(study, name, head, study.fits[name], rank)
     title = f"{name} in head {label(head)} of {study.model}"
     figure = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")

@@ -6,12 +6,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.pairing import pair_keys, two_keys
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.edits.pairing import pair_keys, two_keys
+from keyhole.contrast.edits.swaps import key_bases, swap
+from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.report import label
-from keyhole.contrast.study import Head, Study
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.swaps import key_bases, swap
+from keyhole.contrast.studies import Head, Study
 from keyhole.figures import intervention_figure, save
 from keyhole.models.precision import exact_matmul
 from keyhole.reproduce.catalogue import CATALOGUE

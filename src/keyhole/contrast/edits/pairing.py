@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.features import choose
-from keyhole.contrast.moves import Move, move_of
-from keyhole.contrast.samples import LayerSamples
+from keyhole.contrast.edits.moves import Move, move_of
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.onepass.collect import Collected
+from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule
 

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.features import Feature
-from keyhole.contrast.frames import Frame, check_frame, turns_at
-from keyhole.contrast.subspace import principal_cosines, union
+from keyhole.contrast.features.finding import Feature
+from keyhole.contrast.features.subspace import principal_cosines, union
+from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.features import Features, RankRule, choose
-from keyhole.contrast.nulls import coefficients, permuted_signs
-from keyhole.contrast.resolve import Slots
-from keyhole.contrast.samples import LayerSamples
+from keyhole.contrast.data.resolve import Slots
+from keyhole.contrast.features.finding import Features, RankRule, choose
+from keyhole.contrast.features.nulls import coefficients, permuted_signs
+from keyhole.contrast.onepass.collect import Collected
+from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 

@@ -8,15 +8,20 @@
 A place that covers several tokens means the last of them, where a decoder has read the whole word.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Prompt
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from keyhole.tasks.example import Example
+
+Roles = str | Sequence[str]  # one or several
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class Place:
     def __post_init__(self) -> None:
         if sum(field is not None for field in (self.token, self.span, self.text, self.pattern)) != 1:
             raise KeyholeError("a place is exactly one of: a token, a span, a text, or a pattern.")
+
+
+LAST = Place(token=-1)
+Places = str | Place | Sequence[str | Place]  # one or several; a text is its first occurrence
 
 
 @dataclass(frozen=True)
@@ -102,13 +111,107 @@ class Contrast:
         """The different labels, in order of appearance."""
         return tuple(dict.fromkeys(sample.label for sample in self.samples if sample.label is not None))
 
+    @classmethod
+    def from_roles(
+        cls,
+        name: str,
+        examples: "Sequence[Example]",
+        *,
+        query: str | Place = LAST,
+        positive: "Roles | Callable[[Example], Roles]",
+        negative: "Roles | Callable[[Example], Roles]",
+        label: "str | Callable[[Example], str] | None" = None,
+        bos: bool | None = None,
+    ) -> "Contrast":
+        """Keys by their roles in a task's examples, a sample each: positive="BOX", negative="box_*".
+
+        A side is a role or several, * standing for any letters, or a function of the example that names them. A key
+        that is asked for on both sides is positive. `label` is a role, whose word it is, or a function of the example.
+        """
+        samples = []
+        for number, example in enumerate(examples):
+            plus, minus = (_spans(example, side) for side in (positive, negative))
+            named = label(example) if callable(label) else None if label is None else example.word(label)
+            asked = query if isinstance(query, Place) else role(example, query)
+            right, others = [span(*spot) for spot in plus], [span(*spot) for spot in minus if spot not in plus]
+            samples.append(_sample(number, asked, right, others, named))
+        return cls(name, tuple(example.text for example in examples), tuple(samples), bos)
+
+    @classmethod
+    def from_texts(
+        cls,
+        name: str,
+        texts: Sequence[str],
+        *,
+        query: str | Place = LAST,
+        positive: Places | Callable[[str], Places],
+        negative: Places | Callable[[str], Places],
+        label: Callable[[str], str] | None = None,
+        bos: bool | None = None,
+    ) -> "Contrast":
+        """Keys by where they stand in texts, a sample each: positive=find("cat"), negative=["dog", "cow"].
+
+        A side is a place or several, or a function of the text that gives them; a string is its first occurrence,
+        `find(string)`. The query is one place. `label` is a function of the text.
+        """
+        if isinstance(texts, str):
+            raise KeyholeError("a contrast is made of many texts: give a list of them.")
+        samples = []
+        for number, text in enumerate(texts):
+            plus, minus = (_places(side, text) for side in (positive, negative))
+            samples.append(_sample(number, _place(query), plus, minus, None if label is None else label(text)))
+        return cls(name, tuple(texts), tuple(samples), bos)
+
+    @classmethod
+    def load(cls, path: "str | Path") -> "Contrast":
+        """Read JSON Lines; see `keyhole.contrast.data.files`."""
+        from keyhole.contrast.data.files import read_contrast
+
+        return read_contrast(path)
+
+    def save(self, path: "str | Path") -> None:
+        """Write JSON Lines that `load` reads."""
+        from keyhole.contrast.data.files import write_contrast
+
+        write_contrast(self, path)
+
+    def __repr__(self) -> str:
+        return f"<Contrast {self.name!r}: {len(self.samples)} samples over {len(self.prompts)} prompts>"
+
+
+def _spans(example: "Example", side: "Roles | Callable[[Example], Roles]") -> list[tuple[int, int]]:
+    """Where these roles stand, in the order of the text."""
+    roles = side(example) if callable(side) else side
+    found = set()
+    for wanted in (roles,) if isinstance(roles, str) else roles:
+        matching = {spot for name, spot in example.roles.items() if fnmatchcase(name, wanted)}
+        found |= matching or {example.span(wanted)}  # which says what roles there are
+    return sorted(found)
+
+
+def _places(side: Places | Callable[[str], Places], text: str) -> list[Place]:
+    given = side(text) if callable(side) else side
+    return [_place(one) for one in ((given,) if isinstance(given, str | Place) else given)]
+
+
+def _place(where: str | Place) -> Place:
+    return where if isinstance(where, Place) else find(where)
+
+
+def _sample(
+    number: int, query: Place, positive: Sequence[Place], negative: Sequence[Place], label: str | None
+) -> Sample:
+    """A sample whose sites all stand in the prompt of its own number."""
+    plus, minus = (tuple(Site(place, number) for place in side) for side in (positive, negative))
+    return Sample(Site(query, number), plus, minus, label=label, group=str(number))
+
 
 # -- places -------------------------------------------------------------------------------------------------------
 
 
 def last() -> Place:
     """The last token of the prompt."""
-    return Place(token=-1)
+    return LAST
 
 
 def token(position: int) -> Place:
@@ -131,9 +234,6 @@ def regex(pattern: str, nth: int | None = 0) -> Place:
     return Place(pattern=pattern, nth=nth)
 
 
-def role(example: "Example", name: str, roles: Mapping[str, tuple[int, int]] | None = None) -> Place:
-    """Where a task's example has this role; `roles` replaces its spans when the text was put into a template."""
-    spans = example.roles if roles is None else roles
-    if name not in spans:
-        raise KeyholeError(f"this example has no role {name!r}: it has {', '.join(spans)}.")
-    return span(*spans[name])
+def role(example: "Example", name: str) -> Place:
+    """Where a task's example has this role."""
+    return span(*example.span(name))

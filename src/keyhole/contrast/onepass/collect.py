@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.frames import Frame, check_frame
+from keyhole.contrast.data.resolve import Resolved, Slots, resolve
+from keyhole.contrast.data.sites import Contrast
 from keyhole.contrast.islands import islands
-from keyhole.contrast.reading import Here, Reading
-from keyhole.contrast.resolve import Resolved, Slots, resolve
-from keyhole.contrast.samples import LayerSamples, joined
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.sums import Sums, tally
+from keyhole.contrast.onepass.frames import Frame, check_frame
+from keyhole.contrast.onepass.reading import Here, Reading
+from keyhole.contrast.onepass.samples import LayerSamples, joined
+from keyhole.contrast.onepass.sums import Sums, tally
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.visit import Seen, visit

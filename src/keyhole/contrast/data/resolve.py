@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.contrast.islands import islands
-from keyhole.contrast.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded, Prompt, encode
 from keyhole.models.spans import Span, token_spans, tokens_in

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from keyhole.contrast.sites import Contrast, Place, Sample, Site
+from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
 

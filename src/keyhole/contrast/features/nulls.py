@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.contrast.resolve import Slots
-from keyhole.contrast.sums import Balance, Centre, by_kv_head
+from keyhole.contrast.data.resolve import Slots
+from keyhole.contrast.onepass.sums import Balance, Centre, by_kv_head
 
 _BLOCK_BYTES = 256e6  # of summed keys held at once
 

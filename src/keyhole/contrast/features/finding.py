@@ -18,13 +18,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.frames import Frame
-from keyhole.contrast.nulls import coefficients, contrasts, permuted_signs, quantile_range
-from keyhole.contrast.resolve import Slots, split_groups
-from keyhole.contrast.samples import LayerSamples
-from keyhole.contrast.subspace import decompose, energy_rank
-from keyhole.contrast.sums import Balance, Centre, check_choices, contrast_matrix, mean_shift_share, product_size, tally
+from keyhole.contrast.data.resolve import Slots, split_groups
+from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs, quantile_range
+from keyhole.contrast.features.subspace import decompose, energy_rank
+from keyhole.contrast.onepass.collect import Collected
+from keyhole.contrast.onepass.frames import Frame
+from keyhole.contrast.onepass.samples import LayerSamples
+from keyhole.contrast.onepass.sums import (
+    Balance,
+    Centre,
+    check_choices,
+    contrast_matrix,
+    mean_shift_share,
+    product_size,
+    tally,
+)
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress

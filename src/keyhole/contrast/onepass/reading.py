@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from keyhole.contrast.frames import Frame, Turns, turns_at
-from keyhole.contrast.resolve import Slots
-from keyhole.contrast.samples import LayerSamples, frame_turns
-from keyhole.contrast.sums import by_kv_head
+from keyhole.contrast.data.resolve import Slots
+from keyhole.contrast.onepass.frames import Frame, Turns, turns_at
+from keyhole.contrast.onepass.samples import LayerSamples, frame_turns
+from keyhole.contrast.onepass.sums import by_kv_head
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.precision import working_dtype
 from keyhole.models.visit import Seen

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.features import Feature
-from keyhole.contrast.moves import Effect, Move, effect
-from keyhole.contrast.pairing import Pairing, TwoKeys, pair_keys, two_keys
-from keyhole.contrast.subspace import random_bases, union
+from keyhole.contrast.edits.moves import Effect, Move, effect
+from keyhole.contrast.edits.pairing import Pairing, TwoKeys, pair_keys, two_keys
+from keyhole.contrast.features.finding import Feature
+from keyhole.contrast.features.subspace import random_bases, union
+from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 

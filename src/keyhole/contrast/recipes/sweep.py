@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyhole.contrast.collect import collect
-from keyhole.contrast.features import find_features
-from keyhole.contrast.sites import Contrast
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.features.finding import find_features
+from keyhole.contrast.onepass.collect import collect
 from keyhole.errors import KeyholeError
 from keyhole.progress import Progress
 

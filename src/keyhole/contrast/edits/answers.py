@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.frames import Frame, turns_at
-from keyhole.contrast.moves import Effect, Move, effect
-from keyhole.contrast.pairing import Pairing, pair_keys, two_keys
-from keyhole.contrast.subspace import random_bases
-from keyhole.contrast.swaps import Bases, swap
+from keyhole.brief import brief
+from keyhole.contrast.edits.moves import Effect, Move, effect
+from keyhole.contrast.edits.pairing import Pairing, pair_keys, two_keys
+from keyhole.contrast.edits.swaps import Bases, swap
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected
+from keyhole.contrast.onepass.frames import Frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.models.precision import exact_matmul
@@ -34,6 +35,8 @@ Condition = Mapping[Head, Tensor | None]  # each head's basis; None: the whole k
 @dataclass(frozen=True)
 class AnswerEffects:
     """What the answer does when heads are edited, alone and all together."""
+
+    __repr__ = brief
 
     heads: dict[str, tuple[Effect, ...]]  # by head ("1.6"), and "all"; told as P(orig token) + P(target token) = 1
     samples: int

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.contrast.frames import Frame, Turns
-from keyhole.contrast.sums import by_kv_head
+from keyhole.contrast.onepass.frames import Frame, Turns
+from keyhole.contrast.onepass.sums import by_kv_head
 from keyhole.models.attention import AttentionRule
 
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.contrast.features import Feature
-from keyhole.contrast.subspace import random_bases
+from keyhole.contrast.features.finding import Feature
+from keyhole.contrast.features.subspace import random_bases
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.omega import omega
 

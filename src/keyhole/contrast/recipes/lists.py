@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from keyhole.contrast.sites import Contrast, Sample, Site, last, span
+from keyhole.contrast.data.sites import Contrast
 from keyhole.errors import KeyholeError
-from keyhole.models.chat import in_chat
 from keyhole.tasks.example import Example
 from keyhole.tasks.lists import lists
 
@@ -73,20 +72,11 @@ def _in_turn(
 
 
 def _asked_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
-    prompts, samples = [], []
-    for number, example in enumerate(examples):
-        text, roles = in_chat(model, example.text, example.roles) if chat else (example.text, example.roles)
-        asked = example.word("CATEGORY")
-        items = {spot for role, spot in roles.items() if role.startswith("item_")}
-        right = {spot for role, spot in roles.items() if role.startswith(f"{asked}_")}
-        prompts.append(text)
-        samples.append(
-            Sample(
-                Site(last(), number),
-                positive=tuple(Site(span(*spot), number) for spot in sorted(right)),
-                negative=tuple(Site(span(*spot), number) for spot in sorted(items - right)),
-                label=asked,
-                group=str(number),
-            )
-        )
-    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
+    return Contrast.from_roles(
+        name,
+        [example.in_chat(model) for example in examples] if chat else examples,
+        positive=lambda example: f"{example.word('CATEGORY')}_*",
+        negative="item_*",
+        label="CATEGORY",
+        bos=False if chat else None,
+    )

@@ -5,8 +5,8 @@ from typing import Literal
 
 import torch
 
-from keyhole.contrast.collect import Collected
-from keyhole.contrast.features import choose
+from keyhole.contrast.features.finding import choose
+from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 

@@ -1,7 +1,8 @@
-"""By what does a head find the box of the thing asked about? By its place in the order told, or by the thing itself.
+"""By what does a head find the box of the thing asked about? By its place in the order told, the thing, or the box.
 
     order     the same queried thing everywhere: its box against the other boxes of the prompt
     lexical   the same prompt with another thing in the queried box: its box there against its box here
+    reflexive the same prompt with another letter on the queried box: the query, having found it, meets either letter
 
 Queries are the last token of a prompt, keys the letters. All things and letters are one token for the model. They are
 shared out in the order given, so that three contrasts made with the same `things` and `n_boxes` belong together: the
@@ -9,16 +10,14 @@ first `n_boxes` are told, the first half of the others replace the queried one, 
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from keyhole.contrast.sites import Contrast, Sample, Site, last, span
+from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
-from keyhole.models.chat import in_chat
 from keyhole.models.prompts import one_token_words
-from keyhole.models.spans import Span
-from keyhole.tasks.boxes import boxes, counterfactual
+from keyhole.tasks.boxes import boxes, counterfactual, relettered
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import LETTERS, THINGS
 
@@ -75,23 +74,67 @@ def lexical_contrast(
         n, seed, held_out=None, n_boxes=n_boxes, things=words.told, letters=words.letters, query=asked, wording=wording
     )
     rng = random.Random(seed)
+    copies = [counterfactual(example, rng.choice(words.spare)) for example in examples]
+    name = "boxes by thing, crossed" if cross else "boxes by thing"
+    return _against_copies(name, model, examples, copies, label="QUERY", cross=cross, chat=chat)
+
+
+def reflexive_contrast(
+    model: "Model",
+    n: int,
+    *,
+    n_boxes: int = 8,
+    seed: int = 0,
+    things: Sequence[str] = THINGS,
+    query: str | None = None,
+    wording: str = "plain",
+    chat: bool = False,
+) -> Contrast:
+    """Is the box found by its own letter? Each prompt beside its copy with another letter on the queried box.
+
+    Positive: the right box of the prompt. Negative: that of the copy, at the same place with the same thing in it, met
+    by the prompt's query; only a query that has found the letter before tells them apart. (Met by its own query, as in
+    `lexical_contrast`, it would be one more positive.) Label: the letter. Prompts 2i and 2i + 1 are a pair.
+    """
+    words = _share_out(model, n_boxes, things)
+    if len(words.letters) == n_boxes:
+        raise KeyholeError(_too_few(model, "letters", n_boxes, n_boxes + 1))
+    told: dict[str, Any] = {"things": words.told, "letters": words.letters, "query": _told(words, query)}
+    examples = boxes(n, seed, held_out=None, n_boxes=n_boxes, wording=wording, **told)
+    rng = random.Random(seed)
+    copies = []
+    for example in examples:
+        used = {example.word(f"box_{i}") for i in range(n_boxes)}
+        copies.append(relettered(example, rng.choice([letter for letter in words.letters if letter not in used])))
+    return _against_copies("boxes by letter", model, examples, copies, label="BOX", cross=True, chat=chat)
+
+
+def _against_copies(
+    name: str,
+    model: "Model",
+    examples: Sequence[Example],
+    copies: Sequence[Example],
+    *,
+    label: str,
+    cross: bool,
+    chat: bool,
+) -> Contrast:
+    """The right box of every prompt against that of its copy, met by the copy's own query or the prompt's."""
     prompts, samples = [], []
-    for number, example in enumerate(examples):
+    for number, (example, copy) in enumerate(zip(examples, copies, strict=True)):
         here, there = 2 * number, 2 * number + 1
-        text, roles = _prompt(model, example, chat)
-        copy_text, copy_roles = _prompt(model, counterfactual(example, rng.choice(words.spare)), chat)
-        prompts += [text, copy_text]
+        pair = [one.in_chat(model) if chat else one for one in (example, copy)]
+        prompts += [one.text for one in pair]
         samples.append(
             Sample(
                 Site(last(), here),
-                positive=(Site(span(*roles["BOX"]), here),),
-                negative=(Site(span(*copy_roles["BOX"]), there),),
+                positive=(Site(role(pair[0], "BOX"), here),),
+                negative=(Site(role(pair[1], "BOX"), there),),
                 negative_query=None if cross else Site(last(), there),
-                label=example.word("QUERY"),
+                label=example.word(label),
                 group=str(number),
             )
         )
-    name = "boxes by thing, crossed" if cross else "boxes by thing"
     return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
 
 
@@ -162,25 +205,17 @@ def _told(words: _Words, query: str | None) -> str | None:
     return query
 
 
-def _prompt(model: "Model", example: Example, chat: bool) -> tuple[str, Mapping[str, Span]]:
-    return in_chat(model, example.text, example.roles) if chat else (example.text, example.roles)
-
-
 def _right_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
-    prompts, samples = [], []
-    for number, example in enumerate(examples):
-        text, roles = _prompt(model, example, chat)
-        letters = [spot for role, spot in roles.items() if role.startswith("box_")]  # in the order told
-        order = letters.index(roles["BOX"])
-        sites = [Site(span(*spot), number) for spot in letters]
-        prompts.append(text)
-        samples.append(
-            Sample(
-                Site(last(), number),
-                positive=(sites[order],),
-                negative=(*sites[:order], *sites[order + 1 :]),
-                label=str(order),
-                group=str(number),
-            )
-        )
-    return Contrast(name, tuple(prompts), tuple(samples), bos=False if chat else None)
+    return Contrast.from_roles(
+        name,
+        [example.in_chat(model) for example in examples] if chat else examples,
+        positive="BOX",
+        negative="box_*",
+        label=_place_told,
+        bos=False if chat else None,
+    )
+
+
+def _place_told(example: Example) -> str:
+    letters = [spot for name, spot in example.roles.items() if name.startswith("box_")]  # in the order told
+    return str(letters.index(example.roles["BOX"]))

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keyhole.brief import brief
-from keyhole.contrast.answers import AnswerEffects, answer_effects
-from keyhole.contrast.attribution import Angles, angles
-from keyhole.contrast.basis import ChannelShares, channel_shares
-from keyhole.contrast.collect import Collected, collect
-from keyhole.contrast.features import Feature, Features, RankRule, choose, find_features
-from keyhole.contrast.frames import Frame
-from keyhole.contrast.moves import Effect
-from keyhole.contrast.pairing import can_swap, pair_keys
-from keyhole.contrast.ranking import HeadScore, rank_heads
-from keyhole.contrast.selection import HeadAttention, Rule, head_attention, select_heads
-from keyhole.contrast.sites import Contrast
-from keyhole.contrast.sums import Balance, Centre
-from keyhole.contrast.swaps import key_bases, swap_effects
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.edits.answers import AnswerEffects, answer_effects
+from keyhole.contrast.edits.attribution import Angles, angles
+from keyhole.contrast.edits.moves import Effect
+from keyhole.contrast.edits.pairing import can_swap, pair_keys
+from keyhole.contrast.edits.swaps import Bases, key_bases, swap_effects
+from keyhole.contrast.features.basis import ChannelShares, channel_shares
+from keyhole.contrast.features.finding import Feature, Features, RankRule, choose, find_features
+from keyhole.contrast.features.ranking import HeadScore, rank_heads
+from keyhole.contrast.features.selection import HeadAttention, Rule, head_attention, select_heads
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.onepass.frames import Frame
+from keyhole.contrast.onepass.sums import Balance, Centre
 from keyhole.errors import KeyholeError
 from keyhole.progress import Stage, quiet
 
@@ -43,6 +43,26 @@ class Selection:
     top: int | None = None
 
 
+@dataclass(frozen=True)
+class StudySettings:
+    """How a study is made: the options of `collect`, `find_features`, `swap_effects` and `answer_effects` that matter.
+
+    `rank` is how many dimensions a feature has; `draws` counts random subspaces beside each feature; `answers` is the
+    number of prompts that are run again with edits (0: none). `seed` is that of halves, permutations and controls.
+    """
+
+    select: Selection = Selection()
+    rank: RankRule | int = "null"
+    frame: Frame = "post_rope"
+    centre: Centre = "each"
+    balance: Balance = "pairs"
+    negatives: int | None = None
+    permutations: int = 200
+    draws: int = 10
+    answers: int = 32
+    seed: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Study:
     """Everything that was found."""
@@ -50,8 +70,7 @@ class Study:
     __repr__ = brief
 
     model: str
-    rank: RankRule | int
-    centre: Centre
+    settings: StudySettings
     half: int | None  # of the test samples: 1 if features come from the other half of the same contrast
     features: dict[str, Features] = field(repr=False)
     fits: dict[str, Collected] = field(repr=False)
@@ -67,7 +86,7 @@ class Study:
 
     def of(self, head: Head) -> list[Feature]:
         """The features of one head, in the order given, at the study's rank."""
-        return [features.of(head, self.rank) for features in self.features.values()]
+        return [features.of(head, self.settings.rank) for features in self.features.values()]
 
     @property
     def tested(self) -> int:
@@ -81,28 +100,21 @@ def study(
     test: Contrast | Collected | None = None,
     *,
     heads: Sequence[Head] | None = None,
-    select: Selection | None = None,
-    rank: RankRule | int = "null",
-    frame: Frame = "post_rope",
-    centre: Centre = "each",
-    balance: Balance = "pairs",
-    negatives: int | None = None,
-    permutations: int = 200,
-    draws: int = 10,
-    answers: int = 32,
-    seed: int = 0,
+    settings: StudySettings | None = None,
     stage: Stage = quiet,
 ) -> Study:
     """Find features and test them. Without `test`, one half of the samples makes the feature, the other tests it.
 
-    `heads` replaces the selection; `answers` is the number of prompts that are run again with edits (0: none).
-    Contrasts that are collected already are not run again: their `frame`, `negatives` and `seed` are what they are.
+    `heads` replaces the selection of the settings. Contrasts that are collected already are not run again: their
+    `frame`, `negatives` and `seed` are what they are.
     """
     if not fits or (test is None and len(fits) > 1):
         raise KeyholeError("give one contrast, or several and a test: each needs samples it was not made from.")
     if taken := set(fits) & RESERVED:
         raise KeyholeError(f"a feature cannot be called {min(taken)!r}, as a condition of every intervention is.")
-    options = {"frame": frame, "negatives": negatives, "seed": seed}
+    settings = settings or StudySettings()
+    rank, seed = settings.rank, settings.seed
+    options = {"frame": settings.frame, "negatives": settings.negatives, "seed": seed}
     collected = {
         name: _collected(model, contrast, f"Running {name}", stage, options) for name, contrast in fits.items()
     }
@@ -112,27 +124,19 @@ def study(
         tested = _collected(model, test, "Running the test", stage, options)
     for head in heads or ():
         tested.check_head(head)
-    how: dict[str, Any] = {"centre": centre, "balance": balance, "permutations": permutations, "seed": seed}
-    how |= {"half": None if half is None else 1 - half}
+    how: dict[str, Any] = {"centre": settings.centre, "balance": settings.balance, "seed": seed}
+    how |= {"permutations": settings.permutations, "half": None if half is None else 1 - half}
     found = {name: _found(one, name, stage, how) for name, one in collected.items()}
     table = head_attention(tested, half=half)
-    chosen, passed = _choose(table, heads, select or Selection())
+    chosen, passed = _choose(table, heads, settings.select)
     ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
     bases = {row.head: key_bases([f.of(row.head, rank) for f in found.values()]) for row in table}
-    swaps, reaction, swappable = {}, None, can_swap(tested)
-    if swappable:
-        with stage("Swapping keys in every head"):
-            swaps = swap_effects(tested, bases, pairing=pair_keys(tested, half=half, seed=seed), draws=draws, seed=seed)
-    if answers and swappable:
-        with stage("Running edited prompts") as progress:
-            edited = {head: bases[head] for head in chosen}
-            reaction = answer_effects(tested, edited, half=half, samples=answers, seed=seed, progress=progress)
+    swaps, reaction = _edited(tested, bases, chosen, half=half, settings=settings, stage=stage)
     own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
     readable = model.family.rotary is None or tested.frame == "pre_rope"  # channels are directions before rotation
     return Study(
         model=model.name,
-        rank=rank,
-        centre=centre,
+        settings=settings,
         half=half,
         features=found,
         fits=collected,
@@ -160,6 +164,29 @@ def _collected(
 def _found(collected: Collected, name: str, stage: Stage, options: dict[str, Any]) -> Features:
     with stage(f"Decomposing {name}") as progress:
         return replace(find_features(collected, progress=progress, **options), name=name)
+
+
+def _edited(
+    tested: Collected,
+    bases: Mapping[Head, Bases],
+    chosen: Sequence[Head],
+    *,
+    half: int | None,
+    settings: StudySettings,
+    stage: Stage,
+) -> tuple[dict[Head, tuple[Effect, ...]], AnswerEffects | None]:
+    """Swaps in every head, and how the answer reacts to those of the chosen ones; nothing without two keys to swap."""
+    reaction, seed = None, settings.seed
+    if not can_swap(tested):
+        return {}, None
+    with stage("Swapping keys in every head"):
+        pairing = pair_keys(tested, half=half, seed=seed)
+        swaps = swap_effects(tested, bases, pairing=pairing, draws=settings.draws, seed=seed)
+    if settings.answers:
+        with stage("Running edited prompts") as progress:
+            edited = {head: bases[head] for head in chosen}
+            reaction = answer_effects(tested, edited, half=half, samples=settings.answers, seed=seed, progress=progress)
+    return swaps, reaction
 
 
 def _choose(

@@ -1,0 +1,1 @@
+"""Which contrasts are made of the built-in tasks?"""
