@@ -1,6 +1,7 @@
-"""How do other tools read a circuit? networkx, GraphML, and the edge names of EAP-IG and MIB."""
+"""How do other tools read a circuit? pandas, networkx, GraphML, and the edge names of EAP-IG and MIB."""
 
 import json
+from dataclasses import asdict, fields
 from io import BytesIO
 from typing import Any
 
@@ -8,6 +9,9 @@ import networkx as nx
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.text import node_label
+from keyhole.dataframes import Table, as_dataframe
+
+_IDENTITY = tuple(field.name for field in fields(Node))  # of the writer
 
 
 def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
@@ -26,6 +30,16 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
         numbers = {"weight": edge.weight, "ig": edge.ig, "alone": edge.alone}
         graph.add_edge(edge.source, edge.target, side=edge.side, channels=tuple(edge.channels), **numbers)
     return graph
+
+
+def to_dataframe(circuit: Circuit) -> Table:
+    """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers."""
+    rows = []
+    for edge in sorted(circuit.edges, key=lambda edge: -edge.weight):
+        writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
+        rows.append({**labels, **asdict(edge), **{name: getattr(writer, name) for name in _IDENTITY}})
+    return as_dataframe(rows)
 
 
 def to_graphml(circuit: Circuit) -> str:

@@ -14,7 +14,7 @@ from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
-from keyhole.intervene.verify import parallel, serial
+from keyhole.intervene.verification import parallel, serial
 from keyhole.lab.experiments.svt_cuts import LOCAL
 from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Subject, answer_ids, is_gpt2, judged, stood_in, subject, trace_answer

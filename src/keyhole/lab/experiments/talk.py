@@ -13,7 +13,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
-from keyhole.intervene.verify import Row, verify
+from keyhole.intervene.verification import Row, verify
 from keyhole.lab.intervals import interval
 from keyhole.lab.ioi_studies import LEAST, Asked, trace_answer
 from keyhole.lab.job import Experiment, Job, MissingModelError, Numbers, load_model
