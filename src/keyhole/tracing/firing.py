@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.text import token_label
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import token_label
 from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.tracing.attribution import ig_vectors
