@@ -11,12 +11,14 @@ from urllib.parse import unquote, urlparse
 
 import numpy as np
 import pytest
+import torch
 
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
 from keyhole.circuits import browser, from_json, to_html
 from keyhole.circuits.text import node_label
+from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
 from keyhole.tracing import trace_svt
 
@@ -63,8 +65,8 @@ def test_signatures_are_explicit_and_short(name: str) -> None:
 def _functions(public: object) -> list[object]:
     """A function, or the methods that a class writes itself."""
     if inspect.isclass(public):
-        own = [m for name, m in vars(public).items() if not name.startswith("_")]
-        return [getattr(m, "__func__", m) for m in own if inspect.isfunction(getattr(m, "__func__", m))]
+        own = [getattr(m, "__func__", m) for name, m in vars(public).items() if not name.startswith("_")]
+        return [m for m in own if inspect.isfunction(m) and m.__name__ != "<lambda>"]  # those are defaults of fields
     return [public] if inspect.isfunction(public) else []
 
 
@@ -74,7 +76,7 @@ def test_circuits_come_back_from_files(organism: Model, circuit: Circuit, tmp_pa
     assert loaded == circuit == from_json(circuit.to_json())
     with pytest.raises(KeyholeError, match="give the model that made it"):
         loaded.verify(draws=0, edges=False)
-    assert loaded.verify(organism, draws=1, edges=False) == circuit.verify(draws=1, edges=False)
+    assert loaded.verify(organism, draws=0, edges=False) == circuit.verify(draws=0, edges=False)
 
 
 def test_signals_are_a_table(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,20 +165,21 @@ def test_a_picture_shows_a_heads_weights(run: Run) -> None:
 def test_a_picture_of_a_window_and_of_many_tokens() -> None:
     """What lies before the window is as unseen as what comes later; of many tokens some are named."""
     model = tiny_model("mistral")
-    run = model.run(prompts_of(model, 90)[0])
+    run = model.run(prompts_of(model, 20)[0])
     axis = run.plot((0, 1)).axes[0]
     first = run.layer(0).first.tolist()
     drawn = np.ma.getmaskarray(np.ma.masked_invalid(axis.images[0].get_array()))
     assert any(first) and [row.tolist().index(False) for row in drawn] == first
-    assert list(axis.get_xticks()) == list(range(0, 90, 2))
+    many = attention_figure(torch.eye(90), ["word"] * 90).axes[0]
+    assert list(many.get_xticks()) == list(many.get_yticks()) == list(range(0, 90, 2))
+    with pytest.raises(KeyholeError, match="2 tokens have 2 x 2 weights, not 3 x 3"):
+        attention_figure(torch.eye(3), ["a", "b"])
 
 
 def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
     assert run.trace("Mary", against="John", method="svt") == trace_svt(run, "Mary", against="John")
     with pytest.raises(KeyholeError, match="settings of the method accpp"):
         run.trace("Mary", method="svt", sinks="collapse")
-    with pytest.raises(KeyholeError, match="method is one of accpp, svt"):
-        run.trace("Mary", method="other")
 
 
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:
