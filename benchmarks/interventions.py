@@ -12,11 +12,11 @@ import argparse
 from statistics import median
 
 import keyhole
-from keyhole.intervene.verify import Row, verify
+from keyhole.intervene.verification import Row, verify
 from keyhole.models.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
 from keyhole.tasks.words import NAMES
-from keyhole.tracing.trace import trace
+from keyhole.tracing.levels import trace
 
 
 def rows_of(model: keyhole.Model, n: int, draws: int, *, linear: bool) -> tuple[int, list[Row]]:

@@ -23,7 +23,7 @@ import keyhole
 from keyhole.qk.omega import omega
 from keyhole.tasks import filler
 from keyhole.tracing.seeds import Probe
-from keyhole.tracing.trace import trace
+from keyhole.tracing.levels import trace
 from keyhole.tracing.writers import attention_writes
 
 path, n = sys.argv[1], int(sys.argv[2])

@@ -21,8 +21,8 @@ import torch
 import keyhole
 from keyhole import Model
 from keyhole.tracing.exactness import random_ids
+from keyhole.tracing.levels import trace
 from keyhole.tracing.seeds import Probe
-from keyhole.tracing.trace import trace
 from keyhole.tracing.writers import attention_writes
 from tiny import DEFAULT, Sizes, tiny
 

@@ -20,10 +20,10 @@ from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.page import to_html
 from keyhole.errors import NothingToTraceError
-from keyhole.intervene.verify import verify
-from keyhole.tracing.seeds import Probe
-from keyhole.tracing.targets import targets_of
-from keyhole.tracing.trace import Untraced, trace, trace_many
+from keyhole.intervene.verification import verify
+from keyhole.tracing.levels import Untraced, trace, trace_many
+from keyhole.tracing.seeds import Probability, Probe
+from keyhole.tracing.targets import Likeliest, targets_of
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -223,26 +223,31 @@ def test_runs_and_targets_go_together(organism: keyhole.Model) -> None:
 def test_bad_requests_are_named(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     for options, reason in [
-        ({"target": "Mary", "top_k": 2}, "exactly one"),
-        ({"top_p": 1.5}, "between 0 and 1"),
-        ({"top_k": 0}, "vocabulary"),
+        ({"target": Likeliest(0)}, "vocabulary"),
         ({"target": "Mary", "against": "John", "seeds": "prob"}, "belongs to"),
         ({"target": "Mary", "tau": 0.0}, "no weight is below 0"),
         ({"target": "Mary", "tau": lambda dest: 0.0}, "no weight is below 0"),
-        ({"target": "Mary", "seed_tau": 2.0}, r"seed_tau is 2\.0"),
-        ({"target": "Mary", "seed_tau": 0.0}, r"seed_tau is 0\.0"),
         ({"target": "Mary and John"}, "tokens"),
         ({"target": "John", "against": "Mary"}, "prefers 'Mary' to 'John'"),
         ({"target": "to"}, "no more probability"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
             trace(run, **options)
+    for make, options, reason in [
+        (Likeliest, {"k": 2, "p": 0.5}, "exactly one"),
+        (Likeliest, {}, "exactly one"),
+        (Likeliest, {"p": 1.5}, "between 0 and 1"),
+        (Probability, {"tau": 2.0}, r"seed_tau is 2\.0"),
+        (Probability, {"tau": 0.0}, r"seed_tau is 0\.0"),
+    ]:
+        with pytest.raises(KeyholeError, match=reason):
+            make(**options)
 
 
 def test_no_target_is_the_likeliest_token(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     likeliest = int(run.logits[-1].argmax())
-    assert run.trace() == run.trace(top_k=1) and run.trace().parameters["target_ids"] == [likeliest]
+    assert run.trace() == run.trace(Likeliest(1)) and run.trace().parameters["target_ids"] == [likeliest]
     assert run.trace(method="svt").parameters["target_ids"] == [likeliest]
 
 
@@ -260,7 +265,7 @@ def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Ci
     assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
     assert "'Mary' (probability" in to_html(circuit).replace("&#x27;", "'")
     assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
-    many = run.trace(top_k=5)
+    many = run.trace(Likeliest(5))
     assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)
 
 
@@ -274,7 +279,7 @@ def test_files_without_probabilities_are_read(circuit: keyhole.Circuit) -> None:
 
 def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
     run = organism.run(PROMPT)
-    bare = run.trace("Mary", seed_tau=0.3)
+    bare = run.trace("Mary", seeds=Probability(0.3))
     assert not bare.heads and "no attention head is in this circuit" in str(bare)
     assert "--against" in str(bare) and "--seeds linear" in str(bare)
     assert run.trace("Mary", seeds="linear").heads and circuit.heads  # what it recommends has some
@@ -312,5 +317,5 @@ def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model)
 
 
 def test_settings_that_fit_no_prompt_are_refused_at_once(organism: keyhole.Model) -> None:
-    with pytest.raises(KeyholeError, match=r"^seed_tau"):
-        trace_many([organism.run(PROMPT)] * 2, ["Mary", "Mary"], seed_tau=2.0, errors="keep")
+    with pytest.raises(KeyholeError, match=r"^tau"):
+        trace_many([organism.run(PROMPT)] * 2, ["Mary", "Mary"], tau=2.0, errors="keep")

@@ -6,6 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from keyhole.circuits.circuit import Circuit
 from keyhole.cli import choices, circuits, contrast, discover, look
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
@@ -14,7 +15,7 @@ from keyhole.discover.attended import View
 from keyhole.discover.ica import Nonlinearity
 from keyhole.discover.survey import survey
 from keyhole.intervene.remove import Mode
-from keyhole.intervene.verify import verify
+from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
 from keyhole.models.run import Run
@@ -25,20 +26,26 @@ from keyhole.reproduce.catalogue import Paper
 from keyhole.tasks import boxes, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import explain
+from keyhole.tracing.firing import Firing, explain
+from keyhole.tracing.levels import trace, trace_many
+from keyhole.tracing.methods import Method
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.trace import trace_many
+from keyhole.tracing.targets import Likeliest
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),
     (look.channels, channels, {"dest", "src", "basis"}),
     (look.channels, Run.channels, {"dest", "src", "basis"}),
     (circuits.explain, explain, {"dest", "src", "tau", "keys"}),
-    (circuits.explain, Run.explain, {"dest", "src"}),
-    (circuits.trace, trace_many, {"against", "seeds", "seed_tau", "top_p", "top_k", "tau", "keys", "sinks"}),
-    (circuits.trace, trace_svt, {"target", "against", "seeds", "seed_tau", "top_p", "top_k"}),
-    (circuits.trace, Run.trace, {"target", "method"}),
+    (circuits.explain, Run.explain, {"dest", "src", "tau", "keys"}),
+    (circuits.trace, trace_many, {"against", "seeds", "tau", "keys", "sinks"}),
+    (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks"}),
+    (circuits.trace, trace_svt, {"target", "against", "seeds"}),
+    (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks"}),
     (circuits.verify, verify, {"mode", "draws", "seed"}),
+    (circuits.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, fit.discover, {"centre", "rank", "nonlinearity", "seed"}),
@@ -64,6 +71,28 @@ def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any
     assert both - shared <= {"target", "channels", "edges"}, "a parameter of both that is not compared"
 
 
+def test_settings_have_the_same_defaults() -> None:
+    assert defaults(circuits.trace)["seed_tau"] == Probability().tau
+    assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
+
+
+def test_a_method_has_the_signature_of_its_function() -> None:
+    """Names, order, kinds, defaults; what a method adds is told."""
+    for method, function, more in [
+        (Run.explain, explain, {}),
+        (Run.trace, trace, {"method": "accpp"}),
+        (Run.firings, find_firings, {}),
+        (Run.channels, channels, {}),
+        (Circuit.verify, verify, {}),
+        (Firing.vector, signal_vector, {}),
+    ]:
+        own, its = (list(inspect.signature(one).parameters.values())[1:] for one in (method, function))
+        told = {p.name: p.default for p in own if p.name not in {q.name for q in its}}
+        shared = [p for p in own if p.name not in more]
+        assert told == more
+        assert [(p.name, p.kind, p.default) for p in shared] == [(p.name, p.kind, p.default) for p in its], method
+
+
 def test_choices_are_the_librarys() -> None:
     settings = get_type_hints(SVFSettings)
     for name, of_library in {
@@ -80,12 +109,9 @@ def test_choices_are_the_librarys() -> None:
         "Paper": get_args(Paper),
         "Reduction": get_args(settings["recon_reduction"]),
         "QueryMode": get_args(settings["query_mode"]),
-        "Method": get_args(get_type_hints(Run.trace, {**vars(inspect.getmodule(Run)), **_NAMES})["method"]),
+        "Method": get_args(Method),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):
         wordings = inspect.getmodule(task)._WORDINGS  # type: ignore[union-attr]
         assert set(get_args(choices.Wording)) == set(wordings)
-
-
-_NAMES = {"Target": Any, "Circuit": Any}

@@ -9,7 +9,7 @@ import pytest
 
 import keyhole
 from keyhole.tracing.firing import explain
-from keyhole.tracing.trace import trace, trace_many
+from keyhole.tracing.levels import trace, trace_many
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = {

@@ -11,7 +11,7 @@ from keyhole import KeyholeError
 from keyhole.intervene.deltas import Cut, head_delta, residual_delta
 from keyhole.intervene.remove import Metric, intervene, random_cut
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
-from keyhole.intervene.verify import parallel, serial, side_cut, verify
+from keyhole.intervene.verification import parallel, serial, side_cut, verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.parts import Part, part_written

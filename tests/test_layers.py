@@ -14,14 +14,14 @@ from pathlib import Path
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
     ("_openmp", "errors", "version"),
-    ("brief", "cache", "files", "progress", "stats"),
+    ("brief", "cache", "dataframes", "files", "progress", "stats"),
     *[("models",), ("qk",), ("circuits",), ("tracing",), ("intervene",), ("tasks",), ("contrast", "discover")],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
-    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "trace", "writers")],
+    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "firings", "plot", "trace", "writers")],
     ("models/model.py", "Model.contrast"),
     ("circuits/circuit.py", "Circuit.verify"),
     ("contrast/found.py", "Found.draw"),

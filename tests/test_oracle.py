@@ -15,7 +15,9 @@ from keyhole.circuits.writer import Writer
 from keyhole.models import run
 from keyhole.tracing import firing, patterns, upstream
 from keyhole.tracing.firing import Firing, Side, explain
-from keyhole.tracing.trace import trace
+from keyhole.tracing.levels import trace
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.targets import Likeliest
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 
@@ -281,7 +283,7 @@ def test_circuits_against_the_whole_vocabulary(variant: str) -> None:
 def test_a_circuit_of_the_likeliest_tokens() -> None:
     oracle, end = oracle_of("llama"), 6
     targets = numbers(oracle.run.logits[end]).argsort()[::-1][:4].tolist()
-    circuit = trace(oracle.run, top_k=4, seed_tau=0.95, end=end)
+    circuit = trace(oracle.run, Likeliest(4), seeds=Probability(0.95), end=end)
     same_circuit(circuit, oracle.prob_seeds(targets, 0.95, end), oracle)
 
 

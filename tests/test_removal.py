@@ -12,7 +12,7 @@ from keyhole import KeyholeError, Model, Run
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
 from keyhole.intervene.remove import Metric, Outcome, _edits, intervene
 from keyhole.intervene.rerun import rerun
-from keyhole.intervene.verify import Row, Verification, side_cut, verify
+from keyhole.intervene.verification import Row, Verification, side_cut, verify
 from keyhole.qk.omega import omega
 from keyhole.tracing.parts import Part, part_written
 from tiny import tiny

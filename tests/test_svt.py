@@ -18,8 +18,9 @@ from keyhole.circuits.files import from_json, to_json
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_use
+from keyhole.tracing.levels import trace
 from keyhole.tracing.svt import contributions, significant, trace_svt
-from keyhole.tracing.trace import trace
+from keyhole.tracing.targets import Likeliest
 
 Array = np.ndarray
 FAMILIES = ["gpt2", "llama", "llama-bias", "qwen3", "gemma2", "gpt_oss", "lfm2"]
@@ -344,7 +345,7 @@ def test_circuits_of_other_families(variant: str) -> None:
     assert {edge.side for edge in circuit.edges} == {"dest", "src", "target"}
     assert any(s.src == 0 for s in sites)  # a leaf, whatever its weight
     assert circuit.parameters["rope"] == "rotated" and from_json(to_json(circuit)) == circuit
-    seeded = trace_svt(run, top_k=1, threshold=0.3, seeds="prob")
+    seeded = trace_svt(run, Likeliest(1), threshold=0.3, seeds="prob")
     check_circuit(run, seeded, 0.3)
     assert seeded.parameters["top_k"] == 1 and len(seeded.parameters["target_ids"]) == 1
 

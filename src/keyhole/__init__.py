@@ -18,19 +18,49 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
+    from keyhole.qk.firings import Firings as Firings
     from keyhole.tracing.exactness import check as check
+    from keyhole.tracing.firing import Firing as Firing
+    from keyhole.tracing.levels import Untraced as Untraced
+    from keyhole.tracing.levels import trace_many as trace_many
+    from keyhole.tracing.seeds import Probability as Probability
+    from keyhole.tracing.seeds import Probe as Probe
+    from keyhole.tracing.targets import Likeliest as Likeliest
 
 
-__all__ = ["Channels", "Circuit", "Contrast", "KeyholeError", "Model", "Run", "check", "load"]
+__all__ = [
+    "Channels",
+    "Circuit",
+    "Contrast",
+    "Firing",
+    "Firings",
+    "KeyholeError",
+    "Likeliest",
+    "Model",
+    "Probability",
+    "Probe",
+    "Run",
+    "Untraced",
+    "check",
+    "load",
+    "trace_many",
+]
 
 _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
     "Contrast": "keyhole.contrast.data.sites",
+    "Firing": "keyhole.tracing.firing",
+    "Firings": "keyhole.qk.firings",
+    "Likeliest": "keyhole.tracing.targets",
     "Model": "keyhole.models.model",
+    "Probability": "keyhole.tracing.seeds",
+    "Probe": "keyhole.tracing.seeds",
     "Run": "keyhole.models.run",
+    "Untraced": "keyhole.tracing.levels",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
+    "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
     *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "tasks"),

@@ -9,8 +9,13 @@ if TYPE_CHECKING:
 
     import networkx as nx
 
-    from keyhole.intervene.verify import Verification
+    from keyhole.circuits.browser import Page
+    from keyhole.dataframes import Table
+    from keyhole.intervene.remove import Mode
+    from keyhole.intervene.verification import Verification
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.progress import Progress
 
 SCHEMA = 1
 NodeKind = Literal["head", "mlp", "bias", "embedding", "offset", "mixer", "target"]
@@ -103,11 +108,36 @@ class Circuit:
         """The signals that cause a node."""
         return tuple(edge for edge in self.edges if edge.target == node)
 
+    @classmethod
+    def load(cls, path: "str | Path") -> "Circuit":
+        """Read a circuit that was saved as .json."""
+        from keyhole.circuits.files import load_circuit
+
+        return load_circuit(path)
+
     def save(self, path: "str | Path") -> None:
         """Write the circuit: .json (lossless), .graphml, or .html (one self-contained page)."""
         from keyhole.circuits.files import save
 
         save(self, path)
+
+    def to_json(self) -> str:
+        """The circuit as a JSON document, without loss."""
+        from keyhole.circuits.files import to_json
+
+        return to_json(self)
+
+    def to_dataframe(self) -> "Table":
+        """The signals as a table, a row each, strongest first: a pandas DataFrame, or records without pandas."""
+        from keyhole.circuits.exports import to_dataframe
+
+        return to_dataframe(self)
+
+    def show(self) -> "Page":
+        """The circuit as a page to click through, offline: opened in the browser, or shown in a notebook."""
+        from keyhole.circuits.browser import show
+
+        return show(self)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
         """The circuit as a networkx graph."""
@@ -115,11 +145,23 @@ class Circuit:
 
         return to_networkx(self)
 
-    def verify(self, **options: Any) -> "Verification":
-        """Remove every signal and see whether the attention falls as predicted. See `keyhole.intervene.verify`."""
-        from keyhole.intervene.verify import verify
+    def verify(
+        self,
+        model: "Model | None" = None,
+        *,
+        mode: "Mode" = "exact",
+        draws: int = 3,
+        edges: bool = True,
+        seed: int = 0,
+        progress: "Progress | None" = None,
+    ) -> "Verification":
+        """Does the attention fall as predicted when a signal goes? See `keyhole.intervene.verification`.
 
-        return verify(self, **options)
+        A circuit that was read from a file needs the `model` that made it.
+        """
+        from keyhole.intervene.verification import verify
+
+        return verify(self, model, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
 
     def __str__(self) -> str:
         from keyhole.circuits.text import circuit_text

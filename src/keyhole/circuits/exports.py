@@ -1,17 +1,24 @@
-"""How do other tools read a circuit? networkx, GraphML, and the edge names of EAP-IG and MIB."""
+"""How do other tools read a circuit? pandas, networkx, GraphML, and the edge names of EAP-IG and MIB."""
 
 import json
+from dataclasses import asdict, fields
 from io import BytesIO
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.text import node_label
+from keyhole.dataframes import Table, as_dataframe
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_IDENTITY = tuple(field.name for field in fields(Node))  # of the writer
 
 
 def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
     """A directed multigraph: nodes are indices with their identity as attributes, edges carry side and weights."""
+    import networkx as nx  # only those who export need it
+
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(model=circuit.model["name"], fingerprint=circuit.model["fingerprint"])
     for index, node in enumerate(circuit.nodes):
         attributes: dict[str, Any] = {"kind": node.kind, "layer": node.layer, "head": node.head}
@@ -28,8 +35,20 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
     return graph
 
 
+def to_dataframe(circuit: Circuit) -> Table:
+    """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers."""
+    rows = []
+    for edge in sorted(circuit.edges, key=lambda edge: -edge.weight):
+        writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
+        rows.append({**labels, **asdict(edge), **{name: getattr(writer, name) for name in _IDENTITY}})
+    return as_dataframe(rows)
+
+
 def to_graphml(circuit: Circuit) -> str:
     """GraphML; channels become text such as "3 0 12", and what is None is left out."""
+    import networkx as nx
+
     graph = to_networkx(circuit)
     for _, attributes in graph.nodes(data=True):
         for name in [name for name, value in attributes.items() if value is None]:

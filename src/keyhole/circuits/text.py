@@ -5,11 +5,7 @@ from typing import Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.writer import Writer
-
-
-def token_label(tokens: Sequence[str], position: int) -> str:
-    """A token with its position, such as 4:John."""
-    return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
+from keyhole.models.prompts import token_label
 
 
 def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:

@@ -33,6 +33,7 @@ from keyhole.files import require_file
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.tracing.firing import Tau
+    from keyhole.tracing.targets import Target
 
 TauOption = Annotated[str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.")]
 KeysOption = Annotated[Keys, typer.Option(help="What a src-side removal touches: all keys, or the source alone.")]
@@ -117,20 +118,25 @@ def trace(
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
+    from keyhole.tracing.seeds import Probability
 
     for path in out or []:
         require_file(path, SUFFIXES)
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
-    options: dict[str, Any] = {"against": others or None, "top_p": top_p, "top_k": top_k, "seed_tau": seed_tau}
-    if seeds is not None:
-        options["seeds"] = seeds
-    if method == "accpp":
-        options |= {"tau": read_tau(tau), "keys": keys, "sinks": sinks}
+    probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
     with show.progress_bar("Tracing") as progress:
-        more = {"progress": progress} if method == "accpp" else {}
-        circuit = run.trace(targets or None, method=method, **options, **more)
+        circuit = run.trace(
+            _asked(targets, top_p, top_k),
+            against=others or None,
+            method=method,
+            seeds=Probability(seed_tau) if probability else seeds,
+            tau=read_tau(tau),
+            keys=keys,
+            sinks=sinks,
+            progress=progress,
+        )
     _show_circuit(circuit, json=json, depth=depth)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
@@ -170,7 +176,7 @@ def verify(
     """
     from keyhole.circuits.files import load_circuit
     from keyhole.intervene.report import CELLS, row_cells, summary_lines
-    from keyhole.intervene.verify import verify as verify_circuit
+    from keyhole.intervene.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
     loaded = load_model(_model_of(circuit, model), revision, dtype, device)
@@ -192,6 +198,15 @@ def verify(
         show.table(CELLS, [row_cells(circuit, row) for row in ranked[:top]])
         show.plain("\n".join(summary_lines(result)))
     raise typer.Exit(0 if result.agrees else 1)
+
+
+def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:
+    """What is traced: named tokens, the likeliest ones, or nothing said."""
+    from keyhole.tracing.targets import Likeliest
+
+    if sum([bool(targets), top_p is not None, top_k is not None]) > 1:
+        raise KeyholeError("say what to trace with exactly one of: --target (or --target-id), --top-p, --top-k.")
+    return targets or (Likeliest(top_k, top_p) if top_p is not None or top_k is not None else None)
 
 
 def read_tau(text: str) -> Tau:

@@ -188,7 +188,7 @@ def _split_record(split: Channels) -> dict[str, Any]:
 
 
 def _token(run: Run, position: int) -> str:
-    from keyhole.circuits.text import token_label
+    from keyhole.models.prompts import token_label
 
     return token_label(run.tokens, position)
 

@@ -1,5 +1,6 @@
 """What does a result look like on paper? One function per figure: plain tensors in, a matplotlib Figure out."""
 
+from keyhole.figures.attention import attention_figure, head_figure
 from keyhole.figures.attribution import attribution_figure
 from keyhole.figures.embedding import JointPCA, joint_pca, pca_figure, umap_figure
 from keyhole.figures.interaction import interaction_figure
@@ -10,7 +11,9 @@ from keyhole.figures.style import save
 __all__ = [
     "JointPCA",
     "RankCurve",
+    "attention_figure",
     "attribution_figure",
+    "head_figure",
     "interaction_figure",
     "intervention_figure",
     "joint_pca",

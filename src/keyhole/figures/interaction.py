@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import INK, blank, plain, tidy, wrapped
+from keyhole.figures.style import INK, blank, plain, scale, tidy, wrapped
 
 
 def interaction_figure(
@@ -40,10 +40,7 @@ def interaction_figure(
     axis.set_yticks(middles, labels, rotation=90, va="center")
     axis.tick_params(length=0)
     axis.spines[:].set(visible=True, color=INK, linewidth=0.8)
-    bar = figure.colorbar(image, ax=axis, shrink=0.85, pad=0.02)
-    bar.set_label("entry of G", fontsize=9)
-    bar.ax.tick_params(labelsize=8)
-    bar.outline.set_visible(False)
+    scale(figure, axis, image, "entry of G")
     return figure
 
 

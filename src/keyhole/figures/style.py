@@ -71,6 +71,14 @@ def legend(figure: Figure, handles: Sequence[Any], *, columns: int = 1, beneath:
         figure.legend(handles=list(handles), loc="outside right center", ncols=columns, **look)
 
 
+def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:
+    """Which colour is how much? A bar beside a picture of numbers."""
+    bar = figure.colorbar(image, ax=axis, shrink=0.85, pad=0.02)
+    bar.set_label(label, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+
+
 def colours(n: int, *, ordered: bool = False) -> list[str]:
     """Which n colours tell n things apart? A palette, or for ordered things a ramp from dark to light.
 

@@ -1,1 +1,24 @@
-"""Interventions: remove or boost signals in the model's own forward pass, and see whether predictions hold."""
+"""Interventions: remove or boost signals in the model's own forward pass, and see whether predictions hold.
+
+verify(circuit)                      every signal of a circuit, beside random controls
+intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
+"""
+
+from keyhole.intervene.deltas import Cut
+from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
+from keyhole.intervene.verification import Verification, edge_cut, parallel, serial, side_cut, verify
+
+__all__ = [
+    "Cut",
+    "Metric",
+    "Mode",
+    "Outcome",
+    "Verification",
+    "edge_cut",
+    "intervene",
+    "parallel",
+    "random_cut",
+    "serial",
+    "side_cut",
+    "verify",
+]

@@ -7,7 +7,7 @@ from keyhole.circuits.text import channels_label, node_label
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
-    from keyhole.intervene.verify import Row, Verification
+    from keyhole.intervene.verification import Row, Verification
 
 
 def summary_lines(result: "Verification") -> list[str]:

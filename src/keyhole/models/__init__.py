@@ -1,1 +1,35 @@
-"""Models: loading, families of architectures, captured runs."""
+"""Models: where they come from, which architectures there are, and what happens in one forward pass.
+
+`keyhole.load` makes a Model; `model.run(prompt)` a Run, with an AttentionRun for every layer that attends. Names are
+imported when they are first used, since `keyhole.tasks` needs light modules of this package and not torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keyhole.models.families import Family as Family
+    from keyhole.models.model import Model as Model
+    from keyhole.models.run import AttentionRun as AttentionRun
+    from keyhole.models.run import LayerRun as LayerRun
+    from keyhole.models.run import Run as Run
+    from keyhole.models.vocabulary import tokens_like as tokens_like
+
+__all__ = ["AttentionRun", "Family", "LayerRun", "Model", "Run", "tokens_like"]
+
+_HOMES = {
+    "AttentionRun": "run",
+    "Family": "families",
+    "LayerRun": "run",
+    "Model": "model",
+    "Run": "run",
+    "tokens_like": "vocabulary",
+}
+
+if not TYPE_CHECKING:  # as in `keyhole` itself
+
+    def __getattr__(name: str) -> Any:
+        from importlib import import_module
+
+        if name not in _HOMES:
+            raise AttributeError(f"module 'keyhole.models' has no attribute {name!r}")
+        return getattr(import_module(f"keyhole.models.{_HOMES[name]}"), name)

@@ -52,6 +52,11 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(tokenizer.decode([i]) for i in ids)
 
 
+def token_label(tokens: Sequence[str], position: int) -> str:
+    """A token with its position, such as 4:John."""
+    return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
+
+
 def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
     """The beginning of a prompt as one reads it, for messages."""
     text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, SupportsIndex, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,12 +17,20 @@ from keyhole.models.prompts import prompt_text
 from keyhole.models.rotary import Rotary
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
+    from keyhole.progress import Progress
     from keyhole.qk.channels import Channels
+    from keyhole.qk.firings import Firings
     from keyhole.qk.omega import Basis
-    from keyhole.tracing.firing import Firing
-    from keyhole.tracing.targets import Target
+    from keyhole.tracing.assemble import Seeds, Sinks
+    from keyhole.tracing.candidates import Keys
+    from keyhole.tracing.firing import Firing, Tau
+    from keyhole.tracing.levels import Options
+    from keyhole.tracing.methods import Method
+    from keyhole.tracing.targets import Target, Tokens
     from keyhole.tracing.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
@@ -168,21 +176,49 @@ class Run:
         return channels(self, head, dest, src, basis=basis)
 
     def explain(
-        self, head: tuple[int, int], dest: int | str = -1, src: int | str | None = None, **options: Any
+        self,
+        head: tuple[int, int],
+        dest: int | str = -1,
+        src: int | str | None = None,
+        *,
+        tau: "Tau" = "dynamic",
+        keys: "Keys" = "all",
     ) -> "Firing":
         """Which signals cause this attention weight? See `keyhole.tracing.firing`."""
         from keyhole.tracing.firing import explain
 
-        return explain(self, head, dest, src, **options)
+        return explain(self, head, dest, src, tau=tau, keys=keys)
 
-    def trace(self, target: "Target" = None, *, method: Literal["accpp", "svt"] = "accpp", **options: Any) -> "Circuit":
-        """Which circuit is behind this answer? See `keyhole.tracing.trace` and, for the 2024 method, `.svt`."""
-        from keyhole.tracing.svt import trace_svt
-        from keyhole.tracing.trace import trace
+    def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "Firings":
+        """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`."""
+        from keyhole.qk.firings import Firings, find_firings
 
-        if method not in ("accpp", "svt"):
-            raise KeyholeError(f"there is no method {method!r}: choose accpp or svt.")
-        return trace(self, target, **options) if method == "accpp" else trace_svt(self, target, **options)
+        return Firings(self.tokens, tuple(find_firings(self, tau, dest=dest)))
+
+    def plot(self, head: tuple[int, int]) -> "Figure":
+        """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""
+        from keyhole.figures.attention import head_figure
+
+        return head_figure(self, head)
+
+    def trace(
+        self,
+        target: "Target" = None,
+        *,
+        against: "Tokens | None" = None,
+        method: "Method" = "accpp",
+        seeds: "Seeds | None" = None,
+        tau: "Tau" = "dynamic",
+        keys: "Keys" = "all",
+        sinks: "Sinks" = "keep",
+        end: int | str = -1,
+        progress: "Progress | None" = None,
+    ) -> "Circuit":
+        """Which circuit is behind this answer? See `keyhole.tracing.levels`; for the 2024 method, "svt", `.svt`."""
+        from keyhole.tracing.methods import trace_by
+
+        options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "end": end, "progress": progress}
+        return trace_by(method, self, target, against=against, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
         """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""

@@ -1,1 +1,34 @@
-"""Query-key forms: singular channels and how scores split over them."""
+"""Query-key forms: singular channels and how scores split over them.
+
+`run.channels(head, dest, src)` splits one score; the basis of a layer is `keyhole.qk.omega.omega(model, layer)`.
+"""
+
+from keyhole.qk.channels import Channels, score_row
+from keyhole.qk.controls import RotationControl, rotation_control
+from keyhole.qk.coordinates import InChannels, in_channels
+from keyhole.qk.firings import Firings, Site, find_firings
+from keyhole.qk.omega import Basis, Omega, blocks, decompose
+from keyhole.qk.slices import SliceUse, slice_sets, slice_use
+from keyhole.qk.sparsity import n_recon, n_recon_each, sparsity_each
+
+__all__ = [
+    "Basis",
+    "Channels",
+    "Firings",
+    "InChannels",
+    "Omega",
+    "RotationControl",
+    "Site",
+    "SliceUse",
+    "blocks",
+    "decompose",
+    "find_firings",
+    "in_channels",
+    "n_recon",
+    "n_recon_each",
+    "rotation_control",
+    "score_row",
+    "slice_sets",
+    "slice_use",
+    "sparsity_each",
+]

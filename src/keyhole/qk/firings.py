@@ -1,17 +1,21 @@
 """Which heads fire where? Attention weights well above what uniform attention would give."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, overload
 
 import torch
 
+from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import token_label
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
 
 DYNAMIC_SCALE = 2.5  # how many times uniform a weight must be to count as a firing
+_SHOWN = 30  # firings that are printed
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,53 @@ class Site:
     def times_uniform(self) -> float:
         """How many times more than uniform attention: weight x number of visible keys."""
         return self.attention * self.visible
+
+
+@dataclass(frozen=True)
+class Firings(Sequence[Site]):
+    """The firings of a run, as a table: a sequence of sites, most above uniform first."""
+
+    tokens: tuple[str, ...]
+    sites: tuple[Site, ...]
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    @overload
+    def __getitem__(self, index: int) -> Site: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Firings": ...
+
+    def __getitem__(self, index: int | slice) -> "Site | Firings":
+        return Firings(self.tokens, self.sites[index]) if isinstance(index, slice) else self.sites[index]
+
+    def to_dataframe(self) -> Table:
+        """A row per firing: a pandas DataFrame, or records without pandas."""
+        rows = []
+        for site in self.sites:
+            words = {"dest_token": self.tokens[site.dest], "src_token": self.tokens[site.src]}
+            rows.append({**asdict(site), "times_uniform": site.times_uniform, **words})
+        return as_dataframe(rows)
+
+    def __str__(self) -> str:
+        places = [
+            (f"{s.layer}.{s.head}", token_label(self.tokens, s.dest), token_label(self.tokens, s.src))
+            for s in self.sites[:_SHOWN]
+        ]
+        rows = [("head", "dest", "src"), *places]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        numbers = ["weight  x uniform", *(f"{s.attention:6.3f}  {s.times_uniform:9.1f}" for s in self.sites[:_SHOWN])]
+        lines = [
+            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=True)), number])
+            for row, number in zip(rows, numbers, strict=True)
+        ]
+        hidden = len(self) - len(places)
+        return "\n".join([*lines, f"and {hidden} more"] if hidden else lines)
+
+    def __repr__(self) -> str:
+        heads = len({(site.layer, site.head) for site in self.sites})
+        return f"<{len(self)} firings of {heads} heads>"
 
 
 def find_firings(run: "Run", tau: float | None = None, *, dest: int | str | None = None) -> list[Site]:

@@ -16,14 +16,15 @@ from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.exactness import check_run
 from keyhole.tracing.firing import Firing, Side, Tau
-from keyhole.tracing.seeds import Probe, Seed
+from keyhole.tracing.seeds import Probability, Probe, Seed
+from keyhole.tracing.targets import Likeliest
 from keyhole.tracing.upstream import Writes
 from keyhole.version import __version__
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Seeds = Literal["prob", "linear"] | Probe
+Seeds = Literal["prob", "linear"] | Probability | Probe
 Sinks = Literal["keep", "mark", "collapse"]
 Place = tuple[int, int, int, int]  # layer, head, dest, src
 
@@ -35,31 +36,32 @@ class Settings:
     target_ids: tuple[int, ...] = ()
     against_ids: tuple[int, ...] = ()
     end: int = -1
+    likeliest: Likeliest | None = None  # how the targets were chosen, where they were not named
     seeds: Seeds = "prob"
-    seed_tau: float = 0.8
-    top_p: float | None = None
-    top_k: int | None = None
     tau: Tau = "dynamic"
     keys: Keys = "all"
     sinks: Sinks = "keep"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seeds, Probe) and self.seeds not in ("prob", "linear"):
-            raise KeyholeError(f"there are no seeds {self.seeds!r}: choose 'prob', 'linear' or a Probe.")
+        if not isinstance(self.seeds, Probability | Probe) and self.seeds not in ("prob", "linear"):
+            raise KeyholeError(f"there are no seeds {self.seeds!r}: choose 'prob', 'linear', a Probability or a Probe.")
         if self.against_ids and self.seeds != "linear":
             raise KeyholeError(
                 '`against` belongs to seeds "linear", which it implies: "prob" traces the target\'s own probability.'
             )
-        if not 0 < self.seed_tau <= 1:
-            raise KeyholeError(f"seed_tau is {self.seed_tau}, but a share of the answer lies between 0 and 1, not 0.")
         if self.tau != "dynamic" and not callable(self.tau):
             check_tau(self.tau)
         require_choice("keys", self.keys, Keys)
         require_choice("sinks", self.sinks, Sinks)
 
+    @property
+    def seed_tau(self) -> float:
+        """The share of the answer's log-likelihood that seeds "prob" carry."""
+        return (self.seeds if isinstance(self.seeds, Probability) else Probability()).tau
+
     def record(self) -> dict[str, Any]:
         """As plain data."""
-        seeds = self.seeds if isinstance(self.seeds, str) else "probe"
+        kinds = {Probability: "prob", Probe: "probe"}
         tau = "function" if callable(self.tau) else self.tau
         return {
             "method": "accpp",
@@ -67,11 +69,11 @@ class Settings:
             "target_ids": list(self.target_ids),
             "against_ids": list(self.against_ids),
             "end": self.end,
-            "seeds": seeds,
-            "probe_layer": None if isinstance(self.seeds, str) else self.seeds.layer,
+            "seeds": kinds.get(type(self.seeds), self.seeds),
+            "probe_layer": self.seeds.layer if isinstance(self.seeds, Probe) else None,
             "seed_tau": self.seed_tau,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
+            "top_p": self.likeliest and self.likeliest.p,
+            "top_k": self.likeliest and self.likeliest.k,
             "tau": tau,
             "keys": self.keys,
             "sinks": self.sinks,

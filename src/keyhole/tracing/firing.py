@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.text import token_label
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import token_label
 from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.firings import check_tau, dynamic_tau
 from keyhole.tracing.attribution import ig_vectors
@@ -22,6 +22,7 @@ from keyhole.tracing.upstream import Reads, Writes, reads_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
+    from keyhole.tracing.signals import Flavour
 
 SideName = Literal["dest", "src"]
 Tau = Literal["dynamic"] | float | Callable[[int], float]
@@ -84,11 +85,11 @@ class Firing:
                 return side
         raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
-    def vector(self, signal: Signal, side: SideName, **options: Any) -> Float[Tensor, "d_model"]:
+    def vector(self, signal: Signal, side: SideName, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
         """A signal in residual space. See `keyhole.tracing.signals`."""
         from keyhole.tracing.signals import signal_vector
 
-        return signal_vector(self, signal, side, **options)
+        return signal_vector(self, signal, side, flavour=flavour)
 
     def __str__(self) -> str:
         from keyhole.tracing.text import firing_text

@@ -2,7 +2,7 @@
 
 `prob`    J(z) = sum over targets of q log softmax(cap(z + b_U)), with q the model's own probabilities renormalised on
           the targets. Writers are ordered by integrated gradients from z = 0 and removed until J has lost the share
-          `seed_tau` of J(z) - J(0).
+          `tau` of J(z) - J(0).
 `linear`  a logit direction, target against another token; with a final softcap, the capped difference, integrated
           along the same path (without a cap that is the plain inner product).
 `probe`   any direction in the residual stream that a layer reads.
@@ -34,6 +34,17 @@ class Seed:
     writer: Writer
     weight: float  # its attribution
     alone: float  # what the objective loses when it alone is removed
+
+
+@dataclass(frozen=True)
+class Probability:
+    """Seeds "prob" with another threshold than usual: the share of the answer's log-likelihood that they carry."""
+
+    tau: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.tau <= 1:
+            raise KeyholeError(f"seed_tau is {self.tau}, but a share of the answer lies between 0 and 1, not 0.")
 
 
 @dataclass(frozen=True)

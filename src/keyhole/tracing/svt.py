@@ -32,9 +32,9 @@ from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 from keyhole.tracing.assemble import Growing, Place, Seeds, Settings, build_circuit
 from keyhole.tracing.firing import Firing, Side, SideName, Signal
+from keyhole.tracing.levels import find_seeds
 from keyhole.tracing.seeds import Seed
-from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
-from keyhole.tracing.trace import find_seeds
+from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -79,12 +79,9 @@ def trace_svt(
     run: "Run",
     target: Target = None,
     *,
-    against: Target = None,
+    against: Tokens | None = None,
     start: Sequence[Start] | None = None,
     seeds: Seeds | None = None,
-    seed_tau: float = 0.8,
-    top_p: float | None = None,
-    top_k: int | None = None,
     threshold: float = 0.5,
     share: float = 0.7,
     channels: ChannelChoice = "singular",
@@ -102,12 +99,11 @@ def trace_svt(
     """
     run.require_fresh()
     rule, at = _Rule(channels, share, threshold), run.position(end, "end")
-    if start is None:
-        top_k = likeliest(target, top_p, top_k)
+    asked = Likeliest(1) if target is None and start is None else target
     with exact_matmul():
-        named = any(choice is not None for choice in (target, top_p, top_k))
-        ids = choose_targets(run, target, top_p=top_p, top_k=top_k, end=at) if named else []
-        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, seeds or "linear", seed_tau, top_p, top_k)
+        ids = [] if asked is None else choose_targets(run, asked, at)
+        likeliest = asked if isinstance(asked, Likeliest) else None
+        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
         return build_circuit(growing, _record(run, settings, rule, start=start))

@@ -1,6 +1,7 @@
 """Which tokens is an answer? Text, ids, or the likeliest ones, as token ids."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
@@ -12,20 +13,32 @@ from keyhole.models.prompts import token_id
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Target = str | int | Sequence[str | int] | None
+
+@dataclass(frozen=True)
+class Likeliest:
+    """The likeliest next tokens as an answer: the first `k`, or as few as make up the probability `p`."""
+
+    k: int | None = None
+    p: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.k is None) == (self.p is None):
+            raise KeyholeError("say with exactly one of k and p how many of the likeliest tokens are meant.")
+        if self.p is not None and not 0 < self.p <= 1:
+            raise KeyholeError(f"p is {self.p}, but a share of probability lies between 0 and 1.")
 
 
-def choose_targets(run: "Run", target: Target, *, top_p: float | None, top_k: int | None, end: int) -> list[int]:
-    """The tokens to trace: exactly one of a target, top_p and top_k says which."""
-    if sum(choice is not None for choice in (target, top_p, top_k)) != 1:
-        raise KeyholeError("say what to trace with exactly one of: target, top_p, top_k.")
-    if target is not None:
+Tokens = str | int | Sequence[str | int]  # words or ids
+Target = Tokens | Likeliest | None  # None: the likeliest token
+
+
+def choose_targets(run: "Run", target: Tokens | Likeliest, end: int) -> list[int]:
+    """The tokens to trace."""
+    if not isinstance(target, Likeliest):
         return token_ids(run, target)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise KeyholeError(f"top_p is {top_p}, but a share of probability lies between 0 and 1.")
-    if top_k is not None and not 0 < top_k <= run.model.dims.vocab:
-        raise KeyholeError(f"top_k is {top_k}, but the vocabulary has {run.model.dims.vocab} tokens.")
-    return targets_of(run.logits[end], top_p, top_k)
+    if target.k is not None and not 0 < target.k <= run.model.dims.vocab:
+        raise KeyholeError(f"k is {target.k}, but the vocabulary has {run.model.dims.vocab} tokens.")
+    return targets_of(run.logits[end], target.p, target.k)
 
 
 def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int | None) -> list[int]:
@@ -38,12 +51,7 @@ def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int |
     return [int(i) for i in order[:n]]
 
 
-def likeliest(target: Target, top_p: float | None, top_k: int | None) -> int | None:
-    """`top_k` as it was given; where nothing says what to trace, 1: the likeliest next token."""
-    return 1 if target is None and top_p is None and top_k is None else top_k
-
-
-def token_ids(run: "Run", target: Target) -> list[int]:
+def token_ids(run: "Run", target: Tokens | None) -> list[int]:
     """One or several words or ids, as ids."""
     if target is None:
         return []

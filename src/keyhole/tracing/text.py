@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from keyhole.circuits.text import channels_label, node_label, token_label
+from keyhole.circuits.text import channels_label, node_label
+from keyhole.models.prompts import token_label
 
 if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing

@@ -16,7 +16,7 @@ from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
-from keyhole.intervene.verify import parallel, serial
+from keyhole.intervene.verification import parallel, serial
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Experiment, Job, Numbers
 from keyhole.reproduce.outcome import Outcome

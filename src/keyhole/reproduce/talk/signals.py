@@ -12,7 +12,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
-from keyhole.intervene.verify import Row, verify
+from keyhole.intervene.verification import Row, verify
 from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.reproduce.job import Asked, Experiment, Job, Numbers

@@ -4,21 +4,22 @@ A firing depends only on the clean run, so the recursion over signals can be don
 together, from the top down. The graph is the recursive one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import prompt_text
+from keyhole.progress import Progress
 from keyhole.tracing.assemble import Growing, Seeds, Settings, Sinks, build_circuit
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Tau, explain_head
 from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
-from keyhole.tracing.targets import Target, choose_targets, likeliest, token_ids
+from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
 
 if TYPE_CHECKING:
@@ -39,56 +40,86 @@ class Untraced:
         return f"prompt {self.index} ({self.prompt!r}): {self.error}"
 
 
-def trace(run: "Run", target: Target = None, *, against: Target = None, **options: Any) -> Circuit:
+class Options(TypedDict, total=False):
+    """How to trace, for callers that pass it on: `trace_many` says what each option does."""
+
+    seeds: Seeds | None
+    tau: Tau
+    keys: Keys
+    sinks: Sinks
+    end: int | str
+    progress: Progress | None
+
+
+def trace(
+    run: "Run",
+    target: Target = None,
+    *,
+    against: Tokens | None = None,
+    seeds: Seeds | None = None,
+    tau: Tau = "dynamic",
+    keys: Keys = "all",
+    sinks: Sinks = "keep",
+    end: int | str = -1,
+    progress: Progress | None = None,
+) -> Circuit:
     """Trace the circuit behind one answer. See `trace_many` for the options."""
+    options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "end": end, "progress": progress}
     return trace_many([run], [target], against=[against], errors="raise", **options)[0]
 
 
 @overload
 def trace_many(
-    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["raise"], **options: Any
+    runs: Sequence["Run"],
+    targets: Sequence[Target],
+    *,
+    against: Sequence[Tokens | None] | None = None,
+    errors: Literal["raise"],
+    **options: Unpack[Options],
 ) -> list[Circuit]: ...
 
 
 @overload
 def trace_many(
-    runs: Sequence["Run"], targets: Sequence[Target], *, errors: Literal["keep"] = "keep", **options: Any
-) -> list[Circuit | Untraced]: ...
-
-
-def trace_many(  # type: ignore[misc] # the options are spelled once, here
     runs: Sequence["Run"],
     targets: Sequence[Target],
     *,
-    against: Sequence[Target] | None = None,
+    against: Sequence[Tokens | None] | None = None,
+    errors: Literal["keep"] = "keep",
+    **options: Unpack[Options],
+) -> list[Circuit | Untraced]: ...
+
+
+def trace_many(
+    runs: Sequence["Run"],
+    targets: Sequence[Target],
+    *,
+    against: Sequence[Tokens | None] | None = None,
     seeds: Seeds | None = None,
-    seed_tau: float = 0.8,
-    top_p: float | None = None,
-    top_k: int | None = None,
     tau: Tau = "dynamic",
     keys: Keys = "all",
     sinks: Sinks = "keep",
     end: int | str = -1,
     errors: Errors = "keep",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Circuit] | list[Circuit | Untraced]:
     """Trace the circuits of several runs of one model together, each with its own target.
 
-    A target is a token (text or id), several, or None: the likeliest, or those of `top_k` or `top_p`. `against`: the
-    other answer, one per run. `seeds`: "prob", "linear" (the default with `against`), or a Probe. `tau`: see `explain`.
-    `keys`: what a src-side removal touches. `sinks`: firings on the first token are kept, marked, or collapsed (kept as
-    leaves, not traced further). `errors`: a prompt that cannot be traced is kept as `Untraced` in the place
-    of its circuit, or raises. `progress` is told the layers done.
+    A target is a token (text or id), several, `Likeliest(k)`, `Likeliest(p=share)`, or None: the likeliest. `against`:
+    the other answer, one per run. `seeds`: "prob" or, with another share, a Probability; "linear" (the default with
+    `against`); or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings on the first
+    token are kept, marked, or collapsed (kept as leaves, not traced further). `errors`: a prompt that cannot be traced
+    is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
     """
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
     attempts, growing, found = _Attempts(runs, errors), dict[int, Growing](), dict[int, Circuit]()
-    shared = Settings(seeds=seeds or "prob", seed_tau=seed_tau, top_p=top_p, tau=tau, keys=keys, sinks=sinks)
+    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks)
     with exact_matmul():
         for i, (run, target, other) in enumerate(zip(runs, targets, others, strict=True)):
             with attempts.at(i):
-                own = replace(shared, end=run.position(end, "end"), top_k=likeliest(target, top_p, top_k))
+                own = replace(shared, end=run.position(end, "end"))
                 growing[i] = _start(run, _answered(run, own, target, other, seeds=seeds))
         depth = len(runs[0].layers)
         for done, layer in enumerate(reversed(range(depth))):
@@ -130,15 +161,16 @@ class _Attempts:
                 raise
 
 
-def _answered(run: "Run", settings: Settings, target: Target, other: Target, *, seeds: Seeds | None) -> Settings:
+def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:
     """The settings of one run: which tokens its answer is, and which others it is held against."""
     run.require_fresh()
-    against = tuple(token_ids(run, other))
+    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other))
     chosen = seeds or ("linear" if against else "prob")
     ids: Sequence[int] = ()
     if not isinstance(chosen, Probe):
-        ids = choose_targets(run, target, top_p=settings.top_p, top_k=settings.top_k, end=settings.end)
-    return replace(settings, target_ids=tuple(ids), against_ids=against, seeds=chosen)
+        ids = choose_targets(run, asked, settings.end)
+    likeliest = asked if isinstance(asked, Likeliest) else None
+    return replace(settings, target_ids=tuple(ids), against_ids=against, likeliest=likeliest, seeds=chosen)
 
 
 def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:

@@ -4,7 +4,7 @@ Per traced firing and side: all its removals at once, against the weight that th
 signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean, median
@@ -17,6 +17,7 @@ from keyhole.circuits.circuit import Circuit, Edge, Removed, Traced
 from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
+from keyhole.progress import Progress
 from keyhole.tracing.firing import SideName
 from keyhole.tracing.parts import Part
 
@@ -103,7 +104,7 @@ def verify(
     draws: int = 3,
     edges: bool = True,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Verification:
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each."""
     run = _run_of(circuit, model)

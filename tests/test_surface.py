@@ -1,0 +1,186 @@
+"""What a user meets first: names, signatures, tables, pages and pictures."""
+
+import html
+import importlib
+import inspect
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from urllib.parse import unquote, urlparse
+
+import numpy as np
+import pytest
+import torch
+
+import keyhole
+from conftest import prompts_of, tiny_model
+from keyhole import Circuit, KeyholeError, Model, Run
+from keyhole.circuits import browser, from_json, to_html
+from keyhole.circuits.text import node_label
+from keyhole.figures import attention_figure
+from keyhole.qk import find_firings
+from keyhole.tracing import trace_svt
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+PACKAGES = ("circuits", "intervene", "models", "qk", "tracing")
+
+
+@pytest.fixture(scope="module")
+def run(organism: Model) -> Run:
+    return organism.run(PROMPT)
+
+
+@pytest.fixture(scope="module")
+def circuit(run: Run) -> Circuit:
+    return run.trace("Mary", against="John")
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_public_name_hides_a_module(name: str) -> None:
+    package = importlib.import_module(f"keyhole.{name}")
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert package.__all__ == sorted(package.__all__, key=_sorting) and not modules & set(package.__all__)
+    assert all(not inspect.ismodule(getattr(package, public)) for public in package.__all__)
+
+
+def _sorting(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+@pytest.mark.parametrize("name", ["", *PACKAGES])
+def test_signatures_are_explicit_and_short(name: str) -> None:
+    package = importlib.import_module(f"keyhole.{name}".rstrip("."))
+    seen = 0
+    for public in package.__all__:
+        for function in _functions(getattr(package, public)):
+            parameters = inspect.signature(function).parameters.values()
+            assert len(parameters) <= 10, function
+            assert all(p.kind is not p.VAR_KEYWORD for p in parameters), function
+            assert all(p.annotation is not p.empty for p in parameters if p.name not in ("self", "cls")), function
+            seen += 1
+    assert seen
+
+
+def _functions(public: object) -> list[object]:
+    """A function, or the methods that a class writes itself."""
+    if inspect.isclass(public):
+        own = [getattr(m, "__func__", m) for name, m in vars(public).items() if not name.startswith("_")]
+        return [m for m in own if inspect.isfunction(m) and m.__name__ != "<lambda>"]  # those are defaults of fields
+    return [public] if inspect.isfunction(public) else []
+
+
+def test_circuits_come_back_from_files(organism: Model, circuit: Circuit, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "mary.json")
+    loaded = Circuit.load(tmp_path / "mary.json")
+    assert loaded == circuit == from_json(circuit.to_json())
+    with pytest.raises(KeyholeError, match="give the model that made it"):
+        loaded.verify(draws=0, edges=False)
+    assert loaded.verify(organism, draws=0, edges=False) == circuit.verify(draws=0, edges=False)
+
+
+def test_signals_are_a_table(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not installed
+    rows = circuit.to_dataframe()
+    assert [row["weight"] for row in rows] == sorted((edge.weight for edge in circuit.edges), reverse=True)
+    edges = {(edge.source, edge.target, edge.side): edge for edge in circuit.edges}
+    assert len(rows) == len(edges) == len(circuit.edges)
+    for row in rows:
+        edge = edges[row["source"], row["target"], row["side"]]
+        writer = circuit.nodes[edge.source]
+        assert (row["ig"], row["alone"], row["channels"]) == (edge.ig, edge.alone, edge.channels)
+        assert row["writer"] == node_label(writer, circuit.tokens)
+        assert row["causes"] == node_label(circuit.nodes[edge.target], circuit.tokens)
+        assert (row["kind"], row["layer"], row["dest"]) == (writer.kind, writer.layer, writer.dest)
+
+
+def test_tables_are_dataframes_where_pandas_is(run: Run, circuit: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = SimpleNamespace(from_records=lambda records: ("frame", records))
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=frame))
+    made = [circuit.to_dataframe(), run.firings().to_dataframe()]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert made == [("frame", circuit.to_dataframe()), ("frame", run.firings().to_dataframe())]
+
+
+def test_firings_are_a_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    firings, plain = run.firings(0.3), find_firings(run, 0.3)
+    assert list(firings) == plain and len(firings) == len(plain) > 30 and firings[-1] == plain[-1]
+    assert list(run.firings(dest="gave")) == find_firings(run, dest="gave")
+    lines = str(firings).splitlines()
+    assert lines[0].split() == ["head", "dest", "src", "weight", "x", "uniform"]
+    assert len(lines) == 32 and lines[-1] == f"and {len(plain) - 30} more"
+    first, few = plain[0], firings[:3]
+    told = [f"{first.layer}.{first.head}", f"{first.attention:.3f}", f"{first.times_uniform:.1f}"]
+    assert [lines[1].split()[i] for i in (0, 3, 4)] == told
+    assert len({line.rindex(" ") for line in lines[1:-1]}) <= 2  # numbers stand under each other
+    assert str(few).splitlines()[-1].startswith(f"{plain[2].layer}.{plain[2].head}") and len(few) == 3
+    assert repr(few) == f"<3 firings of {len({(s.layer, s.head) for s in plain[:3]})} heads>"
+    row = firings.to_dataframe()[0]
+    assert (row["layer"], row["src"], row["attention"]) == (first.layer, first.src, first.attention)
+    assert row["src_token"] == run.tokens[first.src] and row["times_uniform"] == first.times_uniform
+    assert str(run.firings(1.0, dest=1)[:0]).split() == lines[0].split()
+
+
+def test_show_opens_the_page(circuit: Circuit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
+    page = circuit.show()
+    assert [Path(unquote(urlparse(url).path)).read_text(encoding="utf-8") for url in opened] == [to_html(circuit)]
+    assert len(repr(page)) < 200 and "organism" in repr(page)
+    for left in tmp_path.iterdir():
+        left.unlink()
+    monkeypatch.setattr("webbrowser.open", lambda url: False)
+    with pytest.raises(KeyholeError, match=r"no browser.*circuit\.save"):
+        circuit.show()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_shows_the_page_in_place(circuit: Circuit, monkeypatch: pytest.MonkeyPatch) -> None:
+    ipython = ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    for shell, notebook in [(SimpleNamespace(kernel=1), True), (SimpleNamespace(), False), (None, False)]:
+        monkeypatch.setattr(ipython, "get_ipython", lambda shell=shell: shell, raising=False)
+        assert browser.in_notebook() is notebook
+    monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace(kernel=1))
+    monkeypatch.setattr("webbrowser.open", lambda url: pytest.fail("a notebook needs no browser"))
+    frame = circuit.show()._repr_html_()
+    assert frame.startswith("<iframe") and html.unescape(frame.split('srcdoc="')[1].split('"')[0]) == to_html(circuit)
+
+
+def test_a_picture_shows_a_heads_weights(run: Run) -> None:
+    figure = run.plot((3, 6))
+    axis = figure.axes[0]
+    weights, drawn = run.attention(3)[6].numpy(), np.ma.filled(axis.images[0].get_array(), np.nan)
+    seen = np.tri(len(run), dtype=bool)
+    assert np.array_equal(np.isnan(drawn), ~seen) and np.array_equal(drawn[seen], weights[seen].astype(float))
+    names = [f"{place}:{token.strip()}" for place, token in enumerate(run.tokens)]
+    assert [t.get_text() for t in axis.get_xticklabels()] == names == [t.get_text() for t in axis.get_yticklabels()]
+    assert "3.6" in axis.get_title(loc="left") and "src" in axis.get_xlabel() and "dest" in axis.get_ylabel()
+    with pytest.raises(KeyholeError, match=r"no head 3\.40"):
+        run.plot((3, 40))
+
+
+def test_a_picture_of_a_window_and_of_many_tokens() -> None:
+    """What lies before the window is as unseen as what comes later; of many tokens some are named."""
+    model = tiny_model("mistral")
+    run = model.run(prompts_of(model, 20)[0])
+    axis = run.plot((0, 1)).axes[0]
+    first = run.layer(0).first.tolist()
+    drawn = np.ma.getmaskarray(np.ma.masked_invalid(axis.images[0].get_array()))
+    assert any(first) and [row.tolist().index(False) for row in drawn] == first
+    many = attention_figure(torch.eye(90), ["word"] * 90).axes[0]
+    assert list(many.get_xticks()) == list(many.get_yticks()) == list(range(0, 90, 2))
+    with pytest.raises(KeyholeError, match="2 tokens have 2 x 2 weights, not 3 x 3"):
+        attention_figure(torch.eye(3), ["a", "b"])
+
+
+def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
+    assert run.trace("Mary", against="John", method="svt") == trace_svt(run, "Mary", against="John")
+    with pytest.raises(KeyholeError, match="settings of the method accpp"):
+        run.trace("Mary", method="svt", sinks="collapse")
+
+
+def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:
+    assert keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"]) == [circuit]
