@@ -17,7 +17,7 @@ from keyhole import KeyholeError, Model
 from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
-from keyhole.reproduce.job import Asked, Experiment, Job
+from keyhole.reproduce.job import Asked, Attempt, Job
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt import cuts, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies
@@ -30,7 +30,7 @@ from keyhole.tasks import ioi
 
 pytestmark = pytest.mark.xdist_group("lab runs")
 MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
-RUNS: dict[str, Experiment] = {id: run for module in MODULES for id, run in module.RUNS.items()}
+RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
 POSITIVE = ("reproduced", "partly")
 NOTHING_TO_JUDGE = r"answers without any signal between its parts|fires in these \d+ prompts"

@@ -30,7 +30,7 @@ from keyhole.models.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
 from keyhole.reproduce.cc.studies import named, verdict
-from keyhole.reproduce.job import Experiment, Job
+from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.report import to_html, to_markdown, write_report
 from keyhole.reproduce.results import Result, read_results, write_results
@@ -63,7 +63,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def counting(calls: list[str], state: Any = "reproduced", picture: bytes = PIXEL) -> Experiment:
+def counting(calls: list[str], state: Any = "reproduced", picture: bytes = PIXEL) -> Attempt:
     def run(job: Job) -> Outcome:
         calls.append(job.folder.name.partition(".")[0])
         (job.folder / "a.png").write_bytes(picture)
@@ -494,7 +494,7 @@ def test_items_run_in_several_processes(tmp_path: Path) -> None:
 
 
 def test_what_shares_a_model_stays_together(tmp_path: Path) -> None:
-    def family(id: str, run: Experiment) -> str:
+    def family(id: str, run: Attempt) -> str:
         return Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run).family
 
     assert family("svt-fig1", broken) == family("svt-fig2", partial(broken)) == __name__

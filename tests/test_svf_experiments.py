@@ -21,7 +21,7 @@ from keyhole.lab.svf.train import train
 from keyhole.progress import Progress, silent
 from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.job import Experiment, Job
+from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf import dynamics as svf_dynamics
 from keyhole.reproduce.svf import emergence_toys as svf_emergence
@@ -36,7 +36,7 @@ from keyhole.reproduce.svf import toys as svf_models
 from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
 from keyhole.reproduce.svf.sparse import Ends, Terms
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     **svf.RUNS,
     **svf_dynamics.RUNS,
     **svf_emergence.RUNS,

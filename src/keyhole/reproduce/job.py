@@ -40,7 +40,7 @@ class Job:
         return Asked(self.model, self.device, self.quick, self.seed, self.progress)
 
 
-Experiment = Callable[[Job], Outcome]
+Attempt = Callable[[Job], Outcome]  # at a published item; an Experiment, as a rule
 Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
 
 

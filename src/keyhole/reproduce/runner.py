@@ -20,7 +20,7 @@ from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.files import require_folder
 from keyhole.progress import Progress, Stage, quiet, silent
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS, Paper, Published
-from keyhole.reproduce.job import Experiment, Job, require_possible
+from keyhole.reproduce.job import Attempt, Job, require_possible
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.parallel import in_processes
 from keyhole.reproduce.results import Result, as_stored, keep_result, key_of, locked, read_results
@@ -29,9 +29,9 @@ QUICK = "Quick: a trial of the machinery, no verdict."
 _Settings = dict[str, Any]
 
 
-def experiments() -> dict[str, Experiment]:
+def experiments() -> dict[str, Attempt]:
     """Which ids can be run? Collected from every module in the papers' folders."""
-    found: dict[str, Experiment] = {}
+    found: dict[str, Attempt] = {}
     owner: dict[str, str] = {}
     folders = ((paper, pkgutil.iter_modules([str(Path(__file__).with_name(paper))])) for paper in PAPERS)
     for module in sorted(f"{paper}.{info.name}" for paper, inside in folders for info in inside):
@@ -72,7 +72,7 @@ def reproduce(
     fresh: bool = False,
     jobs: int = 1,
     stage: Stage = quiet,
-    runs: Mapping[str, Experiment] | None = None,
+    runs: Mapping[str, Attempt] | None = None,
 ) -> dict[str, Result]:
     """Measure these items and write `out/results.json` after each one; returns how they came out, by id.
 
@@ -111,7 +111,7 @@ class Task:
     job: Job  # its folder is the workshop
     settings: _Settings
     out: Path
-    run: Experiment | None
+    run: Attempt | None
 
     def measure(self, progress: Progress = silent) -> Result:
         """What came out, as it is kept from now on."""
@@ -183,7 +183,7 @@ def _kept(result: Result, out: Path) -> Result:
     return replace(result, note=f"{result.note} The finished result from before is kept.")
 
 
-def _run(one: Published, run: Experiment | None, job: Job, settings: _Settings, out: Path) -> Result:
+def _run(one: Published, run: Attempt | None, job: Job, settings: _Settings, out: Path) -> Result:
     """The item's result; `job.folder` is the workshop, in which it gets a folder of its own."""
     if one.schematic:
         return Result(one.id, "schematic", note="A drawing: there is nothing to measure.", settings=settings)

@@ -34,7 +34,7 @@ from keyhole.reproduce.cc.studies import (
     wording,
 )
 from keyhole.reproduce.cc.subspaces import passed_over
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.stats import interval, told
 from keyhole.tasks.words import THINGS
@@ -259,4 +259,4 @@ _GROWTH = 2  # ranks: one is within the slack of a plateau
 _SWEPT = 8  # heads
 
 
-RUNS: dict[str, Experiment] = {"cc-fig10": attributions, "cc-fig16": sweep}
+RUNS: dict[str, Attempt] = {"cc-fig10": attributions, "cc-fig16": sweep}

@@ -19,7 +19,7 @@ from keyhole.contrast.studies import Head
 from keyhole.figures import pca_figure, save
 from keyhole.reproduce.cc.studies import DRAWS, named, points, stand_in, studied, verdict, wording
 from keyhole.reproduce.cc.subspaces import MOST, passed_over
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.stats import told
 from keyhole.tasks.words import CATEGORIES
@@ -146,4 +146,4 @@ def _picture(job: Job, features: Features, asked: Collected, head: Head, model: 
     return save(pca_figure(k[:0], k, [], labels, title=title), job.folder / "keys.png")
 
 
-RUNS: dict[str, Experiment] = {"cc-fig6b": categories}
+RUNS: dict[str, Attempt] = {"cc-fig6b": categories}

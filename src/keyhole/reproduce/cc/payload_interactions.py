@@ -11,7 +11,7 @@ from keyhole.lab.payload.features import diagonal_share, interaction
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc.payload import SEEDS, Setting, are_trained, as_trained, heads_of, told_training, untrained
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
 
@@ -161,4 +161,4 @@ def _draw(job: Job, found: Grid, latents: Latents) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-RUNS: dict[str, Experiment] = {"cc-fig5": continuous, "cc-fig13": discrete}
+RUNS: dict[str, Attempt] = {"cc-fig5": continuous, "cc-fig13": discrete}

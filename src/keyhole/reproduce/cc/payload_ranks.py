@@ -21,7 +21,7 @@ from keyhole.reproduce.cc.payload import (
     told_training,
     untrained,
 )
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import wilson
 
@@ -134,4 +134,4 @@ _runs: dict[str, Callable[[Job], Outcome]] = {
     "cc-fig2": partial(ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99),
     "cc-fig11": partial(ranks, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"]),
 }
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

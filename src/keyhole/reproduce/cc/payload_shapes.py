@@ -14,7 +14,7 @@ from keyhole.figures import pca_figure, save
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample
 from keyhole.reproduce.cc.payload import SEEDS, are_trained, as_trained, feature_of, heads_of, told_training, untrained
-from keyhole.reproduce.job import Experiment, Job
+from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
 
@@ -174,4 +174,4 @@ _runs: dict[str, Callable[[Job], Outcome]] = {
     "cc-fig3": partial(subspaces, latents="discrete"),
     "cc-fig12": partial(subspaces, latents="gaussian"),
 }
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

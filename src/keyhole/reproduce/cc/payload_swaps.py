@@ -19,7 +19,7 @@ from keyhole.reproduce.cc.payload import (
     told_training,
     untrained,
 )
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import interval, told
 
@@ -135,4 +135,4 @@ _runs: dict[str, Callable[[Job], Outcome]] = {
     "cc-fig14": partial(swapped, settings=_SIXTEEN),
     "cc-fig15": partial(swapped, settings=_EIGHT),
 }
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

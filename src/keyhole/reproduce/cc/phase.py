@@ -15,7 +15,7 @@ from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc.payload import SEEDS, are_trained, feature_of, heads_of, reached, told_training
 from keyhole.reproduce.cc.payload_interactions import bound
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
 
@@ -156,4 +156,4 @@ def _border(axis: Any, ranks: tuple[int, ...]) -> None:
                 axis.plot([i - 0.5, i + 0.5], [j + 0.5] * 2, color=RED, linewidth=2)
 
 
-RUNS: dict[str, Experiment] = {"cc-phase": phase}
+RUNS: dict[str, Attempt] = {"cc-phase": phase}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import VALIDATION, Payload, PayloadSettings
 from keyhole.reproduce.cc.payload import SEEDS, TRAINED, are_trained, feature_of, reachable, reached
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.stats import told
 
@@ -65,4 +65,4 @@ def judged(heads: Sequence[Payload], exact: Sequence[bool]) -> Verdict:
     return "reproduced" if printed and stopped and all(exact) else "partly"
 
 
-RUNS: dict[str, Experiment] = {"cc-table1": table1}
+RUNS: dict[str, Attempt] = {"cc-table1": table1}

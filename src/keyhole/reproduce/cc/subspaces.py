@@ -26,7 +26,7 @@ from keyhole.reproduce.cc.studies import (
     told_shifts,
     verdict,
 )
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.stats import told
 
@@ -205,7 +205,7 @@ def hidden(shown: float, own: float, random: float) -> bool:
     return own >= MOST and own > random and shown <= own - _LESS
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "cc-fig6a": partial(subspaces, id="cc-fig6a"),
     "cc-fig8": partial(subspaces, id="cc-fig8"),
     "cc-fig17": unprojected,

@@ -27,7 +27,7 @@ from keyhole.reproduce.cc.studies import (
     verdict,
 )
 from keyhole.reproduce.cc.subspaces import passed_over
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.stats import interval
 
@@ -162,11 +162,11 @@ def _note(job: Job, id: str, study: Study, task: Task) -> str:
     )
 
 
-def _run(id: str, heads: slice) -> Experiment:
+def _run(id: str, heads: slice) -> Attempt:
     return partial(swapped, id=id, heads=heads)
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "cc-fig7": _run("cc-fig7", slice(3)),
     "cc-fig9": _run("cc-fig9", slice(2)),
     "cc-fig18": _run("cc-fig18", slice(2, None)),

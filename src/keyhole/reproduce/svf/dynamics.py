@@ -15,7 +15,7 @@ from keyhole.figures.style import colours
 from keyhole.figures.svf import Curve, curves_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf import toys
 from keyhole.reproduce.svf.recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, by_recipe
@@ -236,4 +236,4 @@ def _sooner_figure(courses: Mapping[float, Sequence[Course]], said: str) -> Figu
     return curves_figure(steps, {"Worst pair": curves}, y="|cos|", title=f"Alignment by feature probability ({said})")
 
 
-RUNS: dict[str, Experiment] = {"svf-fig3": dynamics, "svf-fig11": sooner}
+RUNS: dict[str, Attempt] = {"svf-fig3": dynamics, "svf-fig11": sooner}

@@ -11,7 +11,7 @@ from keyhole.lab.training.checkpoints import PYTHIA_160M
 from keyhole.lab.training.curves import Interval, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.qk.channels import Channels
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf.trainings import Split, watched
 from keyhole.stats import wilson
@@ -215,7 +215,7 @@ def _numbers(found: dict[str, Interval]) -> Numbers:
     return {name: one.mean if math.isnan(one.low) else [one.mean, one.low, one.high] for name, one in found.items()}
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "svf-fig6b": falling,
     "svf-fig7": partial(decomposed, most=_A_FIGURE),
     "svf-fig8b": counted,

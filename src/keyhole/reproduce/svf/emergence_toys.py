@@ -13,7 +13,7 @@ from keyhole.figures.svf import Curve, curves_figure
 from keyhole.lab.svf.alignment import Alignment, alignment
 from keyhole.lab.svf.toy import SVF
 from keyhole.qk.controls import haar
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svf.inputs import INPUTS, MATTERS, PAIR_SEEDS, inputs, samples, sides, sparsities
 from keyhole.reproduce.svf.recipes import MEAN, PRINTED, Recipe, by_recipe
@@ -140,4 +140,4 @@ def controls(model: SVF, found: Alignment, f: Tensor, own: tuple[Tensor, Tensor]
     return sum(refactored) / draws, sum(rotated) / draws
 
 
-RUNS: dict[str, Experiment] = {"svf-fig6a": emergence}
+RUNS: dict[str, Attempt] = {"svf-fig6a": emergence}

@@ -15,7 +15,7 @@ from keyhole.figures import save
 from keyhole.figures.svf import Matrix, matrices_figure
 from keyhole.lab.svf.alignment import DEAD, Alignment, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe, by_recipe
 from keyhole.reproduce.svf.scores import (
@@ -281,4 +281,4 @@ _runs: dict[str, Callable[[Job], Outcome]] = {
     "svf-fig17b": partial(paired, kind="even", many=False),
     "svf-table1": table1,
 }
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

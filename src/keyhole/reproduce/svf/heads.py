@@ -4,7 +4,7 @@ from keyhole.errors import MissingModelError
 from keyhole.figures import save
 from keyhole.lab.heads.figures import n_recon_figure
 from keyhole.lab.heads.summary import pooled, summaries, summarise
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import judged, measured, stood_in
 
@@ -45,4 +45,4 @@ def rebuilt(job: Job) -> Outcome:
     return Outcome(verdict, text, numbers, (path,), note)
 
 
-RUNS: dict[str, Experiment] = {"svf-fig8a": rebuilt}
+RUNS: dict[str, Attempt] = {"svf-fig8a": rebuilt}

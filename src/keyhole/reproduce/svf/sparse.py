@@ -14,7 +14,7 @@ from keyhole.figures.svf import strengths_figure, terms_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, sample
 from keyhole.qk.sparsity import n_recon
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf.inputs import INPUTS, MATTERS, inputs, samples, sides, sparsities
 from keyhole.reproduce.svf.recipes import MEAN, PRINTED, Recipe, by_recipe
@@ -250,4 +250,4 @@ def _correlations(terms: Tensor, strength: Tensor) -> list[float]:
     return [float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(terms.T, strength.T, strict=True)]
 
 
-RUNS: dict[str, Experiment] = {"svf-fig4": present_alone, "svf-fig5": strengths, "svf-fig19": none_present}
+RUNS: dict[str, Attempt] = {"svf-fig4": present_alone, "svf-fig5": strengths, "svf-fig19": none_present}

@@ -13,7 +13,7 @@ from keyhole.figures import save
 from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svf import toys
 from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, Recipe, by_recipe
@@ -244,4 +244,4 @@ _runs: dict[str, Callable[[Job], Outcome]] = {
     "svf-fig18a": partial(crowded, H=5),
     "svf-fig18b": partial(crowded, H=10),
 }
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

@@ -6,7 +6,7 @@ from functools import partial
 from keyhole.lab.svf import theorems
 from keyhole.lab.svf.theorems import Check
 from keyhole.lab.svf.theorems_orthogonal import theorem_4
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.stats import told
 
@@ -45,4 +45,4 @@ _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
     "svf-lemma3": theorems.lemma_3,
 }
 _runs: dict[str, Callable[[Job], Outcome]] = {id: partial(theorem, check=check, id=id) for id, check in _CHECKS.items()}
-RUNS: dict[str, Experiment] = _runs
+RUNS: dict[str, Attempt] = _runs

@@ -14,7 +14,7 @@ from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.intervene.remove import Mode
 from keyhole.lab.heads.sparse import Head
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.effects import (
     MATTERS,
@@ -188,7 +188,7 @@ def _bars(panels: dict[str, Means], title: str) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "svt-fig6": partial(single, role="name mover", number=1, sides=("dest",), heavier=True),
     "svt-fig17": partial(falls, number=2, side="dest", mode="global", claim="heavier"),
     "svt-fig18": partial(falls, number=ODD, side="dest", mode="local", claim="rises"),

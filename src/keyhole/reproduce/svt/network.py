@@ -14,7 +14,7 @@ from keyhole.figures.network import Edge, name_of, network_figure
 from keyhole.figures.style import BLUE, RED
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, stood_in, subject
 from keyhole.reproduce.svt.lattice import LATTICE, Pair, lattice
@@ -259,7 +259,7 @@ def _listed(edges: Sequence[Edge], share: dict[Edge, float]) -> str:
     )
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "svt-fig5": partial(network, least=NETWORK, woven=True),
     "svt-fig14": top,
     "svt-fig15": partial(network, least=_SKELETON),

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, blank, heading, tidy
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.effects import (
     MATTERS,
@@ -86,7 +86,7 @@ def _histogram(values: list[float], what: str) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "svt-fig10": partial(small, what="cosine", together=False),
     "svt-fig11": partial(small, what="norm", together=False),
     "svt-fig12": partial(small, what="cosine", together=True),

@@ -18,7 +18,7 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
 from keyhole.intervene.verification import parallel, serial
 from keyhole.lab.heads.sparse import Head
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.effects import LOCAL, MODES, Interval
 from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, is_gpt2, judged, stood_in, subject, trace_answer
@@ -265,4 +265,4 @@ def sums_figure(points: Mapping[Any, Sequence[tuple[float, float]]], title: str)
     return figure
 
 
-RUNS: dict[str, Experiment] = {"svt-fig7": two_heads, "svt-fig26": along, "svt-fig28": unknown}
+RUNS: dict[str, Attempt] = {"svt-fig7": two_heads, "svt-fig26": along, "svt-fig28": unknown}

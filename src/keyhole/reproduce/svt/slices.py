@@ -21,7 +21,7 @@ from keyhole.qk.channels import Channels, score_row
 from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import Measured, judged, measured, stood_in, unrelated
 
@@ -194,7 +194,7 @@ def sizes(job: Job) -> Outcome:
     return Outcome(judged(job, holds, first=all(fewer)), "\n".join(lines), numbers, (path,), note)
 
 
-RUNS: dict[str, Experiment] = {
+RUNS: dict[str, Attempt] = {
     "svt-fig1": contributed,
     "svt-fig2": partial(mapped, firing=True),
     "svt-fig3": sizes,

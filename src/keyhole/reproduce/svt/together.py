@@ -8,7 +8,7 @@ from keyhole.figures import save
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
 from keyhole.lab.heads.sparse import Head
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.effects import (
     LOCAL,
@@ -125,4 +125,4 @@ def _means_figure(means: dict[str, Interval], head: Head) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {"svt-fig25": parallel, "svt-fig27": all_into}
+RUNS: dict[str, Attempt] = {"svt-fig25": parallel, "svt-fig27": all_into}

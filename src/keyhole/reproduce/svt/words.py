@@ -16,7 +16,7 @@ from keyhole.models.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_use
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import Measured, is_gpt2, judged, measured, stood_in
 
@@ -117,4 +117,4 @@ def _words_figure(words: dict[tuple[str, bool], list[float]], head: Head) -> Fig
     return figure
 
 
-RUNS: dict[str, Experiment] = {"svt-fig9": names_apart}
+RUNS: dict[str, Attempt] = {"svt-fig9": names_apart}

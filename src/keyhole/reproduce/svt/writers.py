@@ -8,7 +8,7 @@ from keyhole.figures import save
 from keyhole.figures.network import name_of
 from keyhole.figures.style import blank, heading, tidy
 from keyhole.lab.heads.sparse import Head
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, subject
 from keyhole.reproduce.svt.network import known_here
@@ -76,4 +76,4 @@ def _heat_figure(panels: dict[str, Tensor]) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {"svt-fig4": filtered}
+RUNS: dict[str, Attempt] = {"svt-fig4": filtered}

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.figures import save
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, plain, tidy
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in, subject, trace_answer
 
@@ -93,4 +93,4 @@ def _circuit_figure(circuit: Circuit) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {"talk-12": one_circuit}
+RUNS: dict[str, Attempt] = {"talk-12": one_circuit}

@@ -15,7 +15,7 @@ from keyhole.figures.style import BLUE, GREY, INK, blank, heading, tidy
 from keyhole.intervene.verification import Row, verify
 from keyhole.models.load import load
 from keyhole.models.model import Model
-from keyhole.reproduce.job import Asked, Experiment, Job, Numbers
+from keyhole.reproduce.job import Asked, Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.svt.ioi import LEAST, trace_answer
 from keyhole.stats import as_text, interval
@@ -192,4 +192,4 @@ def _note(job: Job, seen: _Traced) -> str:
     return f"Held-out prompts that are answered right: {right}.{left} {ran}{stood}"
 
 
-RUNS: dict[str, Experiment] = {"talk-10": thin, "talk-11": removed}
+RUNS: dict[str, Attempt] = {"talk-10": thin, "talk-11": removed}

@@ -11,7 +11,7 @@ from keyhole.figures import save
 from keyhole.figures.style import blank, heading, tidy
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
-from keyhole.reproduce.job import Experiment, Job, Numbers
+from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, stood_in, subject
 from keyhole.tracing.firing import Firing, SideName
@@ -140,4 +140,4 @@ def _heat(found: dict[tuple[SideName, bool], _Directions]) -> Figure:
     return figure
 
 
-RUNS: dict[str, Experiment] = {"talk-25": sinks}
+RUNS: dict[str, Attempt] = {"talk-25": sinks}
