@@ -163,7 +163,7 @@ def test_sinks_can_be_marked_or_collapsed() -> None:
     model = tiny_model("gptj")
     run = model.run(prompts_of(model, 12)[0])
     kept, marked, collapsed = (rich_circuit(run, tau=0.2, sinks=s) for s in ("keep", "mark", "collapse"))
-    assert marked.nodes == kept.nodes and marked.parameters["sinks"] == "mark"
+    assert marked.nodes == kept.nodes and marked.parameters.sinks == "mark"
     assert any(kept.is_sink(t.node) for t in kept.firings)
     assert not any(collapsed.is_sink(t.node) for t in collapsed.firings)
     assert " sink" in str(marked) and " sink" not in str(kept)
@@ -198,7 +198,7 @@ def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.layers[2].resid[9]
     circuit = trace(run, seeds=Probe(direction, 2), tau=0.2)
-    assert circuit.parameters["seeds"] == "probe" and circuit.parameters["probe_layer"] == 2
+    assert circuit.parameters.seeds == "probe" and circuit.parameters.probe_layer == 2
     assert all(node.layer is None or node.layer < 2 for node in circuit.nodes)
     with pytest.raises(KeyholeError, match="entries"):
         trace(run, seeds=Probe(direction[:5], 2))
@@ -208,7 +208,7 @@ def test_functions_and_numbers_as_thresholds(gpt2: keyhole.Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     target = int(run.logits[-1].argmax())
     fixed, computed = trace(run, target, tau=0.3), trace(run, target, tau=lambda dest: 0.3)
-    assert fixed.edges == computed.edges and computed.parameters["tau"] == "function"
+    assert fixed.edges == computed.edges and computed.parameters.tau == "function"
     with pytest.raises(KeyholeError, match="between 0 and 1"):
         trace(run, target, tau=3.0)
 
@@ -247,14 +247,14 @@ def test_bad_requests_are_named(organism: keyhole.Model) -> None:
 def test_no_target_is_the_likeliest_token(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     likeliest = int(run.logits[-1].argmax())
-    assert run.trace() == run.trace(Likeliest(1)) and run.trace().parameters["target_ids"] == [likeliest]
-    assert run.trace(method="svt").parameters["target_ids"] == [likeliest]
+    assert run.trace() == run.trace(Likeliest(1)) and run.trace().parameters.target_ids == (likeliest,)
+    assert run.trace(method="svt").parameters.target_ids == (likeliest,)
 
 
 def test_another_answer_implies_linear_seeds(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     assert run.trace("Mary", against="John") == run.trace("Mary", against="John", seeds="linear")
-    assert run.trace("Mary").parameters["seeds"] == "prob"
+    assert run.trace("Mary").parameters.seeds == "prob"
 
 
 def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:

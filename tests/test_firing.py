@@ -10,7 +10,7 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.firing import explain
-from keyhole.tracing.parts import Part, part_written
+from keyhole.tracing.written import written_by
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
@@ -46,10 +46,10 @@ def test_weights_telescope_and_stop_at_the_first_below_tau(organism: keyhole.Mod
         assert sum(s.weight for s in side.signals) == pytest.approx(firing.attention - side.after)
         assert [r.ig for r in side.removed] == sorted((r.ig for r in side.removed), reverse=True)
         for signal in side.signals:
-            assert firing.vector(signal, side.side).shape == (128,)
+            assert firing.vector(signal).shape == (128,)
             if signal.writer.kind == "offset":
                 with pytest.raises(KeyholeError, match="written nowhere"):
-                    firing.vector(signal, side.side, flavour="raw")
+                    firing.vector(signal, flavour="raw")
 
 
 @pytest.mark.parametrize("side", ["dest", "src"])
@@ -62,12 +62,11 @@ def test_a_signal_is_what_was_written_projected_onto_its_channels(side: str, gpt
         directions = (omega(gpt2, 2).u if side == "dest" else omega(gpt2, 2).v)(site.head)
         for signal in [s for s in firing.side(side).signals if s.writer.kind != "offset"]:
             basis, who = directions[:, list(signal.channels)], signal.writer
-            part = Part(who.kind, who.layer, who.head, who.src, signal.channels)
-            want = basis @ (basis.T @ part_written(run, part, [who.dest])[0])
+            want = basis @ (basis.T @ written_by(run, who, [who.dest])[0])
             close = {"rtol": 1e-3, "atol": 1e-4 * float(want.abs().max())}
-            torch.testing.assert_close(firing.vector(signal, side, flavour="raw"), want, **close)
+            torch.testing.assert_close(firing.vector(signal, flavour="raw"), want, **close)
             scale = run.layer(2).norm_scale[who.dest]
-            torch.testing.assert_close(firing.vector(signal, side) * scale, want, **close)
+            torch.testing.assert_close(firing.vector(signal) * scale, want, **close)
             checked += 1
     assert checked > 3
 

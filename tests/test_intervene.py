@@ -8,13 +8,14 @@ import torch
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
+from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut, head_delta, residual_delta
 from keyhole.intervene.remove import Metric, intervene, random_cut
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.intervene.verification import parallel, serial, side_cut, verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.tracing.parts import Part, part_written
+from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -43,9 +44,7 @@ def firing_of(run: keyhole.Run, layer: int = 2) -> keyhole.tracing.firing.Firing
 
 def cut_of(firing: keyhole.tracing.firing.Firing, side: str) -> Cut:
     signal = next(s for s in firing.side(side).signals if s.writer.kind != "offset")
-    w = signal.writer
-    part = Part(w.kind, w.layer, w.head, w.src, signal.channels)
-    return Cut(firing.layer, firing.head, firing.dest, firing.src, side, (part,))
+    return Cut(firing.layer, firing.head, firing.dest, firing.src, (signal,))
 
 
 @pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma2"])
@@ -82,11 +81,11 @@ def test_global_removal_takes_the_projection_from_the_writer(gpt2: keyhole.Model
     firing = firing_of(run)
     cut = cut_of(firing, "dest")
     delta = residual_delta(run, cut, head_delta(run, cut))[0]
-    u = omega(gpt2, firing.layer).u(firing.head)[:, list(cut.parts[0].channels)]
-    wrote = part_written(run, cut.parts[0], [firing.dest])[0]
+    u = omega(gpt2, firing.layer).u(firing.head)[:, list(cut.signals[0].channels)]
+    wrote = written_by(run, cut.signals[0].writer, [firing.dest])[0]
     torch.testing.assert_close(delta, u @ (u.T @ wrote), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(
-        firing.vector(next(s for s in firing.side("dest").signals if s.writer.kind != "offset"), "dest", flavour="raw"),
+        firing.vector(next(s for s in firing.side("dest").signals if s.writer.kind != "offset"), flavour="raw"),
         delta,
         rtol=1e-3,
         atol=1e-4,
@@ -98,11 +97,12 @@ def test_controls_take_other_channels_of_the_same_writers(gpt2: keyhole.Model) -
     circuit = rich_circuit(run)
     generator = torch.Generator().manual_seed(0)
     few = side_cut(circuit, circuit.firings[0], "dest")
-    many = (Part("mlp", 1, None, 3, (0, 1, 2)), Part("head", 0, 2, 3, (1, 2, 4, 6, 7)))  # of eight channels
-    for cut in (few, *[replace(few, parts=many)] * 5):
+    mlp, head = Writer("mlp", 1, None, 3, 3), Writer("head", 0, 2, 3, 3)
+    many = (Signal(mlp, "dest", (0, 1, 2)), Signal(head, "dest", (1, 2, 4, 6, 7)))  # of eight channels
+    for cut in (few, *[replace(few, signals=many)] * 5):
         control = random_cut(run, cut, generator)
-        for ours, theirs in zip(cut.parts, control.parts, strict=True):
-            assert (ours.kind, ours.layer, ours.head, ours.src) == (theirs.kind, theirs.layer, theirs.head, theirs.src)
+        for ours, theirs in zip(cut.signals, control.signals, strict=True):
+            assert (ours.writer, ours.side) == (theirs.writer, theirs.side)
             assert not set(ours.channels) & set(theirs.channels)
             assert len(theirs.channels) == min(len(ours.channels), 8 - len(ours.channels))
 
@@ -111,7 +111,7 @@ def test_boosting_is_the_opposite_of_removing(organism: keyhole.Model) -> None:
     run = organism.run(PROMPT)
     circuit = run.trace("Mary", against="John", seeds="linear")
     cut = side_cut(circuit, circuit.firings[0], "src")
-    metric = Metric(len(run) - 1, tuple(circuit.parameters["target_ids"]))
+    metric = Metric(len(run) - 1, circuit.parameters.target_ids)
     (removed,), (boosted,) = (intervene(run, [cut], metric, boost=boost) for boost in (False, True))
     assert removed.after < removed.before < boosted.after
     assert boosted.after == pytest.approx(boosted.predicted, abs=1e-4)
@@ -142,7 +142,7 @@ def test_sets_of_edges_are_removed_together(organism: keyhole.Model) -> None:
     )
     below = circuit.edges_into(edge.source)[0]
     path = [below.source, edge.source, edge.target]
-    run, metric = circuit.run, Metric(len(circuit.tokens) - 1, tuple(circuit.parameters["target_ids"]))
+    run, metric = circuit.run, Metric(len(circuit.tokens) - 1, circuit.parameters.target_ids)
     together, one_by_one = intervene(run, [cuts, serial(circuit, path)], metric, mode="local")
     assert len(together.cuts) == len(cuts) and len(one_by_one.cuts) >= 2
     with pytest.raises(KeyholeError, match="not joined"):

@@ -9,24 +9,26 @@ import torch
 import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
+from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
 from keyhole.intervene.remove import Metric, Outcome, _edits, intervene
 from keyhole.intervene.rerun import rerun
 from keyhole.intervene.verification import Row, Verification, side_cut, verify
 from keyhole.qk.omega import omega
-from keyhole.tracing.parts import Part, part_written
+from keyhole.tracing.written import written_by
 from tiny import tiny
 
 CHANNELS = (0, 2, 5)
 OUTPUTS = ("c_proj", "down_proj", "fc2", "dense_4h_to_h", "o_proj", "out_proj", "self_attention.dense")
 
 
-def a_cut(side: str, *parts: Part, keys: str = "all") -> Cut:
-    return Cut(2, 1, dest=9, src=4, side=side, parts=parts, keys=keys)  # type: ignore[arg-type]
+def a_cut(side: str, *writers: Writer, keys: str = "all") -> Cut:
+    signals = tuple(Signal(writer, side, CHANNELS) for writer in writers)  # type: ignore[arg-type]
+    return Cut(2, 1, dest=9, src=4, signals=signals, keys=keys)  # type: ignore[arg-type]
 
 
-def a_part(kind: str, layer: int = 1) -> Part:
-    return Part(kind, layer, 2 if kind == "head" else None, 3, CHANNELS)  # type: ignore[arg-type]
+def a_writer(kind: str, layer: int = 1) -> Writer:
+    return Writer(kind, layer, 2 if kind == "head" else None, 9, 3)  # type: ignore[arg-type]
 
 
 def run_of(model: Model, n: int = 12) -> Run:
@@ -49,7 +51,7 @@ def silenced(model: Model, layer: int, *, attention: bool) -> Model:
 def test_a_head_reads_the_residual_change_as_the_change_of_its_query_or_keys(variant: str, side: str) -> None:
     model = tiny_model(variant)
     run = run_of(model)
-    cut = a_cut(side, a_part("head"), a_part("mlp"))
+    cut = a_cut(side, a_writer("head"), a_writer("mlp"))
     at, record, w = cut.tokens(run), run.layer(2), model.weights(2)
     W, scale = (w.W_Q[1], record.q_scale[1]) if side == "dest" else (w.W_K[w.kv(1)], record.k_scale[w.kv(1)])
     lost = head_delta(run, cut)
@@ -60,7 +62,7 @@ def test_a_head_reads_the_residual_change_as_the_change_of_its_query_or_keys(var
 
 
 def test_the_way_back_from_a_head_is_found_once_until_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, cut, calls, pinv = keyhole.load((tiny("gpt2"), None)), a_cut("dest", a_part("mlp")), [], torch.linalg.pinv
+    model, cut, calls, pinv = keyhole.load((tiny("gpt2"), None)), a_cut("dest", a_writer("mlp")), [], torch.linalg.pinv
     monkeypatch.setattr(torch.linalg, "pinv", lambda *given, **options: calls.append(1) or pinv(*given, **options))
     run, change = run_of(model), torch.ones(1, model.dims.d_head)
     once, again = residual_delta(run, cut, change), residual_delta(run, cut, change)
@@ -74,10 +76,10 @@ def projected(run: Run, cut: Cut) -> torch.Tensor:
     """What was written, projected onto the channels' directions; the same through the head where there is RoPE."""
     if run.layer(cut.layer).rotary is not None:
         return residual_delta(run, cut, head_delta(run, cut))
-    (part,) = cut.parts
+    (signal,) = cut.signals
     om = omega(run.model, cut.layer)
-    basis = (om.u if cut.side == "dest" else om.v)(cut.head)[:, list(part.channels)]
-    return part_written(run, part, cut.tokens(run)) @ basis @ basis.T
+    basis = (om.u if cut.side == "dest" else om.v)(cut.head)[:, list(signal.channels)]
+    return written_by(run, signal.writer, cut.tokens(run)) @ basis @ basis.T
 
 
 @pytest.mark.parametrize("kind", ["embedding", "head", "bias", "mlp"])
@@ -91,7 +93,7 @@ def test_global_removal_takes_just_the_projection_where_it_was_written(variant: 
     for side, keys in (("dest", "all"), ("src", "all"), ("src", "source")):
         token = 9 if side == "dest" else 4
         source = int(run.attention(layer)[2, token].argmax())  # a head's source that matters
-        cut = a_cut(side, replace(a_part(kind, layer), src=source), keys=keys)
+        cut = a_cut(side, replace(a_writer(kind, layer), src=source), keys=keys)
         want = torch.zeros_like(run.layers[1].resid)
         want[cut.tokens(run)] = projected(run, cut)
         result = rerun(run, [_edits(run, (cut,), "global", -1.0)])
@@ -104,7 +106,7 @@ def test_global_removal_takes_just_the_projection_where_it_was_written(variant: 
 def test_outcomes_say_how_far_the_residual_stream_moves(gpt2: Model) -> None:
     run = run_of(gpt2)
     for side, token in (("dest", 9), ("src", 4)):
-        cut = a_cut(side, a_part("mlp"))
+        cut = a_cut(side, a_writer("mlp"))
         (outcome,) = intervene(run, [cut], Metric(11, (1,)))
         before = run.layers[2].resid[token]
         after = before - projected(run, cut)[cut.tokens(run).index(token)]
@@ -113,7 +115,7 @@ def test_outcomes_say_how_far_the_residual_stream_moves(gpt2: Model) -> None:
 
 
 def test_an_offset_cannot_be_removed_globally(gpt2: Model) -> None:
-    cut = Cut(1, 0, 7, 3, "dest", (Part("offset", 1, 0, 7, (0,)),))
+    cut = Cut(1, 0, 7, 3, (Signal(Writer("offset", 1, 0, 7, 7), "dest", (0,)),))
     with pytest.raises(KeyholeError, match="written nowhere"):
         intervene(run_of(gpt2), [cut], Metric(7, (1,)), mode="global")
 
@@ -123,7 +125,7 @@ def test_an_offset_cannot_be_removed_globally(gpt2: Model) -> None:
 
 @pytest.mark.parametrize("side", ["dest", "src"])
 def test_boosting_changes_scores_by_what_removing_takes(gpt2: Model, side: str) -> None:
-    run, cut = run_of(gpt2), a_cut(side, a_part("head"), a_part("mlp"))
+    run, cut = run_of(gpt2), a_cut(side, a_writer("head"), a_writer("mlp"))
     delta = head_delta(run, cut)
     for boost, factor in ((False, -1.0), (True, 1.0)):
         for mode in ("exact", "local"):
@@ -134,7 +136,11 @@ def test_boosting_changes_scores_by_what_removing_takes(gpt2: Model, side: str) 
 @pytest.mark.parametrize("mode", ["exact", "local", "global"])
 def test_copies_in_one_batch_do_not_meet(gpt2: Model, mode: str) -> None:
     run, metric = run_of(gpt2), Metric(9, (1,))
-    cuts = [a_cut("dest", a_part("head")), a_cut("src", a_part("mlp")), replace(a_cut("src", a_part("head")), head=3)]
+    cuts = [
+        a_cut("dest", a_writer("head")),
+        a_cut("src", a_writer("mlp")),
+        replace(a_cut("src", a_writer("head")), head=3),
+    ]
     together = intervene(run, cuts, metric, mode=mode)
     apart = [intervene(run, [cut], metric, mode=mode)[0] for cut in cuts]
 
@@ -149,7 +155,7 @@ def test_copies_in_one_batch_do_not_meet(gpt2: Model, mode: str) -> None:
 def test_the_answer_is_measured_where_it_is_given(gpt2: Model, mode: str) -> None:
     """A removal at token 9 cannot change what is said before it."""
     run = run_of(gpt2)
-    cut = a_cut("dest", a_part("mlp"))
+    cut = a_cut("dest", a_writer("mlp"))
     early, late = (intervene(run, [cut], Metric(end, (1,)), mode=mode)[0] for end in (5, 9))
     assert early.metric_after == pytest.approx(early.metric_before, abs=1e-5)
     assert early.metric_before == pytest.approx(float(run.logits[5].log_softmax(-1)[1]), abs=1e-5)

@@ -285,10 +285,10 @@ def test_the_organism_s_ioi_circuit(organism: Model) -> None:
     assert circuit.model == trace(run, "Mary").model and circuit.errors == trace(run, "Mary").errors
     method = {"method": "svt", "basis": "homogeneous", "rope": None, "channels": "singular"}
     chosen = {"threshold": 0.5, "share": 0.7, "start": None, "end": len(run) - 1}
-    shared = trace(run, "Mary", seeds="linear", against="John").parameters
+    shared = trace(run, "Mary", seeds="linear", against="John").parameters.record()
     accpp_only = ("method", "basis", "tau", "keys", "sinks")
     kept = {name: value for name, value in shared.items() if name not in accpp_only}
-    assert circuit.parameters == {**kept, **method, **chosen}
+    assert circuit.parameters.record() == {**kept, **method, **chosen}
     assert from_json(to_json(circuit)) == circuit
 
 
@@ -330,9 +330,9 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     for edge in into:
         assert edge.weight == edge.ig == edge.alone == circuit.attention[edge.source]
     recorded = circuit.parameters
-    assert recorded["seeds"] == "given" and recorded["target_ids"] == []
-    assert recorded["start"][0] == list(start) and recorded["start"][1] == [0, 0, len(run) - 1, 0]
-    assert trace_svt(run, "Mary", start=[start]).parameters["target_ids"] == seeded.parameters["target_ids"]
+    assert recorded.seeds == "given" and recorded.target_ids == ()
+    assert recorded.start is not None and recorded.start[:2] == (start, (0, 0, len(run) - 1, 0))
+    assert trace_svt(run, "Mary", start=[start]).parameters.target_ids == seeded.parameters.target_ids
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES[1:], DEFICIENT])
@@ -344,10 +344,10 @@ def test_circuits_of_other_families(variant: str) -> None:
     check_circuit(run, circuit, 0.3)
     assert {edge.side for edge in circuit.edges} == {"dest", "src", "target"}
     assert any(s.src == 0 for s in sites)  # a leaf, whatever its weight
-    assert circuit.parameters["rope"] == "rotated" and from_json(to_json(circuit)) == circuit
+    assert circuit.parameters.rope == "rotated" and from_json(to_json(circuit)) == circuit
     seeded = trace_svt(run, Likeliest(1), threshold=0.3, seeds="prob")
     check_circuit(run, seeded, 0.3)
-    assert seeded.parameters["top_k"] == 1 and len(seeded.parameters["target_ids"]) == 1
+    assert seeded.parameters.top_k == 1 and len(seeded.parameters.target_ids) == 1
 
 
 @pytest.mark.parametrize(

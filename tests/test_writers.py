@@ -6,8 +6,9 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.tracing.parts import Part, part_read
+from keyhole.circuits.writer import Writer
 from keyhole.tracing.writers import attention_writes, bias_writes, head_writes
+from keyhole.tracing.written import read_of
 from test_exact import SUPPORTED
 
 
@@ -40,9 +41,9 @@ def test_what_a_head_reads_of_all_writers_is_its_query_and_key(variant: str) -> 
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 8)[0])
     record, kv = run.layer(2), model.weights(2).kv(1)
-    writers = [Part(w.kind, w.layer, w.head, w.src, ()) for w in run.writers(2, 7).writers]
-    for own, dest in ((record.q[1, 7], True), (record.k[kv, 7], False)):
-        shares = [part_read(run, (2, 1), part, [7], dest=dest)[0] for part in (*writers, Part("offset", 2, 1, 7, ()))]
+    writers = (*run.writers(2, 7).writers, Writer("offset", 2, 1, 7, 7))
+    for own, side in ((record.q[1, 7], "dest"), (record.k[kv, 7], "src")):
+        shares = [read_of(run, (2, 1), writer, [7], side=side)[0] for writer in writers]
         torch.testing.assert_close(sum(shares), own, rtol=1e-4, atol=1e-4 * float(own.abs().max()))
 
 

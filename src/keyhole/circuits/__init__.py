@@ -1,7 +1,7 @@
 """Circuits: what a trace returns, how it is stored, exported and shown."""
 
 from keyhole.circuits.browser import Page, show
-from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
+from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
 from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, save, to_json
 from keyhole.circuits.page import to_html
@@ -12,7 +12,6 @@ __all__ = [
     "Edge",
     "Node",
     "Page",
-    "Removed",
     "Traced",
     "circuit_text",
     "from_json",

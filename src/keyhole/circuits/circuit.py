@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
+
+from keyhole.circuits.parameters import Parameters
+from keyhole.circuits.writer import Kind, Removal, Writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from keyhole.progress import Progress
 
 SCHEMA = 1
-NodeKind = Literal["head", "mlp", "bias", "embedding", "offset", "mixer", "target"]
+NodeKind = Literal[Kind, "target"]
 EdgeSide = Literal["dest", "src", "target"]
 
 
@@ -34,6 +37,17 @@ class Node:
     head: int | None
     dest: int
     src: int
+
+    @classmethod
+    def of(cls, writer: Writer) -> "Node":
+        """A writer as a node."""
+        return cls(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
+
+    @property
+    def writer(self) -> Writer:
+        """Who writes here; the target is no writer."""
+        assert self.kind != "target" and self.layer is not None, "the target writes nothing"
+        return Writer(self.kind, self.layer, self.head, self.dest, self.src)
 
     @property
     def key(self) -> tuple[int, int, str, int, int]:
@@ -56,36 +70,23 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Removed:
-    """One removed candidate of a traced firing, in order; more than the edges tell (see `Side`)."""
-
-    kind: NodeKind
-    layer: int
-    head: int | None
-    src: int
-    channel: int
-    ig: float
-    after: float
-
-
-@dataclass(frozen=True)
 class Traced:
-    """One firing that was searched: its threshold and everything removed on each side."""
+    """One firing that was searched: its threshold and everything removed on each side, in order (see `Side`)."""
 
     node: int
     tau: float
     visible: int
-    dest: tuple[Removed, ...]
-    src: tuple[Removed, ...]
+    dest: tuple[Removal, ...]
+    src: tuple[Removal, ...]
 
 
 @dataclass(frozen=True)
 class Circuit:
     """The circuit behind one answer."""
 
-    model: Mapping[str, Any]  # name, family, fingerprint
+    model: Mapping[str, str]  # name, family, fingerprint
     versions: Mapping[str, str]
-    parameters: Mapping[str, Any]  # every choice that was made
+    parameters: Parameters  # every choice that was made
     errors: Mapping[str, float]  # how exact the run's decompositions are
     token_ids: tuple[int, ...]
     tokens: tuple[str, ...]

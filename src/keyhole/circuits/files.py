@@ -2,11 +2,13 @@
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Removed, Traced
+from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced
+from keyhole.circuits.parameters import parameters_from
+from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 
@@ -31,7 +33,7 @@ def to_json(circuit: Circuit) -> str:
         "schema": SCHEMA,
         "model": dict(circuit.model),
         "versions": dict(circuit.versions),
-        "parameters": dict(circuit.parameters),
+        "parameters": circuit.parameters.record(),
         "errors": dict(circuit.errors),
         "token_ids": list(circuit.token_ids),
         "tokens": list(circuit.tokens),
@@ -74,14 +76,14 @@ def from_json(text: str) -> Circuit:
     return Circuit(
         model=document["model"],
         versions=document["versions"],
-        parameters=document["parameters"],
+        parameters=parameters_from(document["parameters"]),
         errors=document["errors"],
         token_ids=tuple(ids),
         tokens=tuple(tokens),
         nodes=nodes,
         attention=attention,
         edges=_edges(document["edges"], len(nodes)),
-        firings=_firings(document["firings"], len(nodes), len(ids)),
+        firings=_firings(document["firings"], nodes, len(ids)),
     )
 
 
@@ -91,8 +93,14 @@ def _edge_record(edge: Edge) -> dict[str, Any]:
 
 
 def _traced_record(traced: Traced) -> dict[str, Any]:
-    sides = {name: [asdict(removed) for removed in getattr(traced, name)] for name in ("dest", "src")}
+    sides = {name: [_removal_record(removal) for removal in getattr(traced, name)] for name in ("dest", "src")}
     return {"node": traced.node, "tau": traced.tau, "visible": traced.visible, **sides}
+
+
+def _removal_record(removal: Removal) -> dict[str, Any]:
+    """Without the writer's own token, which is the firing's dest or src."""
+    who, rest = asdict(removal.writer), {"channel": removal.channel, "ig": removal.ig, "after": removal.after}
+    return {name: who[name] for name in ("kind", "layer", "head", "src")} | rest
 
 
 def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, ...]]:
@@ -133,25 +141,29 @@ def _numbers(record: dict[str, Any]) -> tuple[float, float, float]:
     return record["weight"], record["ig"], record["alone"]
 
 
-def _firings(records: Any, n_nodes: int, n: int) -> tuple[Traced, ...]:
+def _firings(records: Any, nodes: tuple[Node, ...], n: int) -> tuple[Traced, ...]:
     _require(isinstance(records, list), "firings should be a list.")
     traced = []
     for record in records:
         _require_fields(record, {"node", "tau", "visible", "dest", "src"}, "a firing")
-        _require(_is_index(record["node"], n_nodes) and _is_number(record["tau"]), "a firing's node or tau is wrong.")
+        _require(
+            _is_index(record["node"], len(nodes)) and _is_number(record["tau"]), "a firing's node or tau is wrong."
+        )
         _require(_is_index(record["visible"]), "a firing's number of visible keys is wrong.")
-        sides = [tuple(_removed(r, n) for r in record[side]) for side in ("dest", "src")]
+        node = nodes[record["node"]]
+        sides = [tuple(_removal(r, n, getattr(node, side)) for r in record[side]) for side in ("dest", "src")]
         traced.append(Traced(record["node"], record["tau"], record["visible"], *sides))
     return tuple(traced)
 
 
-def _removed(record: Any, n: int) -> Removed:
-    _require_fields(record, {f.name for f in fields(Removed)}, "a removed candidate")
-    _require(record["kind"] in get_args(NodeKind) and _is_index(record["layer"]), "a removed candidate is wrong.")
+def _removal(record: Any, n: int, dest: int) -> Removal:
+    _require_fields(record, {"kind", "layer", "head", "src", "channel", "ig", "after"}, "a removed candidate")
+    _require(record["kind"] in get_args(Kind) and _is_index(record["layer"]), "a removed candidate is wrong.")
     _require(record["head"] is None or _is_index(record["head"]), "a removed candidate's head is wrong.")
     _require(_is_index(record["src"], n) and _is_index(record["channel"]), "a removed candidate is out of range.")
     _require(_is_number(record["ig"]) and _is_number(record["after"]), "a removed candidate's numbers are wrong.")
-    return Removed(**record)
+    who = Writer(record["kind"], record["layer"], record["head"], dest, record["src"])
+    return Removal(who, record["channel"], record["ig"], record["after"])
 
 
 def _require(condition: bool, reason: str) -> None:

@@ -33,7 +33,7 @@ def to_html(circuit: Circuit) -> str:
         axes="".join(_axes(circuit, depth)),
         marks=marks,
         table="".join(_rows(circuit)),
-        facts=html.escape(json.dumps({**circuit.parameters, **circuit.errors}, ensure_ascii=False)),
+        facts=html.escape(json.dumps({**circuit.parameters.record(), **circuit.errors}, ensure_ascii=False)),
     )
 
 
@@ -48,7 +48,7 @@ def _column(circuit: Circuit) -> int:
 
 
 def _answer(circuit: Circuit) -> str:
-    return ", ".join(circuit.parameters.get("target_text") or ["this direction"])
+    return ", ".join(circuit.parameters.target_text or ["this direction"])
 
 
 def _summary(circuit: Circuit) -> str:

@@ -1,7 +1,6 @@
 """How does a circuit read? Labels, and a tree of causes for the terminal."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.writer import Writer
@@ -58,9 +57,9 @@ def _headless(circuit: Circuit) -> str:
     """That there is no head, and which seeds find some; more seeds of the same kind often find none either."""
     note = "note: no attention head is in this circuit: what is written at the last token itself carries the answer."
     told = circuit.parameters
-    if told.get("seeds") not in ("prob", "linear") or told.get("against_ids"):
+    if told.seeds not in ("prob", "linear") or told.against_ids:
         return note
-    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told["seeds"] == "prob" else ""
+    linear = ' or ask for linear seeds (--seeds linear, seeds="linear")' if told.seeds == "prob" else ""
     return f"{note}\n      To see heads, name the other answer (--against, against=){linear}."
 
 
@@ -70,19 +69,18 @@ def answer_label(circuit: Circuit) -> str:
     Files written before circuits kept probabilities have none to tell.
     """
     told = circuit.parameters
-    if told.get("seeds") == "probe":
-        return f": a direction that layer {told.get('probe_layer')} reads"
-    answer = _likely(told, "target", "probability ")
+    if told.seeds == "probe":
+        return f": a direction that layer {told.probe_layer} reads"
+    answer = _likely(told.target_text, told.target_probability, "probability ")
     if not answer:
         return ""
-    mean = told.get("seeds") == "linear" and not told.get("against_ids")
-    other = "the mean of all tokens" if mean else _likely(told, "against")
+    mean = told.seeds == "linear" and not told.against_ids
+    other = "the mean of all tokens" if mean else _likely(told.against_text, told.against_probability)
     return f": {answer} against {other}" if other else f": {answer}"
 
 
-def _likely(told: Mapping[str, Any], name: str, unit: str = "") -> str:
+def _likely(texts: Sequence[str], likely: Sequence[float], unit: str = "") -> str:
     """Words with what the model gives them together."""
-    texts, likely = told.get(f"{name}_text"), told.get(f"{name}_probability")
     if not texts:
         return ""
     return words_label(texts) + (f" ({unit}{sum(likely):.3g})" if likely else "")
@@ -118,5 +116,5 @@ def _edge_label(edge: Edge) -> str:
 
 def _attention_label(circuit: Circuit, node: int) -> str:
     value = circuit.attention[node]
-    marked = " sink" if circuit.parameters.get("sinks") == "mark" and circuit.is_sink(node) else ""
+    marked = " sink" if getattr(circuit.parameters, "sinks", None) == "mark" and circuit.is_sink(node) else ""
     return "" if value is None else f" {value:.2f}{marked}"

@@ -1,9 +1,11 @@
-"""Who wrote? The identity that the residual stream is split by, and that firings and circuits speak of."""
+"""Who wrote, and into what? The identities that the residual stream is split by, and that circuits speak of."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset"]
+SideName = Literal["dest", "src"]
 
 
 @dataclass(frozen=True)
@@ -15,3 +17,25 @@ class Writer:
     head: int | None
     dest: int
     src: int  # equal to dest for all but heads
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What one writer puts into some channels of a firing, on one side; with what the search found it to do."""
+
+    writer: Writer
+    side: SideName
+    channels: tuple[int, ...]  # in the order of their removal
+    weight: float = math.nan  # drop of the attention weight in the order of removal
+    ig: float = math.nan
+    alone: float = math.nan  # drop when only this signal is removed
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One candidate taken away in the search: a writer's share of one channel."""
+
+    writer: Writer
+    channel: int
+    ig: float
+    after: float  # the attention weight once this and all before it are gone

@@ -5,17 +5,18 @@ G_d[:, S] G_s[S] part, with `part` the writer's share of the rotated query or ke
 of the search.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.writer import SideName, Signal
+from keyhole.errors import KeyholeError
 from keyhole.qk.omega import omega
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import SideName
-from keyhole.tracing.parts import Part, part_read
+from keyhole.tracing.written import read_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -24,15 +25,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """What to take from one side of one firing."""
+    """Signals to take from one side of one firing."""
 
     layer: int
     head: int
     dest: int
     src: int
-    side: SideName
-    parts: tuple[Part, ...]
+    signals: tuple[Signal, ...]
     keys: Keys = "all"  # which keys a src-side cut touches
+
+    def __post_init__(self) -> None:
+        if len({signal.side for signal in self.signals}) != 1:
+            raise KeyholeError("a cut takes one or more signals of one side: make one cut for dest and one for src.")
+
+    @property
+    def side(self) -> SideName:
+        """Of the firing, and of all signals here."""
+        return self.signals[0].side
 
     def tokens(self, run: "Run") -> list[int]:
         """The tokens at which the head's input changes."""
@@ -46,8 +55,9 @@ def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
     om, tokens = omega(run.model, cut.layer), cut.tokens(run)
     G_d, G_s = om.G_d[cut.head], om.G_s[cut.head]
     total = G_d.new_zeros(len(tokens), G_d.shape[0])
-    for part in cut.parts:
-        share, ks = part_read(run, (cut.layer, cut.head), part, tokens, dest=cut.side == "dest"), list(part.channels)
+    for signal in cut.signals:
+        ks = list(signal.channels)
+        share = read_of(run, (cut.layer, cut.head), signal.writer, tokens, side=cut.side)
         if cut.side == "dest":
             total += share @ G_d[:, ks] @ G_s[ks]
         else:
@@ -88,9 +98,9 @@ def _lift(model: "Model", layer: int, head: int, side: SideName) -> Float[Tensor
     return model.cached_of_layer(("lift", side, index), layer, compute)
 
 
-def part_delta(run: "Run", cut: Cut, part: Part) -> Float[Tensor, "token d_model"]:
-    """One part's change of the residual stream: what a global intervention takes from that writer."""
-    alone = Cut(cut.layer, cut.head, cut.dest, cut.src, cut.side, (part,), cut.keys)
+def signal_delta(run: "Run", cut: Cut, signal: Signal) -> Float[Tensor, "token d_model"]:
+    """One signal's change of the residual stream: what a global intervention takes from its writer."""
+    alone = replace(cut, signals=(signal,))
     return residual_delta(run, alone, head_delta(run, alone))
 
 

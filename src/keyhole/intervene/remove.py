@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
-from keyhole.intervene.deltas import Cut, head_delta, part_delta, predicted, residual_delta
+from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta, signal_delta
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.omega import omega
@@ -101,13 +102,13 @@ def intervene(
 def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
     """A control: the same writers, with as many channels drawn from those that the cut leaves alone."""
     n = int(omega(run.model, cut.layer).rank[cut.head])
-    parts = []
-    for part in cut.parts:
-        others = torch.tensor([k for k in range(n) if k not in part.channels])
-        count = min(len(part.channels), len(others))
+    signals = []
+    for signal in cut.signals:
+        others = torch.tensor([k for k in range(n) if k not in signal.channels])
+        count = min(len(signal.channels), len(others))
         chosen = others[torch.randperm(len(others), generator=generator)[:count]].tolist()
-        parts.append(replace(part, channels=tuple(chosen)))
-    return replace(cut, parts=tuple(parts))
+        signals.append(Signal(signal.writer, signal.side, tuple(chosen)))
+    return replace(cut, signals=tuple(signals))
 
 
 def _edits(run: "Run", cuts: tuple[Cut, ...], mode: Mode, factor: float) -> Edits:
@@ -135,16 +136,17 @@ def _head_edit(run: "Run", cut: Cut, mode: Mode, factor: float) -> HeadEdit:
 
 def _writer_edits(run: "Run", cut: Cut, factor: float) -> list[WriterEdit]:
     edits = []
-    for part in cut.parts:
-        if part.kind == "offset":
+    for signal in cut.signals:
+        writer = signal.writer
+        if writer.kind == "offset":
             raise KeyholeError(
                 f"an offset is head {cut.layer}.{cut.head}'s own bias and is written nowhere: remove it with mode "
                 "'exact' or 'local'."
             )
         delta = torch.zeros_like(run.layers[0].resid, dtype=run.final_scale.dtype)
-        delta[cut.tokens(run)] = factor * part_delta(run, cut, part)
-        kind = "attention" if part.kind in ("head", "bias") else part.kind
-        edits.append(WriterEdit(kind, part.layer, delta))
+        delta[cut.tokens(run)] = factor * signal_delta(run, cut, signal)
+        kind = "attention" if writer.kind in ("head", "bias") else writer.kind
+        edits.append(WriterEdit(kind, writer.layer, delta))
     return edits
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from keyhole.brief import brief
-from keyhole.circuits.circuit import Circuit, Edge, Removed, Traced
+from keyhole.circuits.circuit import Circuit, Edge, Traced
+from keyhole.circuits.parameters import Accpp
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.progress import Progress
-from keyhole.tracing.firing import SideName
-from keyhole.tracing.parts import Part
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -108,15 +108,16 @@ def verify(
 ) -> Verification:
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each."""
     run = _run_of(circuit, model)
-    if circuit.parameters.get("method") != "accpp":
+    if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     generator = torch.Generator().manual_seed(seed)
     cuts, labels = [], []
     for label, cut in _cuts(circuit, edges):
         if mode == "global":
-            cut = replace(cut, parts=tuple(p for p in cut.parts if p.kind != "offset"))
-            if not cut.parts:
+            written = tuple(signal for signal in cut.signals if signal.writer.kind != "offset")
+            if not written:
                 continue
+            cut = replace(cut, signals=written)
         labels.append(label)
         cuts += [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
     outcomes = intervene(run, cuts, _metric(circuit), mode=mode, progress=progress)
@@ -145,21 +146,17 @@ def _cuts(circuit: Circuit, edges: bool) -> Iterator[tuple[_Label, Cut]]:
 
 def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
     """Everything that the search removed on one side of a firing."""
-    channels: dict[tuple[str, int, int | None, int], list[int]] = {}
-    for removed in getattr(traced, side):
-        channels.setdefault(_identity(removed), []).append(removed.channel)
-    parts = tuple(Part(*who, tuple(ks)) for who, ks in channels.items())  # type: ignore[arg-type]
-    return _cut(circuit, traced.node, side, parts)
+    channels: dict[Writer, list[int]] = {}
+    for removal in getattr(traced, side):
+        channels.setdefault(removal.writer, []).append(removal.channel)
+    return _cut(circuit, traced.node, [Signal(who, side, tuple(ks)) for who, ks in channels.items()])
 
 
 def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
     """One signal."""
     if edge.side == "target":
         raise KeyholeError("an edge into the answer is not a signal of a firing and cannot be cut.")
-    writer = circuit.nodes[edge.source]
-    assert writer.layer is not None
-    part = Part(writer.kind, writer.layer, writer.head, writer.src, edge.channels)  # type: ignore[arg-type]
-    return _cut(circuit, edge.target, edge.side, (part,))
+    return _cut(circuit, edge.target, [Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)])
 
 
 def parallel(circuit: Circuit, node: int) -> list[Cut]:
@@ -178,15 +175,11 @@ def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
     return cuts
 
 
-def _cut(circuit: Circuit, node: int, side: SideName, parts: tuple[Part, ...]) -> Cut:
+def _cut(circuit: Circuit, node: int, signals: Sequence[Signal]) -> Cut:
     firing = circuit.nodes[node]
     assert firing.layer is not None and firing.head is not None
-    keys = circuit.parameters.get("keys", "all")
-    return Cut(firing.layer, firing.head, firing.dest, firing.src, side, parts, keys)
-
-
-def _identity(removed: Removed) -> tuple[str, int, int | None, int]:
-    return removed.kind, removed.layer, removed.head, removed.src
+    keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "all"
+    return Cut(firing.layer, firing.head, firing.dest, firing.src, tuple(signals), keys)
 
 
 def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mode) -> Row:
@@ -215,7 +208,7 @@ def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mod
 
 def _metric(circuit: Circuit) -> Metric:
     parameters = circuit.parameters
-    return Metric(parameters["end"], tuple(parameters["target_ids"]), tuple(parameters["against_ids"]))
+    return Metric(parameters.end, parameters.target_ids, parameters.against_ids)
 
 
 def _run_of(circuit: Circuit, model: "Model | None") -> "Run":

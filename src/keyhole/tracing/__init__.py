@@ -6,10 +6,10 @@ trace_svt(run, target)               the same by the 2024 method
 split(run, layer, pos)               the residual stream over its writers
 """
 
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import Removal, Signal, Writer
 from keyhole.tracing.assemble import Settings
 from keyhole.tracing.exactness import Check, check
-from keyhole.tracing.firing import Firing, Removal, Side, Signal, explain
+from keyhole.tracing.firing import Firing, Side, explain
 from keyhole.tracing.levels import Options, Untraced, trace, trace_many
 from keyhole.tracing.seeds import Probability, Probe
 from keyhole.tracing.signals import signal_vector

@@ -1,21 +1,21 @@
 """How do firings become a circuit? Settings, the growing collection, and the finished graph."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
 
-from keyhole.circuits.circuit import Circuit, Edge, Node, Removed, Traced
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
+from keyhole.circuits.parameters import Accpp, Parameters, Place
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
 from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.exactness import check_run
-from keyhole.tracing.firing import Firing, Side, Tau
+from keyhole.tracing.firing import Firing, Tau
 from keyhole.tracing.seeds import Probability, Probe, Seed
 from keyhole.tracing.targets import Likeliest
 from keyhole.tracing.upstream import Writes
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 Seeds = Literal["prob", "linear"] | Probability | Probe
 Sinks = Literal["keep", "mark", "collapse"]
-Place = tuple[int, int, int, int]  # layer, head, dest, src
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Every choice a trace makes; stored in the circuit file."""
+    """Every choice a trace makes."""
 
     target_ids: tuple[int, ...] = ()
     against_ids: tuple[int, ...] = ()
@@ -59,25 +58,24 @@ class Settings:
         """The share of the answer's log-likelihood that seeds "prob" carry."""
         return (self.seeds if isinstance(self.seeds, Probability) else Probability()).tau
 
-    def record(self) -> dict[str, Any]:
-        """As plain data."""
+    def shared(self) -> dict[str, Any]:
+        """What every method keeps with its circuits."""
         kinds = {Probability: "prob", Probe: "probe"}
-        tau = "function" if callable(self.tau) else self.tau
         return {
-            "method": "accpp",
-            "basis": "linear",
-            "target_ids": list(self.target_ids),
-            "against_ids": list(self.against_ids),
+            "target_ids": self.target_ids,
+            "against_ids": self.against_ids,
             "end": self.end,
             "seeds": kinds.get(type(self.seeds), self.seeds),
             "probe_layer": self.seeds.layer if isinstance(self.seeds, Probe) else None,
             "seed_tau": self.seed_tau,
             "top_p": self.likeliest and self.likeliest.p,
             "top_k": self.likeliest and self.likeliest.k,
-            "tau": tau,
-            "keys": self.keys,
-            "sinks": self.sinks,
         }
+
+    def parameters(self) -> Accpp:
+        """As it is kept."""
+        tau: Any = "function" if callable(self.tau) else self.tau
+        return Accpp(**self.shared(), tau=tau, keys=self.keys, sinks=self.sinks)
 
 
 @dataclass
@@ -91,22 +89,22 @@ class Growing:
     waiting: set[Place] = field(default_factory=set)
 
 
-def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) -> Circuit:
+def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
     """The finished graph, with everything a circuit file needs. Refuses a run that cannot be rebuilt."""
     run, settings = circuit.writes.run, circuit.settings
     check = check_run(run, logits_at=slice(settings.end, settings.end + 1))
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
     target = Node("target", None, None, settings.end, settings.end)
-    found: set[Node] = {target} | {_node(seed.writer) for seed in circuit.seeds}
+    found: set[Node] = {target} | {Node.of(seed.writer) for seed in circuit.seeds}
     for place, firing in circuit.firings.items():
         if firing.sides:
             found.add(Node("head", *place))
-            found |= {_node(signal.writer) for side in firing.sides for signal in side.signals}
+            found |= {Node.of(signal.writer) for side in firing.sides for signal in side.signals}
     nodes = sorted(found, key=lambda node: node.key)
     index = {node: i for i, node in enumerate(nodes)}
     edges = [
-        Edge(index[_node(s.writer)], index[target], "target", s.weight, s.weight, s.alone, ()) for s in circuit.seeds
+        Edge(index[Node.of(s.writer)], index[target], "target", s.weight, s.weight, s.alone, ()) for s in circuit.seeds
     ]
     traced = []
     for place, firing in sorted(circuit.firings.items(), reverse=True):
@@ -115,9 +113,9 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
         at = index[Node("head", *place)]
         for side in firing.sides:
             edges += [
-                Edge(index[_node(s.writer)], at, side.side, s.weight, s.ig, s.alone, s.channels) for s in side.signals
+                Edge(index[Node.of(s.writer)], at, side.side, s.weight, s.ig, s.alone, s.channels) for s in side.signals
             ]
-        dest, src = (_removed(side) for side in firing.sides)
+        dest, src = (side.removed for side in firing.sides)
         traced.append(Traced(at, firing.tau, firing.visible, dest, src))
     return Circuit(
         model={
@@ -130,7 +128,7 @@ def build_circuit(circuit: Growing, parameters: dict[str, Any] | None = None) ->
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-        parameters={**(parameters or settings.record()), **_answer(run, settings)},
+        parameters=replace(parameters, **_answer(run, settings)),
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
@@ -146,20 +144,9 @@ def _answer(run: "Run", settings: Settings) -> dict[str, Any]:
     """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
     likely, told = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
     for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):
-        told[f"{name}_text"] = [text.strip() for text in token_texts(run.model.tokenizer, ids)]
-        told[f"{name}_probability"] = likely[list(ids)].tolist()
+        told[f"{name}_text"] = tuple(text.strip() for text in token_texts(run.model.tokenizer, ids))
+        told[f"{name}_probability"] = tuple(likely[list(ids)].tolist())
     return told
-
-
-def _node(writer: Writer) -> Node:
-    return Node(writer.kind, writer.layer, writer.head, writer.dest, writer.src)
-
-
-def _removed(side: Side) -> tuple[Removed, ...]:
-    return tuple(
-        Removed(r.writer.kind, r.writer.layer, r.writer.head, r.writer.src, r.channel, r.ig, r.after)
-        for r in side.removed
-    )
 
 
 def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:

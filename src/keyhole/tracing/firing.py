@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import Removal, SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import token_label
@@ -24,30 +24,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.signals import Flavour
 
-SideName = Literal["dest", "src"]
 Tau = Literal["dynamic"] | float | Callable[[int], float]
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
-
-
-@dataclass(frozen=True)
-class Removal:
-    """One candidate taken away: a writer's share of one channel."""
-
-    writer: Writer
-    channel: int
-    ig: float
-    after: float  # the attention weight once this and all before it are gone
-
-
-@dataclass(frozen=True)
-class Signal:
-    """What one writer puts into some channels of a firing, on one side."""
-
-    writer: Writer
-    channels: tuple[int, ...]  # in the order of their removal
-    weight: float  # drop of the attention weight in the order of removal
-    ig: float
-    alone: float  # drop when only this signal is removed
 
 
 @dataclass(frozen=True)
@@ -85,11 +63,11 @@ class Firing:
                 return side
         raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
-    def vector(self, signal: Signal, side: SideName, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
+    def vector(self, signal: Signal, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
         """A signal in residual space. See `keyhole.tracing.signals`."""
         from keyhole.tracing.signals import signal_vector
 
-        return signal_vector(self, signal, side, flavour=flavour)
+        return signal_vector(self, signal, flavour=flavour)
 
     def __str__(self) -> str:
         from keyhole.tracing.text import firing_text
@@ -193,7 +171,7 @@ def _sides(
             Removal(made[c], k, ig, after)
             for c, k, ig, after in zip(prefix.components, prefix.channels, prefix.ig, prefix.after, strict=True)
         )
-        signals = _signals(removed, weight, {made[c]: weight - left for c, left in alone.items()})
+        signals = _signals(removed, side, weight, {made[c]: weight - left for c, left in alone.items()})
         last = prefix.after[-1] if prefix.after else weight
         found.append(Side(side, signals, removed, last, prefix.reached))
     return found
@@ -210,7 +188,9 @@ def _left_alone(prefixes: list[Prefix], rows: Rows) -> list[dict[int, float]]:
     return [dict(zip(members, weights, strict=False)) for members, weights in zip(distinct, left, strict=True)]
 
 
-def _signals(removed: Sequence[Removal], before: float, alone: dict[Writer, float]) -> tuple[Signal, ...]:
+def _signals(
+    removed: Sequence[Removal], side: SideName, before: float, alone: dict[Writer, float]
+) -> tuple[Signal, ...]:
     """Removals gathered by writer; a write moved from after the token cannot be its cause and is left out."""
     channels: dict[Writer, list[int]] = {}
     weight: dict[Writer, float] = {}
@@ -222,7 +202,7 @@ def _signals(removed: Sequence[Removal], before: float, alone: dict[Writer, floa
         ig[writer] = ig.get(writer, 0.0) + removal.ig
         before = removal.after
     return tuple(
-        Signal(writer, tuple(ks), weight[writer], ig[writer], alone[writer])
+        Signal(writer, side, tuple(ks), weight[writer], ig[writer], alone[writer])
         for writer, ks in channels.items()
         if writer.src <= writer.dest
     )

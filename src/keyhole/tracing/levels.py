@@ -130,7 +130,7 @@ def trace_many(
                 progress(done + 1, depth)
         for i, circuit in growing.items():
             with attempts.at(i):
-                found[i] = build_circuit(circuit)
+                found[i] = build_circuit(circuit, circuit.settings.parameters())
     return [attempts.failed.get(i) or found[i] for i in range(len(runs))]
 
 

@@ -15,29 +15,26 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.omega import omega
-from keyhole.tracing.parts import Part, part_read, part_written
+from keyhole.tracing.written import read_of, written_by
 
 if TYPE_CHECKING:
-    from keyhole.tracing.firing import Firing, SideName, Signal
+    from keyhole.circuits.writer import Signal
+    from keyhole.tracing.firing import Firing
 
 Flavour = Literal["rotated", "raw"]
 
 
-def signal_vector(
-    firing: "Firing", signal: "Signal", side: "SideName", *, flavour: Flavour = "rotated"
-) -> Float[Tensor, "d_model"]:
+def signal_vector(firing: "Firing", signal: "Signal", *, flavour: Flavour = "rotated") -> Float[Tensor, "d_model"]:
     """A signal in residual space."""
     run, om = firing.run, omega(firing.run.model, firing.layer)
-    ks = list(signal.channels)
-    basis = (om.u(firing.head) if side == "dest" else om.v(firing.head))[:, ks]
-    who = signal.writer
-    part = Part(who.kind, who.layer, who.head, who.src, signal.channels)
+    ks, who = list(signal.channels), signal.writer
+    basis = (om.u(firing.head) if signal.side == "dest" else om.v(firing.head))[:, ks]
     with exact_matmul():
         if flavour == "raw" and who.kind == "offset":
             raise KeyholeError("an offset is the head's own bias and is written nowhere: it has no raw vector.")
         if flavour == "raw":
-            return basis @ (basis.T @ part_written(run, part, [who.dest])[0])
-        read = part_read(run, (firing.layer, firing.head), part, [who.dest], dest=side == "dest")[0]
-        if side == "dest":
+            return basis @ (basis.T @ written_by(run, who, [who.dest])[0])
+        read = read_of(run, (firing.layer, firing.head), who, [who.dest], side=signal.side)[0]
+        if signal.side == "dest":
             return basis @ ((read @ om.G_d[firing.head])[ks] / om.sigma[firing.head, ks])
         return basis @ (om.G_s[firing.head] @ read)[ks]

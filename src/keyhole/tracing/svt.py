@@ -16,7 +16,7 @@ o. Our extension to RoPE models, which the paper does not treat: q_o and k_o are
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,14 +24,15 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.parameters import Place, Svt
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
-from keyhole.tracing.assemble import Growing, Place, Seeds, Settings, build_circuit
-from keyhole.tracing.firing import Firing, Side, SideName, Signal
+from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit
+from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.levels import find_seeds
 from keyhole.tracing.seeds import Seed
 from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
@@ -106,7 +107,7 @@ def trace_svt(
         settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
-        return build_circuit(growing, _record(run, settings, rule, start=start))
+        return build_circuit(growing, _parameters(run, settings, rule, start=start))
 
 
 def contributions(
@@ -182,7 +183,7 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, fol
             upper, value = found.layers[index], float(values[index, other])
             sources = follows(upper, other, token) or (int(_row(run, upper, other, token).argmax()),)
             writers = [Writer("head", upper, other, token, b) for b in sources]
-            signals += [Signal(writer, found.channels, value, value, value) for writer in writers]
+            signals += [Signal(writer, name, found.channels, value, value, value) for writer in writers]
         return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
 
     sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))
@@ -249,10 +250,9 @@ def _place(run: "Run", start: Start) -> Place:
     return layer, head, dest, src
 
 
-def _record(run: "Run", settings: Settings, rule: _Rule, start: Sequence[Start] | None) -> dict[str, Any]:
-    """Every choice, as plain data."""
+def _parameters(run: "Run", settings: Settings, rule: _Rule, start: Sequence[Start] | None) -> Svt:
+    """Every choice, as it is kept."""
     rotates = any(run.layer(layer).rotary is not None for layer in run.model.attention_layers)
-    shared = {name: v for name, v in settings.record().items() if name not in ("tau", "keys", "sinks")}
-    method = {"method": "svt", "basis": "homogeneous", "rope": "rotated" if rotates else None, "start": None}
-    given = {} if start is None else {"seeds": "given", "start": [list(_place(run, each)) for each in start]}
-    return {**shared, **method, **given, **asdict(rule)}
+    shared = settings.shared() | ({} if start is None else {"seeds": "given"})
+    places = None if start is None else tuple(_place(run, each) for each in start)
+    return Svt(**shared, rope="rotated" if rotates else None, start=places, **asdict(rule))

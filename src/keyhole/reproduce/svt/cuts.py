@@ -9,6 +9,7 @@ from typing import Literal
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from keyhole.circuits.writer import SideName
 from keyhole.figures import save
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, tidy
@@ -34,7 +35,6 @@ from keyhole.reproduce.svt.effects import (
 )
 from keyhole.reproduce.svt.ioi import judged
 from keyhole.stats import as_text
-from keyhole.tracing.firing import SideName
 
 Means = dict[str, Interval]  # what was done
 Claim = Literal["heavier", "rises", "apart", "alike"]  # what the logit difference does, beside attention

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import torch
 
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
@@ -19,8 +19,6 @@ from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, stood_in, subj
 from keyhole.stats import interval
 from keyhole.tasks.example import Example
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import SideName
-from keyhole.tracing.parts import Part
 
 Interval = tuple[float, float, float]  # a mean (or another number), and where it lies with 95 %
 _PROMPTS = 48
@@ -78,19 +76,14 @@ def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
         firing = run.explain(head, example.position(run, "END"), example.position(run, src), keys=_KEYS)
         for side in firing.sides:  # none where the weight is below the threshold of tracing
             signals = [signal for signal in side.signals if signal.writer.kind != "offset"]
-            parts = [_part(signal.writer, signal.channels) for signal in signals]
-            cuts = [Cut(*head, firing.dest, firing.src, side.side, (part,), _KEYS) for part in parts]
+            cuts = [Cut(*head, firing.dest, firing.src, (signal,), _KEYS) for signal in signals]
             weights = [signal.weight for signal in signals]
-            if len(parts) > 1:
-                cuts.append(Cut(*head, firing.dest, firing.src, side.side, tuple(parts), _KEYS))
+            if len(signals) > 1:
+                cuts.append(Cut(*head, firing.dest, firing.src, tuple(signals), _KEYS))
                 weights.append(sum(weights))
             if cuts:
                 found += _changed(run, cuts, weights, _metric(example, run), generator, number)
     return tuple(found)
-
-
-def _part(writer: Writer, channels: tuple[int, ...]) -> Part:
-    return Part(writer.kind, writer.layer, writer.head, writer.src, channels)
 
 
 def _metric(example: Example, run: Run) -> Metric:
@@ -115,9 +108,9 @@ def _changed(
                     prompt=prompt,
                     side=cut.side,
                     mode=mode,
-                    together=len(cut.parts) > 1,
+                    together=len(cut.signals) > 1,
                     weight=weights[i],
-                    channels=len(cut.parts[0].channels),
+                    channels=len(cut.signals[0].channels),
                     answer=answers[0][i],
                     attention=off[i].after - off[i].before,
                     boosted=answers[1][i],

@@ -4,6 +4,7 @@ import math
 
 from matplotlib.figure import Figure
 
+from keyhole.circuits.writer import SideName
 from keyhole.figures import save
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED, blank, heading, tidy
@@ -27,7 +28,6 @@ from keyhole.reproduce.svt.effects import (
 from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
 from keyhole.reproduce.svt.sets import sums_figure
 from keyhole.stats import as_text, interval
-from keyhole.tracing.firing import SideName
 
 _SIDES: tuple[SideName, SideName] = ("dest", "src")
 

@@ -6,6 +6,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.figures import save
 from keyhole.figures.style import blank, heading, tidy
@@ -14,7 +15,7 @@ from keyhole.models.run import Run
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, stood_in, subject
-from keyhole.tracing.firing import Firing, SideName
+from keyhole.tracing.firing import Firing
 from keyhole.tracing.signals import signal_vector
 
 _PROMPTS = 16
@@ -116,7 +117,7 @@ def _signal(firing: Firing, side: SideName) -> Tensor | None:
     for one in firing.sides:
         for signal in one.signals if one.side == side else ():
             if signal.writer.kind != "offset":
-                vector = signal_vector(firing, signal, side, flavour="raw").double().cpu()
+                vector = signal_vector(firing, signal, flavour="raw").double().cpu()
                 total = vector if total is None else total + vector
     return None if total is None or total.norm() == 0 else total / total.norm()
 

@@ -1,0 +1,97 @@
+"""What did tracing choose? A frozen record per method, kept with the circuit and read back strictly."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from keyhole.errors import KeyholeError
+
+Place = tuple[int, int, int, int]  # layer, head, dest, src
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What every method is told, and how likely the model finds the answer. Old files do not know the latter."""
+
+    method: ClassVar[str]
+    basis: str
+    target_ids: tuple[int, ...] = ()
+    against_ids: tuple[int, ...] = ()
+    end: int  # the position that predicts the answer
+    seeds: Literal["prob", "linear", "probe", "given"]
+    probe_layer: int | None = None
+    seed_tau: float = 0.8  # the share of the answer's log-likelihood that seeds "prob" carry
+    top_p: float | None = None  # how the targets were chosen, where they were not named
+    top_k: int | None = None
+    target_text: tuple[str, ...] = ()
+    target_probability: tuple[float, ...] = ()
+    against_text: tuple[str, ...] = ()
+    against_probability: tuple[float, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"method": self.method, **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accpp(Parameters):
+    """Signals found by removal."""
+
+    method: ClassVar[str] = "accpp"
+    basis: str = "linear"
+    tau: float | Literal["dynamic", "function"] = "dynamic"
+    keys: Literal["all", "source"] = "all"
+    sinks: Literal["keep", "mark", "collapse"] = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svt(Parameters):
+    """Singular vector tracing, heads alone."""
+
+    method: ClassVar[str] = "svt"
+    basis: str = "homogeneous"
+    rope: Literal["rotated"] | None = None
+    start: tuple[Place, ...] | None = None
+    channels: Literal["singular", "all"] = "singular"
+    share: float = 0.7
+    threshold: float = 0.5
+
+
+METHODS: dict[str, type[Parameters]] = {kind.method: kind for kind in (Accpp, Svt)}
+
+
+def parameters_from(record: Mapping[str, Any]) -> Parameters:
+    """Parameters out of a file; what is missing, unknown or of another kind is refused by its name."""
+    told = dict(record)
+    method = told.pop("method", None)
+    if method not in METHODS:
+        raise KeyholeError(f"its method is {method!r}, and this version knows {', '.join(METHODS)}.")
+    kind = METHODS[method]
+    hints = get_type_hints(kind)
+    known = {one.name: one for one in fields(kind)}
+    missing = [name for name, one in known.items() if one.default is MISSING and name not in told]
+    if missing or set(told) - set(known):
+        odd = sorted({*missing, *(set(told) - set(known))})
+        raise KeyholeError(f"its parameters lack or do not know {', '.join(odd)}.")
+    values = {name: _frozen(value) for name, value in told.items()}
+    for name, value in values.items():
+        if not _fits(value, hints[name]):
+            raise KeyholeError(f"its parameter {name} is {told[name]!r}, which {method} cannot have.")
+    return kind(**values)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Is this plain value of that type? Numbers may be written without a fraction."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inside
+    if origin is tuple:
+        several = inside[:1] * len(value) if inside[1:] == (...,) and isinstance(value, tuple) else inside
+        return isinstance(value, tuple) and len(value) == len(several) and all(map(_fits, value, several))
+    if inside:
+        return any(_fits(value, one) for one in inside)
+    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)
