@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from commands import keyhole
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
 
@@ -16,11 +17,6 @@ pytestmark = pytest.mark.xdist_group("cli")
 
 YEARS = "The war lasted from the year 1105 to the year 11"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-
-
-def keyhole(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from keyhole.cli import main; main()", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

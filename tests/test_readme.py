@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from commands import keyhole
 from conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -32,14 +35,24 @@ def test_python_examples_run(tmp_path: Path) -> None:
 
 
 COMMANDS = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+SHELL = [line for line in COMMANDS if line.startswith("keyhole") and "path/to" not in line]
+FILES = [line for line in SHELL if "mary.json" in line]  # one writes what the other reads
 
 
-def test_shell_examples_run_one_after_the_other(tmp_path: Path) -> None:
-    lines = [line for line in COMMANDS if line.startswith("keyhole") and "path/to" not in line]
-    assert len(lines) >= 5
-    for line in lines:
-        done = run_here(["-c", "from keyhole.cli import main; main()", *shlex.split(line)[1:]], tmp_path)
-        assert done.returncode == 0 and done.stdout and not done.stderr, (line, done.stderr)
+def test_shell_examples_write_and_read_files(tmp_path: Path) -> None:
+    assert len(FILES) == 2
+    for line in FILES:
+        runs(line, tmp_path)
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL if line not in FILES])
+def test_shell_examples_run(line: str, tmp_path: Path) -> None:
+    runs(line, tmp_path)
+
+
+def runs(line: str, folder: Path) -> None:
+    done = keyhole(*shlex.split(line)[1:], folder=folder)
+    assert done.returncode == 0 and done.stdout and not done.stderr, (line, done.stderr)
 
 
 def test_the_two_commands_exist() -> None:

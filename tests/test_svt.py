@@ -217,9 +217,15 @@ def test_nothing_is_significant_where_nothing_is() -> None:
 Fired = tuple[int, int, int, int]
 
 
+@cache
+def attention(run: Run, layer: int) -> torch.Tensor:
+    """All weights of a layer, computed once for a run."""
+    return run.attention(layer)
+
+
 def fired(run: Run, layer: int, head: int, dest: int, threshold: float) -> list[Fired]:
     """The firings of a head from a token, one pair after the other."""
-    row, scores = run.attention(layer)[head, dest], run.layer(layer).scores([head], [dest])[0, 0]
+    row, scores = attention(run, layer)[head, dest], run.layer(layer).scores([head], [dest])[0, 0]
     return [(layer, head, dest, b) for b in range(1, dest + 1) if row[b] >= threshold and scores[b] >= 0]
 
 
@@ -232,7 +238,7 @@ def algorithm_1(run: Run, firing: Fired, threshold: float, edges: dict[tuple[Fir
     for side, token, values in (("dest", dest, found.at_dest), ("src", src, found.at_src)):
         for index, other in significant(values).nonzero().tolist():
             upper = found.layers[index]
-            most = int(run.attention(upper)[other, token].argmax())
+            most = int(attention(run, upper)[other, token].argmax())
             for source in fired(run, upper, other, token, threshold) or [(upper, other, token, most)]:
                 known = any(up == source for up, _, _ in edges)
                 edges[source, firing, side] = float(values[index, other])
@@ -258,7 +264,7 @@ def check_circuit(run: Run, circuit: Circuit, threshold: float) -> None:
         if node.kind != "head":
             assert circuit.attention[index] is None
             continue
-        weight = float(run.attention(node.layer)[node.head, node.dest, node.src])
+        weight = float(attention(run, node.layer)[node.head, node.dest, node.src])
         assert circuit.attention[index] == pytest.approx(weight, abs=1e-6)
         fires = place[index] in fired(run, *place[index][:3], threshold)
         assert (index in explained) == (fires and node.layer > run.model.attention_layers[0])

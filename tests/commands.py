@@ -1,0 +1,66 @@
+"""The command line in processes of its own, forked from one that has imported the libraries: that saves seconds each.
+
+How Keyhole starts in a fresh process, and what it imports then, is tested in test_start.py.
+"""
+
+import atexit
+import json
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_SERVER = """
+import json, os, pkgutil, signal, sys, traceback
+from importlib import import_module
+import keyhole
+from keyhole.cli import main
+
+for found in pkgutil.walk_packages(keyhole.__path__, "keyhole."):
+    if not found.name.endswith("__main__"):
+        import_module(found.name)
+for line in sys.stdin:
+    args, folder, out, err, timeout = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(folder)
+            for number, path in ((0, os.devnull), (1, out), (2, err)):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            sys.stdin = open(0)
+            signal.alarm(timeout)
+            sys.argv = ["keyhole", *args]
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """One for this worker; it ends with it."""
+    server = subprocess.Popen([sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.kill)
+    return server
+
+
+def keyhole(*args: str, folder: Path | str = ".", timeout: int = 120) -> subprocess.CompletedProcess[str]:
+    """What `keyhole ...` answers, in a folder."""
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    with tempfile.TemporaryDirectory() as aside:
+        out, err = (Path(aside) / name for name in ("out", "err"))
+        server.stdin.write(json.dumps([args, str(Path(folder).resolve()), str(out), str(err), timeout]) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        return subprocess.CompletedProcess(["keyhole", *args], code, out.read_text(), err.read_text())
