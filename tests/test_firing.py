@@ -11,6 +11,7 @@ from keyhole.qk.omega import omega
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.firing import explain
 from keyhole.tracing.written import written_by
+from tiny import tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
@@ -93,3 +94,13 @@ def test_a_softer_threshold_needs_no_more_signals(organism: keyhole.Model) -> No
     run = organism.run(PROMPT)
     counts = [len(explain(run, (3, 1), -1, "gave", tau=tau).side("src").removed) for tau in (0.8, 0.5, 0.2)]
     assert counts == sorted(counts)
+
+
+def test_a_head_without_channels_says_so() -> None:
+    hf = tiny("gpt2")
+    with torch.no_grad():
+        hf.transformer.h[1].attn.c_attn.weight[:, :8] = 0.0  # the queries of its first head
+    model = keyhole.load((hf, None))
+    run = model.run(prompts_of(model, 12)[0])
+    told, other = (str(run.explain((1, head), 11, tau=1e-3)) for head in (0, 1))
+    assert "no channel of this head can be told" in told and "no channel" not in other

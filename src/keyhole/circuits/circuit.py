@@ -170,7 +170,8 @@ class Circuit:
         return circuit_text(self)
 
     def __repr__(self) -> str:
-        from keyhole.circuits.text import answer_label
+        from keyhole.circuits.text import answer_label, count
 
-        counts = f"{len(self.nodes)} nodes, {len(self.edges)} edges, {len(self.firings)} firings explained"
-        return f"<Circuit of {self.model.get('name')}{answer_label(self)}; {counts}>"
+        counts = f"{count(len(self.nodes), 'node')}, {count(len(self.edges), 'edge')}"
+        explained = f"{count(len(self.firings), 'firing')} explained"
+        return f"<Circuit of {self.model.get('name')}{answer_label(self)}; {counts}, {explained}>"

@@ -4,7 +4,7 @@ import html
 import json
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.text import answer_label, channels_label, node_label
+from keyhole.circuits.text import answer_label, channels_label, count, node_label
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 1400, 860
 _COLOURS = {
@@ -54,7 +54,8 @@ def _answer(circuit: Circuit) -> str:
 def _summary(circuit: Circuit) -> str:
     answer = answer_label(circuit).removeprefix(": ")
     return (f"{answer}. " if answer else "") + (
-        f"{len(circuit.nodes)} nodes, {len(circuit.edges)} signals, {len(circuit.firings)} firings explained. "
+        f"{count(len(circuit.nodes), 'node')}, {count(len(circuit.edges), 'signal')}, "
+        f"{count(len(circuit.firings), 'firing')} explained. "
         f"Blue: attention heads, placed at the token they write to."
     )
 

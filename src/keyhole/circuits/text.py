@@ -29,6 +29,15 @@ def words_label(texts: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
 
 
+def count(n: int, what: str) -> str:
+    """So many of them.
+
+    >>> count(1, "firing"), count(3, "firing")
+    ('1 firing', '3 firings')
+    """
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 def channels_label(channels: Sequence[int], most: int = 6) -> str:
     """Channels in the order of their removal."""
     shown = ",".join(str(k) for k in channels[:most])
@@ -40,8 +49,9 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})
     lines = [
-        f"{circuit.model['name']}: {len(circuit.nodes)} nodes ({kinds.count('head')} firings of {heads} heads, "
-        f"{kinds.count('mlp')} MLPs), {len(circuit.edges)} edges, {len(circuit.firings)} firings explained",
+        f"{circuit.model['name']}: {count(len(kinds), 'node')} ({count(kinds.count('head'), 'firing')} of "
+        f"{count(heads, 'head')}, {count(kinds.count('mlp'), 'MLP')}), {count(len(circuit.edges), 'edge')}, "
+        f"{count(len(circuit.firings), 'firing')} explained",
     ]
     root = kinds.index("target")
     lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")

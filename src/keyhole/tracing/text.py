@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.circuits.text import channels_label, node_label
 from keyhole.models.prompts import token_label
+from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing
@@ -18,6 +19,8 @@ def firing_text(firing: "Firing") -> str:
     ]
     if not firing.sides:
         lines.append("  not searched: the weight is below tau")
+    elif not int(omega(firing.run.model, firing.layer).rank[firing.head]):
+        lines.append("  no channel of this head can be told from rounding: there is nothing to remove")
     for side in firing.sides:
         state = "" if side.reached else ", not below tau: no candidate with a positive attribution is left"
         lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without these signals{state}")
