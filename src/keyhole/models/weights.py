@@ -123,12 +123,12 @@ def read_dims(hf: Any, family: Family) -> Dims:
     attn = next(a for a in (optional(layer, family.attn) for layer in layers) if a is not None)
     config = hf.config.get_text_config()
     heads = config.num_attention_heads
-    out_heads = _matrix(submodule(attn, family.out)).shape[0]
+    out_heads = matrix_of(submodule(attn, family.out)).shape[0]
     d_head = out_heads // heads
     if family.fused is None:
-        kv_heads = _matrix(submodule(attn, family.qkv[1])).shape[1] // d_head
+        kv_heads = matrix_of(submodule(attn, family.qkv[1])).shape[1] // d_head
     else:
-        kv_heads = (_matrix(submodule(attn, family.qkv[0])).shape[1] // d_head - heads) // 2
+        kv_heads = (matrix_of(submodule(attn, family.qkv[0])).shape[1] // d_head - heads) // 2
     positions = None if _scales_with_length(config) else getattr(config, "max_position_embeddings", None)
     return Dims(len(layers), heads, kv_heads, d_head, config.hidden_size, config.vocab_size, positions)
 
@@ -144,10 +144,10 @@ def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> Lay
     if attn is None:
         return None
     (W_Q, b_Q, c_Q), (W_K, b_K, c_K) = read_queries_keys(layer, attn, family, dims)
-    W_V, b_V = _fold_input(*_projections(attn, family, dims)[2], _input_norm(layer, family))
+    W_V, b_V = fold_input(*_projections(attn, family, dims)[2], _input_norm(layer, family))
     out = submodule(attn, family.out)
-    W_O = _matrix(out).view(dims.heads, dims.d_head, dims.d_model)
-    b_O = _bias(out, dims.d_model, W_O)
+    W_O = matrix_of(out).view(dims.heads, dims.d_head, dims.d_model)
+    b_O = bias_of(out, W_O)
     post = optional(layer, family.post_attn_norm)
     gain = read_norm(post, family.norm, family.norm_adds_one).gain if post is not None else None
     factor = getattr(config, family.residual_multiplier) if family.residual_multiplier else 1.0
@@ -167,7 +167,7 @@ def read_queries_keys(
     norm, found = _input_norm(layer, family), []
     for side, (W, b) in enumerate(_projections(attn, family, dims)[:2]):
         own, to = read_qk_norm(attn, family, side), dtype or W.dtype
-        W, b = _fold_input(W.to(to), b.to(to), None if norm is None else norm.to(to))
+        W, b = fold_input(W.to(to), b.to(to), None if norm is None else norm.to(to))
         found.append(_fold_qk_norm(W, b, None if own is None else own.to(to)))
     queries, keys = found
     return queries, keys
@@ -182,9 +182,9 @@ def read_head_out(hf: Any, family: Family) -> HeadOut:
     """Fold the final norm and the logit scale into the unembedding."""
     norm = read_norm(submodule(hf, family.final_norm), family.norm, family.norm_adds_one)
     head = hf.get_output_embeddings()
-    W = _matrix(head)
-    b = _bias(head, W.shape[1], W)
-    W_U, b_U = _fold_input(W[None], b[None], norm)
+    W = matrix_of(head)
+    b = bias_of(head, W)
+    W_U, b_U = fold_input(W[None], b[None], norm)
     config = hf.config.get_text_config()
     scale = family.logit_scale(config)
     return HeadOut(W_U[0] * scale, b_U[0] * scale, getattr(config, "final_logit_softcapping", None))
@@ -200,20 +200,20 @@ def _projections(attn: nn.Module, family: Family, dims: Dims) -> list[tuple[Tens
     """(W [heads, d_model, d_head], b [heads, d_head]) for q, k and v, as the model stores them."""
     modules = [submodule(attn, name) for name in family.qkv]
     if family.fused is not None:
-        W = _matrix(modules[0])
-        b = _bias(modules[0], W.shape[1], W)
+        W = matrix_of(modules[0])
+        b = bias_of(modules[0], W)
         weights = split_qkv(W, family.fused, dims.heads, dims.d_head)
         biases = split_qkv(b, family.fused, dims.heads, dims.d_head)
     else:
-        matrices = [_matrix(module) for module in modules]
+        matrices = [matrix_of(module) for module in modules]
         weights = tuple(W.reshape(dims.d_model, -1, dims.d_head) for W in matrices)  # type: ignore[assignment]
         biases = tuple(  # type: ignore[assignment]
-            _bias(m, W.shape[1], W).view(-1, dims.d_head) for m, W in zip(modules, matrices, strict=True)
+            bias_of(m, W).view(-1, dims.d_head) for m, W in zip(modules, matrices, strict=True)
         )
     return [(W.transpose(0, 1), b) for W, b in zip(weights, biases, strict=True)]
 
 
-def _fold_input(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
+def fold_input(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tensor]:
     """Fold the norm before a reading matrix into it: gain on rows, its bias through W, centring along d_model.
 
     Centring W instead of x is the convention of the published circuits: (x - mean) W = x (W - mean of W over rows).
@@ -244,7 +244,7 @@ def _fold_qk_norm(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tens
     return W, b, c
 
 
-def _matrix(module: nn.Module) -> Float[Tensor, "in out"]:
+def matrix_of(module: nn.Module) -> Float[Tensor, "in out"]:
     """A projection's weights as x @ W; GPT-2's Conv1D stores them that way already."""
     weight = module.weight
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
@@ -257,6 +257,7 @@ def _matrix(module: nn.Module) -> Float[Tensor, "in out"]:
     return weight if isinstance(module, Conv1D) else weight.T
 
 
-def _bias(module: nn.Module, size: int, like: Tensor) -> Float[Tensor, "out"]:
+def bias_of(module: nn.Module, like: Float[Tensor, "... out"]) -> Float[Tensor, "out"]:
+    """A projection's bias, or zeros, beside its weights."""
     bias = getattr(module, "bias", None)
-    return like.new_zeros(size) if bias is None else bias.detach().to(like.dtype)
+    return like.new_zeros(like.shape[-1]) if bias is None else bias.detach().to(like.dtype)

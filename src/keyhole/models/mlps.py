@@ -1,0 +1,180 @@
+"""What does an MLP read and write, once norms, gains and biases are folded into its weights?
+
+With the frozen scales of a run (n_t of the norm before, m_t of the norm after) only the neurons are not linear:
+
+    p = x W_u / n_t,  y = act(p + b_u)                                   plain
+    p = x W_u / n_t,  h = x W_g / n_t,  y = act(h + b_g) * (p + b_u)     gated
+    MLP(x) = (y W_out + b_out) / m_t     with the gain of the norm after, and a residual multiplier, in W_out and b_out
+
+A mixture of experts is a sum of such neurons, each with its router's weight on its output, or on its input.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from keyhole.errors import KeyholeError
+from keyhole.models.families import Family
+from keyhole.models.mlp_facts import ExpertFacts, MlpFacts
+from keyhole.models.norms import Norm, read_norm
+from keyhole.models.precision import working_dtype
+from keyhole.models.weights import bias_of, fold_input, matrix_of, optional, submodule
+
+Curve = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a neuron makes of its pre-activations: a(h) b(p), or a(p) where there is no gate."""
+
+    a: Curve
+    b: Curve | None = None  # None: the up-projection as it is
+    slope_b: Curve | None = None
+
+    def gated(self, h: Tensor, p: Tensor) -> Tensor:
+        """A gated neuron."""
+        return self.a(h) * (p if self.b is None else self.b(p))
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The folded weights of one MLP, or of one expert."""
+
+    W_u: Float[Tensor, "d_model neuron"]
+    b_u: Float[Tensor, "neuron"]
+    W_g: Float[Tensor, "d_model neuron"] | None
+    b_g: Float[Tensor, "neuron"] | None
+    W_out: Float[Tensor, "neuron d_model"]
+    b_out: Float[Tensor, "d_model"]
+    shape: Shape
+
+    def values(self, p: Float[Tensor, "... neuron"], h: Float[Tensor, "... neuron"] | None) -> Tensor:
+        """What neurons become when the prompt adds p and h to their biases."""
+        if h is None or self.b_g is None:
+            return self.shape.a(p + self.b_u.to(p.dtype))
+        return self.shape.gated(h + self.b_g.to(p.dtype), p + self.b_u.to(p.dtype))
+
+
+@dataclass(frozen=True)
+class MlpWeights:
+    """One layer's MLP: its neurons, expert by expert, and how tokens are sent to them."""
+
+    neurons: tuple[Neurons, ...]
+    norm: nn.Module | None  # before it
+    post_norm: nn.Module | None
+    parallel: bool
+    routes_input: bool = False  # a router's weight multiplies what an expert reads
+    route: Callable[[Tensor], Tensor] | None = None  # normed residuals -> weights [token, expert]; None: all, in full
+
+
+def read_mlp(layer: nn.Module, facts: MlpFacts, family: Family, config: Any) -> MlpWeights:
+    """Fold one layer's MLP."""
+    module = submodule(layer, facts.module) if facts.module else layer
+    before, after = (optional(layer, path) for path in (facts.norm, facts.post_norm))
+    norm, gain = _read(before, family), _gain(after, family, config)
+    stacked = facts.experts is not None and optional(module, facts.experts.experts) is not None
+    shared: dict[str, Any] = {"norm": before, "post_norm": after, "parallel": facts.parallel}
+    if not stacked:
+        return MlpWeights((_dense(module, facts, norm, gain),), **shared)
+    assert facts.experts is not None
+    neurons = _experts(module, facts.experts, norm, gain)
+    if facts.experts.shared is not None:
+        neurons = (_dense(submodule(module, facts.experts.shared), facts, norm, gain), *neurons)
+    route = _router(submodule(module, facts.experts.router), len(neurons))
+    return MlpWeights(neurons, **shared, routes_input=facts.experts.routes == "input", route=route)
+
+
+def _read(module: nn.Module | None, family: Family) -> Norm | None:
+    return None if module is None else read_norm(module, family.norm, family.norm_adds_one)
+
+
+def _gain(after: nn.Module | None, family: Family, config: Any) -> Tensor | float:
+    """What the norm after an MLP, and a residual multiplier, make of its output."""
+    norm = _read(after, family)
+    factor = getattr(config, family.residual_multiplier) if family.residual_multiplier else 1.0
+    return factor * (1.0 if norm is None or norm.gain is None else norm.gain)
+
+
+def _dense(module: nn.Module, facts: MlpFacts, norm: Norm | None, gain: Tensor | float) -> Neurons:
+    up, out = submodule(module, facts.up), submodule(module, facts.out)
+    W, b = matrix_of(up), bias_of(up, matrix_of(up))
+    if facts.fused:
+        (W_g, W_u), (b_g, b_u) = W.chunk(2, dim=-1), b.chunk(2)
+    elif facts.gate is not None:
+        gate = submodule(module, facts.gate)
+        W_u, b_u, W_g = W, b, matrix_of(gate)
+        b_g = bias_of(gate, W_g)
+    else:
+        W_u, b_u, W_g, b_g = W, b, None, None
+    act = nn.functional.silu if facts.act == "silu" else getattr(module, facts.act)
+    W_out = matrix_of(out)
+    return _folded((W_u, b_u), (W_g, b_g), (W_out, bias_of(out, W_out)), norm=norm, gain=gain, shape=Shape(act))
+
+
+def _folded(
+    up: tuple[Tensor, Tensor],
+    gate: tuple[Tensor | None, Tensor | None],
+    out: tuple[Tensor, Tensor],
+    *,
+    norm: Norm | None,
+    gain: Tensor | float,
+    shape: Shape,
+) -> Neurons:
+    W_u, b_u = fold_input(*up, norm)
+    W_g, b_g = (None, None) if gate[0] is None or gate[1] is None else fold_input(gate[0], gate[1], norm)
+    return Neurons(W_u, b_u, W_g, b_g, out[0] * gain, out[1] * gain, shape)
+
+
+def _experts(module: nn.Module, facts: ExpertFacts, norm: Norm | None, gain: Tensor | float) -> tuple[Neurons, ...]:
+    experts: Any = submodule(module, facts.experts)
+    gate_up, down = (_stack(getattr(experts, name)) for name in ("gate_up_proj", "down_proj"))
+    if facts.transposed:
+        gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
+    b, b_out = getattr(experts, "gate_up_proj_bias", None), getattr(experts, "down_proj_bias", None)
+    b = gate_up.new_zeros(gate_up.shape[0], gate_up.shape[2]) if b is None else _stack(b)
+    b_out = down.new_zeros(down.shape[0], down.shape[2]) if b_out is None else _stack(b_out)
+    if facts.gate_up == "interleaved":
+        (W_g, W_u), (b_g, b_u) = (gate_up[..., ::2], gate_up[..., 1::2]), (b[..., ::2], b[..., 1::2])
+    else:
+        (W_g, W_u), (b_g, b_u) = gate_up.chunk(2, dim=-1), b.chunk(2, dim=-1)
+    shape = _shape_of(experts)
+    return tuple(
+        _folded((W_u[e], b_u[e]), (W_g[e], b_g[e]), (down[e], b_out[e]), norm=norm, gain=gain, shape=shape)
+        for e in range(len(down))
+    )
+
+
+def _shape_of(experts: Any) -> Shape:
+    """An activation times the up-projection, or gpt-oss's clamped pair."""
+    if not hasattr(experts, "limit"):
+        return Shape(experts.act_fn)
+    limit, alpha = float(experts.limit), float(experts.alpha)
+
+    def a(h: Tensor) -> Tensor:
+        h = h.clamp(max=limit)
+        return h * torch.sigmoid(h * alpha)
+
+    return Shape(a, lambda p: p.clamp(-limit, limit) + 1, lambda p: (p.abs() < limit).to(p.dtype))
+
+
+def _router(router: nn.Module, n: int) -> Callable[[Tensor], Tensor]:
+    """The model's own router, as weights over neurons; a shared expert, which comes first, has weight 1."""
+
+    def weights(normed: Float[Tensor, "token d_model"]) -> Float[Tensor, "token expert"]:
+        told = router(normed)
+        if len(told) == 2:  # llama4: weights of all experts, 0 for those that are not chosen
+            return torch.cat([torch.ones_like(told[0][:, :1]), told[0]], dim=1)
+        _, chosen, indices = told
+        return torch.zeros(len(normed), n, dtype=chosen.dtype, device=chosen.device).scatter(1, indices, chosen)
+
+    return weights
+
+
+def _stack(parameter: Tensor) -> Tensor:
+    if not parameter.is_floating_point():
+        raise KeyholeError("these experts keep no floating-point weights: quantised ones cannot be read exactly.")
+    return parameter.detach().to(working_dtype(parameter.dtype))

@@ -1,0 +1,166 @@
+"""Which writers made an MLP write this? Those that account for most of it, in order, with what is left without them.
+
+    s = d . MLP(x) = offset + sum over writers of g . o_w        exactly, with g from one pass back through the MLP
+
+The causes are the writers, and the offset, with the largest parts, until these add up to `cover` of s.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.writer import Writer
+from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
+from keyhole.models.precision import exact_matmul
+from keyhole.models.tolerance import require_exact
+from keyhole.tracing.mlps.attribution import attributions
+from keyhole.tracing.mlps.places import Places, mlp_places
+from keyhole.tracing.written import written_by
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+Constants = Literal["baseline", "causes"]
+_NEURONS = 8  # named
+CANCELS = 10.0  # sum of |parts| over s, from which causes are not stable
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One writer, or the MLP's own offset, and its part."""
+
+    writer: Writer | None  # None: the offset, what the MLP writes with nothing (or constants alone) to read
+    part: float  # of s, as a share
+
+
+@dataclass(frozen=True)
+class MlpWrite:
+    """What one MLP writes at one token along one direction, and its causes."""
+
+    layer: int
+    pos: int
+    value: float  # s
+    offset: float  # as a share of s
+    causes: tuple[Cause, ...]  # largest first
+    left: float  # share of s without them, the norm's scale frozen
+    left_renormed: float  # the same, the scale computed anew
+    kept: float  # share of s with them alone
+    cancellation: float  # sum of |parts| over s: above 10 the causes are not stable
+    neurons: tuple[tuple[int, float], ...]  # the largest, with their shares of s; experts one after another
+    error: float  # of s = offset + parts, relative
+    run: "Run" = field(repr=False, compare=False)
+
+    @property
+    def cancels(self) -> bool:
+        """Do large parts cancel, so that causes are not stable?"""
+        return self.cancellation > CANCELS
+
+    def __str__(self) -> str:
+        from keyhole.tracing.mlps.text import mlp_text
+
+        return mlp_text(self)
+
+
+def explain_mlp(
+    run: "Run",
+    layer: int,
+    pos: int | str,
+    direction: Float[Tensor, "d_model"],
+    *,
+    cover: float = 0.8,
+    constants: Constants = "baseline",
+) -> MlpWrite:
+    """Why does the MLP of a layer write this at a token? See `keyhole.tracing.mlps.toward` for an answer's direction.
+
+    `constants`: what biases write whatever the prompt says is the baseline, or a cause as any other.
+    """
+    run.require_fresh()
+    require_choice("constants", constants, Constants)
+    if not 0 < cover <= 1:
+        raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
+    if not 0 <= layer < len(run.layers):
+        raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(run.layers) - 1}.")
+    t = run.position(pos)
+    with exact_matmul():
+        places = mlp_places(run, layer, [t], constants=constants == "baseline")
+        return _explained(places, direction.to(places.x)[None], cover)
+
+
+def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> MlpWrite:
+    run, t = places.run, places.tokens[0]
+    written = places.write(places.x)
+    own = run.layers[places.layer].mlp[[t]].to(written)
+    require_exact(
+        float((written - own).abs().max() / own.abs().max()), run.logits.dtype, f"the MLP of layer {places.layer}"
+    )
+    s = float((d * written).sum())
+    if s <= 0:
+        raise NothingToTraceError(
+            f"the MLP of layer {places.layer} writes {s:.3g} along this direction at token {t}, so that nothing pushes "
+            "there: ask for the opposite direction."
+        )
+    g, offset = places.back(d)
+    constant = bool(places.x0.any())
+    parts = [
+        (writer, value) for writer, value in attributions(places, 0, g[0]) if not (constant and writer.kind == "bias")
+    ]
+    total = float(offset) + sum(value for _, value in parts)
+    causes = _covering([(None, float(offset)), *parts], s, cover)
+    removed = _vector(places, causes)
+    offset_chosen = float(offset) if any(cause.writer is None for cause in causes) else 0.0
+    alone = places.write(places.x0 + removed)
+    shares = places.neurons(d)[0] / s
+    top = shares.abs().topk(min(_NEURONS, len(shares))).indices.tolist()
+    return MlpWrite(
+        layer=places.layer,
+        pos=t,
+        value=s,
+        offset=float(offset) / s,
+        causes=causes,
+        left=(float((d * places.write(places.x - removed)).sum()) - offset_chosen) / s,
+        left_renormed=(float((d * _renormed(places, removed)).sum()) - offset_chosen) / s,
+        kept=float((d * alone).sum()) / s,
+        cancellation=(abs(float(offset)) + sum(abs(value) for _, value in parts)) / s,
+        neurons=tuple((i, float(shares[i])) for i in top),
+        error=abs(total - s) / s,
+        run=run,
+    )
+
+
+def _covering(parts: list[tuple[Writer | None, float]], s: float, cover: float) -> tuple[Cause, ...]:
+    """The largest parts until they add up to `cover` of s; only what pushes towards it."""
+    found, covered = [], 0.0
+    for writer, value in sorted(parts, key=lambda part: -part[1]):
+        if covered >= cover * s or value <= 0:
+            break
+        found.append(Cause(writer, value / s))
+        covered += value
+    return tuple(found)
+
+
+def _vector(places: Places, causes: tuple[Cause, ...]) -> Float[Tensor, "1 d_model"]:
+    """What the causes wrote at the place."""
+    total = torch.zeros_like(places.x)
+    for cause in causes:
+        if cause.writer is not None:
+            total += written_by(places.run, cause.writer, places.tokens).to(total)
+    return total
+
+
+def _renormed(places: Places, removed: Tensor) -> Tensor:
+    """The MLP's write without them, its norm's scale computed anew; routing and a norm after it stay."""
+    from dataclasses import replace
+
+    from keyhole.models.norms import read_norm
+
+    left = places.x - removed
+    if places.weights.norm is None:
+        return places.write(left)
+    family = places.run.model.family
+    scale = read_norm(places.weights.norm, family.norm, family.norm_adds_one).scale(left)[:, None]
+    again = replace(places, scale=scale)
+    again.__dict__["out_scale"] = places.out_scale
+    return again.write(left)

@@ -1,0 +1,180 @@
+"""What does an MLP read at some tokens, and how steep is each of its neurons there?
+
+The path from a baseline x0 to x is a straight line, and for a neuron it is one-dimensional: integrated gradients along
+it are secants, in closed form.
+
+    plain:  slope_u = [act(b_u + p) - act(b_u)] / p
+    gated:  slope_u = integral of a(b_g + t h) b'(b_u + t p) dt,   slope_g = [y(1) - y(0) - p slope_u] / h
+
+with p, h what x - x0 adds to the pre-activations, and b_u, b_g what x0 makes of them. The gate's slope is the
+remainder, so that an MLP's write is offset + slopes, to rounding, whatever the quadrature.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.mlps import MlpWeights, Neurons
+from keyhole.models.norms import read_norm
+from keyhole.tracing.writers import bias_writes
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+_NODES = 16  # of the quadrature: 96 change credit between gate and up by 1e-6
+_TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """One expert's neurons at some tokens."""
+
+    start: Float[Tensor, "token neuron"]  # y(0): with the baseline alone
+    up: Float[Tensor, "token neuron"]
+    gate: Float[Tensor, "token neuron"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """One layer's MLP at some tokens of a run, scales and routing frozen."""
+
+    run: "Run"
+    layer: int
+    tokens: tuple[int, ...]
+    weights: MlpWeights
+    x: Float[Tensor, "token d_model"]  # float64
+    x0: Float[Tensor, "token d_model"]  # the baseline
+    scale: Float[Tensor, "token 1"]  # n_t
+    reads: Float[Tensor, "token expert"]  # what a router makes of the input
+    writes: Float[Tensor, "token expert"]  # and of the output
+
+    @cached_property
+    def out_scale(self) -> Float[Tensor, "token 1"]:
+        """m_t of a norm after the MLP; ones without one."""
+        after = self.weights.post_norm
+        if after is None:
+            return torch.ones_like(self.scale)
+        family = self.run.model.family
+        norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
+        raw = sum(self._raw(e, self.x) for e in range(len(self.weights.neurons)))
+        assert isinstance(raw, Tensor) and norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
+        return norm.scale(raw if norm.gain is None else raw / norm.gain)[:, None]
+
+    def write(self, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+        """What the MLP would write if it read x, with the scales and the routing of the run."""
+        return sum((self._raw(e, x) for e in range(len(self.weights.neurons))), torch.zeros_like(x)) / self.out_scale
+
+    @cached_property
+    def slopes(self) -> tuple[Slopes, ...]:
+        """Of every expert."""
+        return tuple(self._slopes(e, own) for e, own in enumerate(self.weights.neurons))
+
+    def back(self, d: Float[Tensor, "token d_model"]) -> tuple[Float[Tensor, "token d_model"], Float[Tensor, "token"]]:
+        """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each token."""
+        g, offset = torch.zeros_like(self.x), torch.zeros_like(self.x[:, 0])
+        d = d.to(self.x.dtype) / self.out_scale
+        for e, (own, at) in enumerate(zip(self.weights.neurons, self.slopes, strict=True)):
+            c = d @ own.W_out.T.to(d.dtype) * self.writes[:, e, None]
+            read = (c * at.up) @ own.W_u.T.to(d.dtype)
+            if at.gate is not None and own.W_g is not None:
+                read = read + (c * at.gate) @ own.W_g.T.to(d.dtype)
+            g += read * self.reads[:, e, None] / self.scale
+            offset += (c * at.start).sum(1) + self.writes[:, e] * (d @ own.b_out.to(d.dtype))
+        return g, offset
+
+    def neurons(self, d: Float[Tensor, "token d_model"]) -> Float[Tensor, "token neuron"]:
+        """What each neuron, expert after expert, writes along d."""
+        d, found = d.to(self.x.dtype) / self.out_scale, []
+        for e, own in enumerate(self.weights.neurons):
+            found.append(self._values(e, self.x) * (d @ own.W_out.T.to(d.dtype)) * self.writes[:, e, None])
+        return torch.cat(found, dim=1)
+
+    def _pre(self, e: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        own = self.weights.neurons[e]
+        read = x * self.reads[:, e, None] / self.scale
+        return read @ own.W_u.to(x.dtype), None if own.W_g is None else read @ own.W_g.to(x.dtype)
+
+    def _values(self, e: int, x: Tensor) -> Tensor:
+        return self.weights.neurons[e].values(*self._pre(e, x))
+
+    def _raw(self, e: int, x: Tensor) -> Tensor:
+        own = self.weights.neurons[e]
+        return (self._values(e, x) @ own.W_out.to(x.dtype) + own.b_out.to(x.dtype)) * self.writes[:, e, None]
+
+    def _slopes(self, e: int, own: Neurons) -> Slopes:
+        (p0, h0), (p, h) = self._pre(e, self.x0), self._pre(e, self.x - self.x0)
+        start, end = own.values(p0, h0), self._values(e, self.x)
+        if h is None or h0 is None or own.b_g is None:
+            return Slopes(start, _secant(own, p0, p, end - start), None)
+        b_u, b_g = own.b_u.to(p.dtype) + p0, own.b_g.to(p.dtype) + h0
+        nodes, weights = (torch.from_numpy(x).to(p) for x in np.polynomial.legendre.leggauss(_NODES))
+        up = torch.zeros_like(p)
+        slanted = torch.zeros_like(p)  # integral of t a', for gates that hardly move
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            a = own.shape.a(b_g + node * h)
+            up += weight * (a if own.shape.slope_b is None else a * own.shape.slope_b(b_u + node * p))
+            through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
+            slanted += weight * _derivative(own.shape.a, b_g + node * h) * through
+        small = h.abs() < _TINY
+        gate = torch.where(small, slanted, (end - start - p * up) / torch.where(small, 1.0, h))
+        return Slopes(start, up, gate)
+
+
+def mlp_places(run: "Run", layer: int, tokens: Sequence[int], *, constants: bool = True) -> Places:
+    """The MLP of a layer at some tokens; with `constants`, from a baseline of what biases write there whatever is said.
+
+    Refuses an architecture whose MLPs Keyhole has no facts of.
+    """
+    weights = run.model.mlp(layer)
+    if weights is None:
+        raise KeyholeError(
+            f"MLPs of {run.model.hf.config.model_type!r} models cannot be explained: Keyhole has no facts of them."
+        )
+    at = list(tokens)
+    x = mlp_input(run, layer, at)
+    x0 = torch.zeros_like(x)
+    if constants:
+        for index in range(layer if weights.parallel else layer + 1):
+            if run.layers[index].attention is not None:
+                x0 += bias_writes(run, index, at).to(x0)
+    family = run.model.family
+    scale = torch.ones_like(x[:, :1])
+    if weights.norm is not None:
+        scale = read_norm(weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
+    reads = writes = torch.ones(len(at), len(weights.neurons), dtype=x.dtype, device=x.device)
+    if weights.route is not None:
+        read = x.to(run.layers[layer].resid.dtype)
+        routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
+        reads, writes = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (writes, routed)
+    return Places(run, layer, tuple(at), weights, x, x0, scale, reads, writes)
+
+
+def mlp_input(run: "Run", layer: int, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
+    """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it."""
+    weights, at = run.model.mlp(layer), list(tokens)
+    assert weights is not None
+    if weights.parallel:
+        return run.layers[layer].resid[at].double()
+    after = run.layers[layer + 1].resid if layer + 1 < len(run.layers) else run.final_resid
+    written = run.layers[layer].mlp[at].double()
+    return after[at].to(written.device).double() - written
+
+
+def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
+    small = p.abs() < _TINY
+    flat = _derivative(own.shape.a, own.b_u.to(p.dtype) + p0)
+    return torch.where(small, flat, change / torch.where(small, 1.0, p))
+
+
+def _derivative(curve: object, at: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = at.detach().clone().requires_grad_()
+        (slope,) = torch.autograd.grad(curve(x).sum(), x)  # type: ignore[operator]
+    return slope.detach()
