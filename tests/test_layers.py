@@ -21,7 +21,8 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
-    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "firings", "plot", "trace", "writers")],
+    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
+    *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers")],
     ("models/model.py", "Model.contrast"),
     ("circuits/circuit.py", "Circuit.verify"),
     ("contrast/found.py", "Found.draw"),

@@ -32,6 +32,7 @@ from keyhole.files import require_file
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
+    from keyhole.models.run import Run
     from keyhole.tracing.firing import Tau
     from keyhole.tracing.targets import Target
 
@@ -41,9 +42,13 @@ KeysOption = Annotated[Keys, typer.Option(help="What a src-side removal touches:
 
 def explain(
     prompt: PromptArgument = None,
-    head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
+    head: Annotated[str | None, typer.Option(help="Layer and head, such as 3.6.")] = None,
     dest: DestOption = "-1",
     src: SrcOption = None,
+    mlp: Annotated[int | None, typer.Option(help="Instead of a head, the MLP of this layer, for an answer.")] = None,
+    pos: Annotated[str, typer.Option(help="Where the MLP writes: a position or the text of one token.")] = "-1",
+    answer: Annotated[list[str] | None, typer.Option("--for", help="The answer whose logit it raises.")] = None,
+    against: Annotated[list[str] | None, typer.Option(help="The other answer.")] = None,
     model: ModelOption = None,
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
@@ -54,19 +59,27 @@ def explain(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Which signals cause one attention weight?
+    """Which signals cause one attention weight? Or: which writers made an MLP write towards an answer?
 
-    Finds the fewest (writer, channel) pairs, on the dest side and on the src side, whose removal takes the weight below
-    tau, and tells what each is worth: in the order of removal, and alone.
+    Of a head, finds the fewest (writer, channel) pairs, on the dest side and on the src side, whose removal takes the
+    weight below tau, and tells what each is worth: in the order of removal, and alone. Of an MLP (--mlp, --for), splits
+    what it writes along the answer's logit over the writers of its input, exactly.
 
     Examples:
 
         keyhole explain "When Mary and John went to the store, John gave a drink to" --head 3.6 --src gave
 
         keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
+
+        keyhole explain "When Mary and John went to the store, John gave a drink to" --mlp 3 --for Mary --against John
     """
+    if (head is None) == (mlp is None):
+        raise KeyholeError("name one head (--head 3.6) or one MLP (--mlp 3) to explain.")
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
-    where: Any = (read_head(head), read_place(run, dest), read_place(run, src))
+    if mlp is not None:
+        _explain_mlp(run, mlp, pos, answer, against, json=json)
+        return
+    where: Any = (read_head(str(head)), read_place(run, dest), read_place(run, src))
     from keyhole.tracing.firing import explain as explain_firing
 
     with show.progress("Searching"):
@@ -77,6 +90,21 @@ def explain(
         show.as_json({**record, "sides": [asdict(side) for side in firing.sides], "tokens": list(run.tokens)})
     else:
         show.plain(str(firing))
+
+
+def _explain_mlp(
+    run: Run, layer: int, pos: str, answer: list[str] | None, against: list[str] | None, *, json: bool
+) -> None:
+    if not answer:
+        raise KeyholeError("say for which answer the MLP's write is explained: --for Mary, perhaps --against John.")
+    at = read_place(run, pos)
+    assert at is not None
+    write = run.explain_mlp(layer, at, run.toward(list(answer), list(against) if against else None, end=at))
+    if json:
+        record = {name: getattr(write, name) for name in write.__dataclass_fields__ if name not in ("run", "causes")}
+        show.as_json({**record, "causes": [asdict(cause) for cause in write.causes], "tokens": list(run.tokens)})
+    else:
+        show.plain(str(write))
 
 
 def trace(

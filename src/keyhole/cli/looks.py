@@ -25,7 +25,7 @@ _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it t
 
 def check_record(result: Check) -> dict[str, Any]:
     """A check as plain data."""
-    summary = {"scores": result.scores, "residuals": result.residuals, "exact": result.exact}
+    summary = {name: getattr(result, name) for name in ("scores", "residuals", "mlps", "exact")}
     return {**asdict(result), **summary}
 
 
@@ -36,6 +36,7 @@ def check(result: Check, verbose: bool) -> None:
         ("attention scores", "singular channels", _judged(result.scores, result)),
         ("residual streams", "writers", _judged(result.residuals, result)),
         ("logits", "writers", _judged(result.logits, result)),
+        ("MLP writes", "folded weights", "no facts" if result.mlps is None else _judged(result.mlps, result)),
     ]
     if result.own is not None:
         rows.append(("logits, captured", "a plain pass", _judged(result.own, result)))
@@ -66,10 +67,11 @@ def _check_layers(result: Check) -> None:
             "no attention" if layer.scores is None else f"{layer.scores:.1e}",
             "" if layer.values is None else f"{layer.values:.1e}",
             f"{layer.residual:.1e}",
+            "" if layer.mlp is None else f"{layer.mlp:.1e}",
         )
         for layer in result.layers
     ]
-    show.table(("layer", ">scores from channels", ">values", ">residual after it, from writers"), rows)
+    show.table(("layer", ">scores from channels", ">values", ">residual after it, from writers", ">MLP"), rows)
 
 
 # -- heads ---------------------------------------------------------------------------------------------------------

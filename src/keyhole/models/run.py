@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing, Tau
     from keyhole.tracing.levels import Options
     from keyhole.tracing.methods import Method
+    from keyhole.tracing.mlps.explain import Constants, MlpWrite
     from keyhole.tracing.targets import Target, Tokens
     from keyhole.tracing.writers import Split
 
@@ -188,6 +189,28 @@ class Run:
         from keyhole.tracing.firing import explain
 
         return explain(self, head, dest, src, tau=tau, keys=keys)
+
+    def explain_mlp(
+        self,
+        layer: int,
+        pos: int | str,
+        direction: "Float[Tensor, 'd_model']",
+        *,
+        cover: float = 0.8,
+        constants: "Constants" = "baseline",
+    ) -> "MlpWrite":
+        """Which writers made an MLP write this along a direction? See `keyhole.tracing.mlps`."""
+        from keyhole.tracing.mlps.explain import explain_mlp
+
+        return explain_mlp(self, layer, pos, direction, cover=cover, constants=constants)
+
+    def toward(
+        self, target: "Tokens", against: "Tokens | None" = None, *, end: int | str = -1
+    ) -> "Float[Tensor, 'd_model']":
+        """The direction at a token that raises an answer's logit, against another's. See `keyhole.tracing.mlps`."""
+        from keyhole.tracing.mlps.directions import toward
+
+        return toward(self, target, against, end=end)
 
     def firings(self, tau: float | None = None, *, dest: int | str | None = None) -> "Firings":
         """Which heads fire where? A table, most above uniform first. See `keyhole.qk.firings`."""

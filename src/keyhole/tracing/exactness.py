@@ -1,4 +1,4 @@
-"""How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both."""
+"""How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both, MLPs."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_values
 from keyhole.models.tolerance import tolerance_of
 from keyhole.qk.coordinates import in_channels
+from keyhole.tracing.mlps.places import mlp_places
 from keyhole.tracing.writers import attention_writes
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class LayerCheck:
     residual: float  # what the layer's successor reads, as the sum of all writers so far
     deficient_heads: int  # heads with directions that no channel holds: their scores have a rest
     largest_term: float | None = None  # of any score's split, at most, relative to the largest score of the head
+    mlp: float | None = None  # what the MLP writes, from its folded weights; None: not rebuilt
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,16 @@ class Check:
         return _worst([c.residual for c in self.layers])
 
     @property
+    def mlps(self) -> float | None:
+        """The largest error of what any MLP writes; None where Keyhole has no facts of this model's MLPs."""
+        found = [c.mlp for c in self.layers if c.mlp is not None]
+        return _worst(found) if found else None
+
+    @property
     def exact(self) -> bool:
         """Do all errors stay within what rounding explains?"""
-        return all(e <= self.tolerance for e in (self.scores, self.residuals, self.logits, self.own or 0.0))
+        errors = (self.scores, self.residuals, self.logits, self.own or 0.0, self.mlps or 0.0)
+        return all(e <= self.tolerance for e in errors)
 
 
 def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | None = None, seed: int = 0) -> Check:
@@ -73,7 +82,9 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
     with exact_matmul():
         own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
-    return replace(check_run(run, tolerance=tolerance), own=_relative(run.logits, own[0]))
+        found = check_run(run, tolerance=tolerance)
+        layers = tuple(replace(one, mlp=_mlp_error(run, one.layer)) for one in found.layers)
+    return replace(found, own=_relative(run.logits, own[0]), layers=layers)
 
 
 def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = slice(None)) -> Check:
@@ -130,6 +141,14 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
     largest = largest.clamp_min(1e-30)
     terms = (found.a.abs().amax(1) * found.B.abs().amax(1)).amax(1)
     return float((missed / largest).max()), int((found.rank < found.k.shape[-1]).sum()), float((terms / largest).max())
+
+
+def _mlp_error(run: "Run", layer: int) -> float | None:
+    """What an MLP writes at all tokens, against what it wrote; as exact as the stream that it reads is rounded."""
+    if run.model.mlp(layer) is None:
+        return None
+    places = mlp_places(run, layer, range(len(run)))
+    return _relative(places.write(places.x), run.layers[layer].mlp)
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:

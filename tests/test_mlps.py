@@ -1,0 +1,176 @@
+"""MLPs are rebuilt from folded weights, split exactly over the writers of their input, and causes hold on removal."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import keyhole
+from conftest import prompts_of, tiny_model
+from keyhole import KeyholeError, Model
+from keyhole.circuits.writer import Writer
+from keyhole.errors import NothingToTraceError
+from keyhole.models.mlps import MlpWeights, Neurons, Shape
+from keyhole.tracing.exactness import check
+from keyhole.tracing.mlps import explain_mlp, toward
+from keyhole.tracing.mlps.attribution import attributions
+from keyhole.tracing.mlps.places import Places, mlp_places
+from keyhole.tracing.written import written_by
+from test_exact import SUPPORTED
+
+IOI = "When Mary and John went to the store, John gave a drink to"
+KINDS = ["gpt2", "llama-bias", "phi3", "gemma2", "olmo2", "cohere", "granite"]
+KINDS += ["gpt_oss", "mixtral", "llama4_text", "lfm2"]  # experts, and another mixer
+
+
+def direction(run: keyhole.Run, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(run.final_resid.shape[1], generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("variant", SUPPORTED)
+def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
+    """From folded weights to 1e-5; along any direction it is offset + slopes to 1e-9, from either baseline."""
+    model = tiny_model(variant)
+    (prompt,) = prompts_of(model, 12)
+    found = check(model, prompt)
+    assert found.mlps is not None and found.mlps < 1e-5 and found.exact
+    run = model.run(prompt)
+    for layer in range(len(run.layers)):
+        for constants in (True, False):
+            places = mlp_places(run, layer, [3, 11], constants=constants)
+            d = torch.stack([direction(run, layer), direction(run, layer + 9)])
+            g, offset = places.back(d)
+            s = (d * places.write(places.x)).sum(1)
+            torch.testing.assert_close(offset + (g * (places.x - places.x0)).sum(1), s, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", KINDS)
+def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 10)[0])
+    for layer in (0, 2):
+        places = mlp_places(run, layer, [8], constants=False)
+        g, offset = places.back(direction(run)[None])
+        parts = attributions(places, 0, g[0])
+        assert len(parts) == len({writer for writer, _ in parts})
+        total = float(offset) + sum(value for _, value in parts)
+        s = float((direction(run)[None] * places.write(places.x)).sum())
+        assert total == pytest.approx(s, rel=1e-4, abs=1e-5)
+        for writer, value in parts[:: max(1, len(parts) // 7)]:
+            written = written_by(run, writer, [8])[0].double()
+            assert value == pytest.approx(float(written @ g[0]), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "nemotron", "llama-bias", "gpt_oss", "mixtral", "gemma2"])
+def test_slopes_are_integrated_gradients(variant: str) -> None:
+    """256 gradients along the straight line give the same direction as the closed form."""
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 10)[0])
+    places = mlp_places(run, 1, [7])
+    d = direction(run)[None]
+    g, _ = places.back(d)
+    steps, total = 256, torch.zeros_like(places.x)
+    for step in range(steps):
+        x = (places.x0 + (step + 0.5) / steps * (places.x - places.x0)).requires_grad_()
+        with torch.enable_grad():
+            total += torch.autograd.grad((d * places.write(x)).sum(), x)[0] / steps
+    torch.testing.assert_close(g, total, rtol=1e-3, atol=1e-3 * float(total.abs().max()))
+
+
+def and_neuron(weight: float = 1.0) -> Places:
+    """A GELU neuron, at a bias of -1.5, that reads two writers of 1 each."""
+    W = torch.tensor([[weight], [weight], [0.0]], dtype=torch.float64)
+    own = Neurons(
+        W,
+        torch.tensor([-1.5]).double(),
+        None,
+        None,
+        torch.eye(1, 3).double(),
+        torch.zeros(3).double(),
+        Shape(nn.GELU()),
+    )
+    ones = torch.ones(1, 1, dtype=torch.float64)
+    x = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
+    weights = MlpWeights((own,), None, None, parallel=False)
+    return Places(None, 0, (0,), weights, x, torch.zeros_like(x), ones, ones, ones)  # type: ignore[arg-type]
+
+
+def test_a_neuron_that_needs_two_writers_names_both() -> None:
+    places = and_neuron()
+    d = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    s = float((d * places.write(places.x)).sum())
+    g, offset = places.back(d)
+    assert (g[0, :2] / s).tolist() == pytest.approx([0.645, 0.645], abs=1e-3) and float(offset) / s == pytest.approx(
+        -0.29, abs=0.01
+    )
+    assert float((d * places.write(places.x - torch.tensor([[1.0, 0.0, 0.0]]))).sum()) < 0  # either alone is not enough
+
+
+def test_causes_cover_the_write_and_hold_on_removal(organism: Model) -> None:
+    run = organism.run(IOI)
+    write = run.explain_mlp(3, -1, run.toward("Mary", "John"))
+    assert write.error < 1e-5 and write.value > 0
+    shares = [cause.part for cause in write.causes]
+    assert shares == sorted(shares, reverse=True) and sum(shares) >= 0.8 > sum(shares[:-1])
+    assert Writer("head", 1, 6, 14, 2) in [cause.writer for cause in write.causes]  # to <- Mary
+    assert abs(write.left) < 0.3 and write.kept > 0.5 and not write.cancels
+    told = str(write)
+    assert "mlp 3 at 14:to" in told and "head 1.6 (14:to <- 2:Mary)" in told
+    every = run.explain_mlp(3, -1, run.toward("Mary", "John"), cover=1.0)
+    assert every.causes[: len(write.causes)] == write.causes and len(every.causes) > len(write.causes)
+
+
+def test_the_write_is_the_models_own_and_removal_is_what_the_mlp_does(organism: Model) -> None:
+    """The causes taken from the MLP's real input leave what was predicted."""
+    run = organism.run(IOI)
+    d = run.toward("Mary", "John")
+    write = explain_mlp(run, 3, -1, d, constants="causes")
+    assert write.value == pytest.approx(float(run.layers[3].mlp[-1].double() @ d), rel=1e-5)
+    places = mlp_places(run, 3, [14], constants=False)
+    taken = sum(written_by(run, c.writer, [14])[0].double() for c in write.causes if c.writer is not None)
+    block = organism.blocks[3]
+    norm = block.ln_2
+    x = places.x[0] - taken
+    centred = x - x.mean()
+    read = norm.weight * centred / places.scale[0, 0] + norm.bias
+    with torch.no_grad():
+        out = block.mlp(read.float()[None])[0].double()
+    chosen = write.offset * write.value if any(c.writer is None for c in write.causes) else 0.0
+    assert (float(out @ d) - chosen) / write.value == pytest.approx(write.left, abs=1e-4)
+
+
+def test_an_answers_direction_is_its_logit(organism: Model) -> None:
+    run = organism.run(IOI)
+    d = toward(run, "Mary", "John")
+    mary, john = (organism.tokenizer.convert_tokens_to_ids(name) for name in ("Mary", "John"))
+    out = organism.head_out()
+    want = float(run.logits[-1, mary] - run.logits[-1, john]) - float(out.b_U[mary] - out.b_U[john])
+    assert float(run.final_resid[-1].double() @ d) == pytest.approx(want, rel=1e-4)
+
+
+def test_constants_are_a_baseline_or_causes() -> None:
+    model = tiny_model("qwen2")
+    run = model.run(prompts_of(model, 10)[0])
+    d = direction(run)
+    d = d if float(run.layers[1].mlp[8].double() @ d) > 0 else -d
+    base, causes = (run.explain_mlp(1, 8, d, cover=1.0, constants=how) for how in ("baseline", "causes"))
+    assert base.value == causes.value and base.offset != causes.offset and max(base.error, causes.error) < 1e-4
+    assert not any(c.writer is not None and c.writer.kind == "bias" for c in base.causes)
+
+
+def test_what_cannot_be_explained_is_refused(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = organism.run(IOI)
+    d = run.toward("Mary", "John")
+    with pytest.raises(NothingToTraceError, match="opposite direction"):
+        run.explain_mlp(3, -1, -d)
+    with pytest.raises(KeyholeError, match=r"cover is 0\.0"):
+        run.explain_mlp(3, -1, d, cover=0.0)
+    with pytest.raises(KeyholeError, match="no layer 9"):
+        run.explain_mlp(9, -1, d)
+    monkeypatch.setattr("keyhole.models.model.mlp_facts", lambda config: None)
+    with pytest.raises(KeyholeError, match="has no facts of them"):
+        run.explain_mlp(3, -1, d)
+    assert check(organism, IOI).mlps is None and check(organism, IOI).exact
+    assert math.isfinite(check(organism, IOI).scores)
