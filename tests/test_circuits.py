@@ -142,11 +142,11 @@ def test_drops_add_up(circuit: keyhole.Circuit) -> None:
             steps = pairwise([circuit.attention[traced.node], *(r.after for r in removed)])
             lost: dict[tuple, float] = defaultdict(float)
             for r, (before, after) in zip(removed, steps, strict=True):
-                lost[r.kind, r.layer, r.head, r.src] += before - after
+                lost[r.writer] += before - after
             assert edges
             for edge in edges:
                 writer = circuit.nodes[edge.source]
-                assert edge.weight == pytest.approx(lost.pop((writer.kind, writer.layer, writer.head, writer.src)))
+                assert edge.weight == pytest.approx(lost.pop(writer))
             assert all(kind == "head" and src > token for kind, _, _, src in lost)
 
 
