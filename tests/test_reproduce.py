@@ -25,12 +25,12 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
-from keyhole.lab.stored import gathered
+from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
 from keyhole.reproduce.cc.studies import named, verdict
-from keyhole.reproduce.job import Attempt, Job
+from keyhole.reproduce.job import Attempt, Job, loaded
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.report import to_html, to_markdown, write_report
 from keyhole.reproduce.results import Result, read_results, write_results
@@ -341,13 +341,19 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
     runs = {"cc-fig2": training, "cc-fig4": training}
     reproduce([*runs], tmp_path, runs=runs)
     assert set(trained) == {"cc-fig2"}
-    (file,) = (tmp_path / "heads").glob("*.pt")
+    (file,) = (tmp_path / "heads").glob("*.safetensors")
     before = file.stat().st_ino
     trained.clear()
     reproduce([*runs], tmp_path, runs=runs, fresh=True)
     assert set(trained) == {"cc-fig2"}  # once for both
-    assert [*(tmp_path / "heads").glob("*.pt")] == [file] and file.stat().st_ino != before
+    assert [*(tmp_path / "heads").glob("*.safetensors")] == [file] and file.stat().st_ino != before
     assert not list(tmp_path.glob(".fresh*"))
+
+
+def test_a_model_is_loaded_once_for_all_experiments(tmp_path: Path) -> None:
+    model = loaded(Job(tmp_path / "one").asked)
+    assert loaded(Job(tmp_path / "other", quick=True, seed=1, progress=lambda done, total: None).asked) is model
+    assert loaded(Job(tmp_path, device="cpu").asked) is not model
 
 
 def test_only_the_published_model_reproduces(tmp_path: Path) -> None:
@@ -380,15 +386,18 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
         return bool(steps)
 
     assert trained() and not trained()
-    (file,) = tmp_path.glob("*.pt")
-    whole, parts = file.read_bytes(), torch.load(file, weights_only=True)
+    (file,) = tmp_path.glob("*.safetensors")
+    whole = file.read_bytes()
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
         assert trained() and not trained()
-    torch.save({name: part for name, part in parts.items() if name != "recipe"}, file)
-    assert not trained()  # unsigned: the first recipe
-    torch.save({**parts, "W_Q": torch.ones(1)}, file)
-    assert trained()
+    weights, numbers = stored(file, payload_store._about(cell))
+    missing = {name: tensor for name, tensor in weights.items() if name != "W_O"}
+    for foreign in ({**weights, "W_Q": torch.ones(1)}, {**weights, "W": torch.ones(1)}, missing):
+        store(file, foreign, payload_store._about(cell), **numbers)
+        assert trained() and not trained()
+    store(file, weights, "other settings", **numbers)
+    assert trained() and not trained()
     monkeypatch.setattr(payload_store, "RECIPE", payload_store.RECIPE + 1)
     assert trained() and not trained()
 
