@@ -421,7 +421,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_and_escapes(tmp_path: Path) -> None:
-    results = reproduce(["all"], tmp_path, paper="cc", runs={"cc-fig2": counting([])})
+    results = reproduce(resolve("all", "cc"), tmp_path, runs={"cc-fig2": counting([])})
     text = to_markdown(results)
     assert "| reproduced | 1 |" in text and "| drawing | 1 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| cc-")]
@@ -615,7 +615,7 @@ def test_quick_runs_end_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_quick_run_of_the_contrast_paper(tmp_path: Path) -> None:
-    results = reproduce(["all"], tmp_path, paper="cc", quick=True)
+    results = reproduce(resolve("all", "cc"), tmp_path, quick=True)
     assert {id: result.note for id, result in results.items() if result.state == "failed"} == {}
     measured = {id: result for id, result in results.items() if result.numbers}
     assert len(measured) > 15 and all(result.figures for id, result in measured.items() if id != "cc-table1")
