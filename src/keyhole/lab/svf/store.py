@@ -11,6 +11,7 @@ from keyhole.lab.stored import alone, digest, gathered, store, stored, weights_p
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.progress import Progress
+from keyhole.strict import parse_json, read_text
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training
@@ -62,9 +63,8 @@ def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSetti
     """Which models does this sweep train? Those it began with: another figure may have trained some in the meantime."""
     plan = sweep / "plan.json"
     try:
-        numbers = json.loads(plan.read_text())
-        begun = [alike[n] for n in numbers]
-    except (OSError, ValueError, TypeError, IndexError):
+        begun = [alike[n] for n in parse_json(read_text(plan))]
+    except (KeyholeError, TypeError, IndexError):
         begun = []
     if set(missing) <= set(begun):
         return begun
