@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from keyhole.errors import KeyholeError
 
@@ -55,6 +55,26 @@ def is_number(value: Any) -> bool:
 def is_list(values: Any, kind: type) -> bool:
     """Is it a list of these alone?"""
     return isinstance(values, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is this plain value, `frozen`, of that type? Numbers may be written without a fraction."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inside
+    if origin is Mapping:
+        return isinstance(value, dict)
+    if origin is tuple:
+        several = inside[:1] * len(value) if inside[1:] == (...,) and isinstance(value, tuple) else inside
+        return isinstance(value, tuple) and len(value) == len(several) and all(map(fits, value, several))
+    if inside:
+        return any(fits(value, one) for one in inside)
+    return is_number(value) if hint is float else isinstance(value, hint) and not isinstance(value, bool)
+
+
+def frozen(value: Any) -> Any:
+    """Lists as the tuples that records have."""
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
 
 
 def _refuse(name: str) -> Any:

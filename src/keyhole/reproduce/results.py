@@ -7,31 +7,21 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from filelock import FileLock
 
 from keyhole.errors import KeyholeError
 from keyhole.files import finite, write_at_once
 from keyhole.reproduce.outcome import Verdict
-from keyhole.strict import is_list, is_number, is_whole, parse_json, read_text, require
+from keyhole.strict import fits, frozen, is_whole, parse_json, read_text, require
 
 State = Verdict | Literal["quick", "failed", "schematic"]
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "state": str,
-    "measured": str,
-    "numbers": dict,
-    "figures": list,
-    "note": str,
-    "settings": dict,
-    "seconds": (int, float),
-    "when": str,
-}
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,9 @@ class Result:
     def key(self) -> str:
         """What it is kept under."""
         return key_of(self.id, self.settings)
+
+
+_FIELDS = {name: hint for name, hint in get_type_hints(Result).items() if name != "id"}  # of a record in the file
 
 
 def key_of(id: str, settings: Mapping[str, Any]) -> str:
@@ -170,20 +163,16 @@ def _record(result: Result) -> dict[str, Any]:
 def _result(key: str, told: Any) -> Result:
     """A record of the file, every field of its kind."""
     require(isinstance(told, dict) and "state" in told, f"{key} has no state.")
-    for name, value in told.items():
-        require(name in _TYPES, f"{key} has an unknown field {name!r}.")
-        fits = isinstance(value, _TYPES[name]) and not isinstance(value, bool)
-        require(fits, f"{name} of {key} cannot be {value!r}.")
-    settings, figures, seconds = told.get("settings", {}), told.get("figures", []), told.get("seconds", 0.0)
-    require(told["state"] in STATES, f"{key} has an unknown state {told['state']!r}.")
-    require(is_list(figures, str) and all(map(_inside, figures)), f"figures of {key} must be paths inside the folder.")
-    fits = isinstance(settings.get("model"), str | None) and isinstance(settings.get("quick", False), bool)
-    require(fits, f"settings of {key} cannot be {settings!r}.")
-    require(is_number(seconds) and seconds >= 0, f"seconds of {key} cannot be {seconds!r}.")
-    one = Result(key.partition(" ")[0], **{**told, "figures": tuple(figures), "seconds": float(seconds)})
-    if one.finished and settings.get("quick"):  # whatever an older version called it
-        return Result(**{**vars(one), "state": "quick"})
-    return one
+    values = {name: frozen(value) for name, value in told.items()}
+    for name, value in values.items():
+        require(name in _FIELDS, f"{key} has an unknown field {name!r}.")
+        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {value!r}.")
+    one = Result(key.partition(" ")[0], **values)
+    require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
+    model, quick = one.settings.get("model"), one.settings.get("quick", False)
+    require(isinstance(model, str | None) and isinstance(quick, bool), f"settings of {key} cannot be {one.settings!r}.")
+    require(one.seconds >= 0, f"seconds of {key} cannot be {one.seconds!r}.")
+    return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
 
 
 def _inside(path: str) -> bool:
