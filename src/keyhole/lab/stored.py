@@ -18,13 +18,10 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.files import replacing
+from keyhole.strict import require
 
 Key = TypeVar("Key", bound=Hashable)
 Trained = TypeVar("Trained")
-
-
-class OtherWeightsError(KeyholeError):
-    """A file holds the weights of something else."""
 
 
 def digest(about: object) -> str:
@@ -50,17 +47,15 @@ def stored(path: Path, about: object) -> tuple[dict[str, Tensor], dict[str, Any]
     """The tensors and the numbers of a file, if these weights are in it."""
     try:
         with safe_open(path, framework="pt") as file:
-            told = file.metadata()
-            numbers = dict(json.loads(told["numbers"]))
+            facts = file.metadata()
+            numbers = dict(json.loads(facts["numbers"]))
             # copied: what is mapped would change with its file
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            same = told["about"] == _text(about)
+            same = facts["about"] == _text(about)
     except Exception as error:  # a damaged file raises whatever its bytes happen to say
-        raise KeyholeError(f"{path} holds no trained weights: remove it to train again.") from error
-    if not same:
-        raise OtherWeightsError(
-            f"{path} was trained with other settings: ask for its own, or remove it to train again."
-        )
+        raise KeyholeError(f"{path} holds no trained weights: remove it, or give another place.") from error
+    told = f"{path} was trained with other settings, snapshots or device: ask for those, or give another place."
+    require(same, told)
     return tensors, numbers
 
 

@@ -49,9 +49,12 @@ Attempt = Callable[[Job], Outcome]  # at a published item; an Experiment, as a r
 Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
 
 
-def loaded(asked: Asked) -> "Model":
+@lru_cache(maxsize=1)  # a large model does not fit twice
+def loaded(model: str | None, device: str | None) -> "Model":
     """The model that is asked for, loaded once for all experiments on it."""
-    return _loaded(asked.model, asked.device)
+    from keyhole.models.load import load  # a list of experiments needs no transformers
+
+    return load(model, device=device)
 
 
 def require_possible(model: str | None, device: str | None, seed: int) -> None:
@@ -62,13 +65,6 @@ def require_possible(model: str | None, device: str | None, seed: int) -> None:
         raise KeyholeError(f"there is no model at {model}: give a folder, a .gguf file, or a name on the hub.")
     if device is not None:
         require_device(device)
-
-
-@lru_cache(maxsize=1)  # a large model does not fit twice
-def _loaded(model: str | None, device: str | None) -> "Model":
-    from keyhole.models.load import load  # a list of experiments needs no transformers
-
-    return load(model, device=device)
 
 
 def _is_path(model: str) -> bool:

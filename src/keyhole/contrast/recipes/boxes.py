@@ -12,7 +12,7 @@ first `n_boxes` are told, the first half of the others replace the queried one, 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
@@ -164,20 +164,10 @@ class _Words:
     spare: tuple[str, ...]  # replace the queried one in lexical contrasts
     unseen: tuple[str, ...]  # asked about in tests only
     letters: tuple[str, ...]
-    n_boxes: int
-    wording: str
+    prompts: dict[str, Any]  # how many boxes, in which words
 
     def examples(self, n: int, seed: int, query: str | None) -> list[Example]:
-        return boxes(
-            n,
-            seed,
-            held_out=None,
-            n_boxes=self.n_boxes,
-            things=self.told,
-            letters=self.letters,
-            query=query,
-            wording=self.wording,
-        )
+        return boxes(n, seed, held_out=None, query=query, things=self.told, letters=self.letters, **self.prompts)
 
 
 def _share_out(model: "Model", n_boxes: int, how: Telling) -> _Words:
@@ -187,8 +177,8 @@ def _share_out(model: "Model", n_boxes: int, how: Telling) -> _Words:
         if len(words) < n_boxes:
             raise KeyholeError(_too_few(model, what, len(words), n_boxes))
     middle = n_boxes + (len(usable) - n_boxes + 1) // 2
-    parts = usable[:n_boxes], usable[n_boxes:middle], usable[middle:]
-    return _Words(*parts, letters, n_boxes, how.get("wording", "plain"))
+    prompts = {"n_boxes": n_boxes, "wording": how.get("wording", "plain")}
+    return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters, prompts)
 
 
 def _too_few(model: "Model", what: str, found: int, needed: int) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.lab.stored import OtherWeightsError, digest, store, stored
+from keyhole.lab.stored import digest, store, stored
 from keyhole.lab.svf.steps import constants, gradients, initial, losses, views
 from keyhole.lab.svf.toy import RECORD, SVF, SVFSettings, generator
 from keyhole.models.device import require_device
@@ -47,7 +47,8 @@ def train(
     groups = list(_groups(configs, place))
     folder = None if checkpoint is None else require_folder(checkpoint)
     files = [None if folder is None else folder / f"{n:04d}.svf" for n in range(len(groups))]
-    saved = [_load(file, plan) for file in files]  # all before any training: a foreign folder is refused at once
+    # all are read before any training: a foreign folder is refused at once
+    saved = [None if file is None or not file.exists() else stored(file, plan) for file in files]
     done, total = 0, sum(c.steps for c in configs)
     trained: dict[int, SVF] = {}
     with exact_matmul():
@@ -203,18 +204,3 @@ def _require(configs: Sequence[SVFSettings], snapshots: Sequence[int]) -> frozen
         if not 0 <= step <= shortest:
             raise KeyholeError(f"there can be no snapshot after {step} steps: give steps from 0 to {shortest}.")
     return frozenset(snapshots)
-
-
-def _load(file: Path | None, plan: str) -> _Saved | None:
-    """The state in a file, if there is one, and if it is of this sweep."""
-    if file is None or not file.exists():
-        return None
-    try:
-        return stored(file, plan)
-    except OtherWeightsError as error:
-        raise KeyholeError(
-            f"{file.parent} holds a sweep with other settings, snapshots or device, which cannot go on as this one: "
-            "give another folder, or delete it."
-        ) from error
-    except KeyholeError as error:
-        raise KeyholeError(f"{file} is no checkpoint of a sweep: delete it, or give another folder.") from error
