@@ -66,7 +66,10 @@ def damaged(document: dict) -> list[tuple[str, dict]]:
         ("channels", {**document, "edges": [{**edge, "channels": [-1]}]}),
         ("no side", {**document, "edges": [{**edge, "side": "left"}]}),
         ("firing", {**document, "firings": [{**firing, "node": 9999}]}),
+        ("firing's sides", {**document, "firings": [{**firing, "dest": 3}]}),
+        ("no number", {**document, "edges": [{**edge, "weight": 10**400}]}),
         ("object", {**document, "parameters": []}),
+        ("its method", {**document, "parameters": {**document["parameters"], "method": []}}),
     ]
 
 

@@ -76,8 +76,8 @@ def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
 
 def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:
     folder = quick("svf-fig6b").figures[0].parents[1] / "trained"
-    (kept,) = folder.glob("*.pt")
-    assert kept.name.startswith("language-0-") and kept.suffix == ".pt"
+    (kept,) = folder.glob("*.safetensors")
+    assert kept.name.startswith("language-0-")
 
 
 def test_roles_are_found_by_where_heads_look(organism: Model) -> None:

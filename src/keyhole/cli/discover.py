@@ -23,6 +23,7 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.errors import KeyholeError
+from keyhole.strict import read_text
 
 if TYPE_CHECKING:
     from keyhole.discover import HeadFeatures, Survey
@@ -107,10 +108,7 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
 def _lines(path: Path, n: int) -> list[str]:
     if not path.is_file():
         raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
+    lines = read_text(path).splitlines()
     return [line.strip() for line in lines if line.strip()][:n]
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.strict import is_number, is_whole, require
 
 Latents = Literal["discrete", "gaussian"]
 _PURPOSES = ("maps", "init", "data", "validation", "sample", "contrast", "targets", "bases")
@@ -51,16 +52,14 @@ class PayloadSettings:
             value = getattr(self, name)
             if name == "check_every" and value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise KeyholeError(f"{name} is {value!r}, but it counts something: give a whole number.")
+            require(is_whole(value), f"{name} is {value!r}, but it counts something: give a whole number.")
             if name != "seed" and value < 1:
                 raise KeyholeError(f"{name} is {value}, but a cell needs at least 1: give a positive {name}.")
         if self.latents not in ("discrete", "gaussian"):
             raise KeyholeError(f"there are no {self.latents!r} latents: choose 'discrete' or 'gaussian'.")
         for name in _SIZES:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise KeyholeError(f"{name} is {value!r}, which is no size: give a finite number.")
+            require(is_number(value), f"{name} is {value!r}, which is no size: give a finite number.")
         if min(self.noise, self.weight_decay, self.min_gain) < 0 or self.lr <= 0:
             raise KeyholeError(
                 "noise, weight_decay and min_gain cannot be negative and lr must be positive: correct the settings."
