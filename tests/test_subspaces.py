@@ -102,6 +102,14 @@ def test_independent_features_stay_apart() -> None:
         assert found.between == pytest.approx(found.cross)
 
 
+def test_traces_that_signs_leave_in_each_other_merge_none() -> None:
+    samples = samples_of(*planted(coins(1500, 8, 8, seed=0), 12))
+    found, held = discover(samples, refits=1), held_out(samples)
+    energies = torch.corrcoef(found.query_sources(held.q).square().T).fill_diagonal_(0)
+    assert energies.abs().max() > 0.3  # though there is next to no energy to vary
+    assert [one.rank for one in found.subspaces] == [1] * 8
+
+
 def test_independent_sources_depend_as_often_as_the_level_says() -> None:
     seeds, level = 120, 0.05
     tables = [energy_dependence(independent(150, 1, 10 * s)[:, 0], permutations=39, seed=s).p for s in range(seeds)]
