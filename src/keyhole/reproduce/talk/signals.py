@@ -144,57 +144,26 @@ def _draw_thin(record: Traced) -> Mapping[str, Figure]:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """Sides of firings removed in one task: means over the sides of each circuit, intervals over prompts."""
-
-    rows: Sequence[Row]
-    prompts: int
-    drop: Interval  # of attention
-    control: Interval
-    answer: Interval  # change of its log-probability
-    other: Interval  # by random channels
-    lost: Interval  # of attention, beyond three times the control
-    moved: Interval  # of the answer, likewise
-    turned: float  # the residual: median cosine
-
-    @property
-    def holds(self) -> list[bool]:
-        """What is asked of it."""
-        return [self.lost.low > 0, self.moved.low > 0 and self.answer.mean > _CHANGE, self.turned > 0.99]
-
-
-@dataclass(frozen=True)
 class Removed:
     """All signals of each firing's sides removed, in every task."""
 
     traced: Traced
-    tasks: Mapping[str, Loss]
+    rows: Mapping[str, Sequence[Sequence[Row]]]  # by task: the sides of each prompt's firings
 
 
 def measure_removed(job: Job) -> Removed:
     """Each circuit's signals removed, and random channels."""
-    seen = _traced(job)
-    return Removed(seen, {task: _loss(own, 1 if job.quick else 3) for task, own in seen.circuits.items()})
+    seen, draws = _traced(job), 1 if job.quick else 3
+    rows = {
+        task: [list(verify(one, mode="local", draws=draws, edges=False).sides) for one in circuits]
+        for task, circuits in seen.circuits.items()
+    }
+    return Removed(seen, rows)
 
 
-def _loss(circuits: Sequence[Circuit], draws: int) -> Loss:
-    own = [list(verify(one, mode="local", draws=draws, edges=False).sides) for one in circuits]
-
-    def over(of: Callable[[Row], float]) -> Interval:
-        """Prompts are the independent observations: the mean of each circuit's sides, then the interval over them."""
-        return Interval.over(mean(of(row) for row in sides) for sides in own)
-
-    return Loss(
-        rows=[row for sides in own for row in sides],
-        prompts=len(own),
-        drop=over(lambda row: row.drop),
-        control=over(lambda row: row.control),
-        answer=over(_change),
-        other=over(_change_of_controls),
-        lost=over(lambda row: row.drop - 3 * row.control),
-        moved=over(lambda row: _change(row) - 3 * _change_of_controls(row)),
-        turned=median(mean(row.cosine for row in sides) for sides in own),
-    )
+def _over(own: Sequence[Sequence[Row]], of: Callable[[Row], float]) -> Interval:
+    """Prompts are the independent observations: the mean of each circuit's sides, then the interval over them."""
+    return Interval.over(mean(of(row) for row in sides) for sides in own)
 
 
 def _change(row: Row) -> float:
@@ -205,25 +174,34 @@ def _change_of_controls(row: Row) -> float:
     return mean(abs(value - row.metric_before) for value in row.control_metrics)
 
 
+def _turned(own: Sequence[Sequence[Row]]) -> float:
+    """The residual: a median cosine."""
+    return median(mean(row.cosine for row in sides) for sides in own)
+
+
 def judge_removed(record: Removed) -> Verdict:
     """Does removing a firing's signals change attention and answers, but hardly the residual, unlike random ones?"""
-    seen = record.traced
-    claims = zip(*(record.tasks[task].holds for task in seen.judged), strict=True)
-    return _verdict(seen.source, [all(held) for held in claims])
+    shown = []
+    for own in (record.rows[task] for task in record.traced.judged):
+        lost = _over(own, lambda row: row.drop - 3 * row.control)
+        moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
+        shown.append([lost.low > 0, moved.low > 0 and _over(own, _change).mean > _CHANGE, _turned(own) > 0.99])
+    return _verdict(record.traced.source, [all(held) for held in zip(*shown, strict=True)])
 
 
 def _tell_removed(record: Removed) -> Told:
     numbers: Numbers = {}
     lines = []
-    for task, one in record.tasks.items():
-        drop, control, answer, other = one.drop, one.control, one.answer, one.other
+    for task, own in record.rows.items():
+        drop, control = _over(own, lambda row: row.drop), _over(own, lambda row: row.control)
+        answer, other, turned = _over(own, _change), _over(own, _change_of_controls), _turned(own)
         numbers |= {f"{task}: attention lost": list(drop), f"{task}: attention lost, random": list(control)}
         numbers |= {f"{task}: answer": list(answer), f"{task}: answer, random": list(other)}
-        numbers |= {f"{task}: cosine": one.turned, f"{task}: prompts": one.prompts}
+        numbers |= {f"{task}: cosine": turned, f"{task}: prompts": len(own)}
         lines.append(
-            f"{task}, {len(one.rows)} sides of firings in {one.prompts} prompts: attention falls by {drop} "
+            f"{task}, {sum(map(len, own))} sides of firings in {len(own)} prompts: attention falls by {drop} "
             f"(random {control.mean:.3f}), the answer's log-probability changes by {answer} (random "
-            f"{other.mean:.3f}), the residual's median cosine is {one.turned:.4f}."
+            f"{other.mean:.3f}), the residual's median cosine is {turned:.4f}."
         )
     note = (
         "Asked in every task: attention and the answer change more than three times as much as with random channels "
@@ -234,9 +212,10 @@ def _tell_removed(record: Removed) -> Told:
 
 def _draw_removed(record: Removed) -> Mapping[str, Figure]:
     title = "Attention lost when signals are removed (blue), and random channels (grey)"
-    size, y = (2.6 * len(record.tasks) + 0.8, 3.4), "attention lost"
-    figure, axes = panels(record.tasks, title, size, x="attention before", y=y)
-    for axis, own in zip(axes, (one.rows for one in record.tasks.values()), strict=True):
+    size, y = (2.6 * len(record.rows) + 0.8, 3.4), "attention lost"
+    figure, axes = panels(record.rows, title, size, x="attention before", y=y)
+    for axis, sides in zip(axes, record.rows.values(), strict=True):
+        own = [row for some in sides for row in some]
         axis.scatter([row.before for row in own], [row.control for row in own], s=10, color=GREY, linewidths=0)
         axis.scatter([row.before for row in own], [row.drop for row in own], s=10, color=BLUE, alpha=0.5, linewidths=0)
         axis.axhline(0, color=INK, linewidth=0.8)

@@ -1,5 +1,6 @@
 """Do heads that rest on the first token listen to the same signals?"""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,22 +42,21 @@ class Directions:
         return self.vectors @ self.vectors.T
 
     @property
-    def between(self) -> list[float]:
+    def between(self) -> Tensor:
         """Of all pairs of heads in different layers."""
         n, table = len(self.heads), self.cosines
-        return [float(table[i, j]) for i in range(n) for j in range(i) if self.heads[i][0] != self.heads[j][0]]
+        apart = [table[i, j] for i in range(n) for j in range(i) if self.heads[i][0] != self.heads[j][0]]
+        return torch.tensor(apart, dtype=torch.float64)
 
+    @property
+    def median(self) -> float:
+        """NaN where fewer than two layers have such heads."""
+        return float(self.between.median()) if len(self.between) else math.nan
 
-@dataclass(frozen=True)
-class Cosines:
-    """Of heads in different layers: those that rest on the first token, and those that fire on others."""
-
-    first: float  # the median
-    other: float
-    near: float  # share of pairs that are alike
-    near_other: float
-    heads: int
-    heads_other: int
+    @property
+    def near(self) -> float:
+        """How many pairs are alike?"""
+        return float((self.between > _ALIKE).double().mean())
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ class Sinks:
 
     model: str | None  # as it was asked for
     prompts: int
-    directions: Mapping[tuple[SideName, bool], Directions]  # by side, and whether on the first token
-    sides: Mapping[SideName, Cosines | None]  # None where fewer than two layers have such heads
+    found: Mapping[tuple[SideName, bool], Directions]  # by side, and whether on the first token
 
 
 def measure(job: Job) -> Sinks:
@@ -75,38 +74,31 @@ def measure(job: Job) -> Sinks:
     found = _directions(seen)
     if not any(own.heads for own in found.values()):
         raise KeyholeError("no head fires in these prompts: choose another model.")
-    sides = {side: _cosines(found[side, True], found[side, False]) for side in SIDES}
-    return Sinks(job.model, len(seen.examples), found, sides)
-
-
-def _cosines(rest: Directions, fire: Directions) -> Cosines | None:
-    if not rest.between or not fire.between:
-        return None
-    first, other = (torch.tensor(one.between, dtype=torch.float64) for one in (rest, fire))
-    near, far = (float((one > _ALIKE).double().mean()) for one in (first, other))
-    return Cosines(float(first.median()), float(other.median()), near, far, len(rest.heads), len(fire.heads))
+    return Sinks(job.model, len(seen.examples), found)
 
 
 def judge(record: Sinks) -> Verdict:
     """Are the signals of heads that rest on the first token alike, unlike those of heads that fire elsewhere?"""
-    holds = [
-        one is not None and one.first > _ALIKE and one.first > one.other and one.heads >= _MANY
-        for one in record.sides.values()
-    ]
+    holds = []
+    for side in SIDES:
+        rest, fire = record.found[side, True], record.found[side, False]
+        holds.append(rest.median > _ALIKE and rest.median > fire.median and len(rest.heads) >= _MANY)
     return judged(record, holds, first=record.prompts >= LEAST and any(holds))
 
 
 def _tell(record: Sinks) -> Told:
     lines, numbers = [], {}
-    for side, one in record.sides.items():
-        if one is None:
+    for side in SIDES:
+        rest, fire = record.found[side, True], record.found[side, False]
+        if not len(rest.between) or not len(fire.between):
             lines.append(f"{side} side: fewer than two layers have heads that fire on the first token and on others.")
             continue
-        near = {"above .5": one.near, "above .5, other": one.near_other}
-        numbers[side] = {"first token": one.first, "other tokens": one.other, **near, "heads": one.heads}
+        near = {"above .5": rest.near, "above .5, other": fire.near}
+        numbers[side] = {"first token": rest.median, "other tokens": fire.median, **near, "heads": len(rest.heads)}
         lines.append(
-            f"{side} side: median cosine of heads in different layers {one.first:.2f} on the first token ({one.heads} "
-            f"heads, {one.near:.0%} of pairs above .5), {one.other:.2f} on other tokens ({one.heads_other} heads)."
+            f"{side} side: median cosine of heads in different layers {rest.median:.2f} on the first token "
+            f"({len(rest.heads)} heads, {rest.near:.0%} of pairs above .5), {fire.median:.2f} on other tokens "
+            f"({len(fire.heads)} heads)."
         )
     note = (
         f"Asked on each side: {_MANY} heads or more that rest on the first token, with a median cosine above .5 and "
@@ -165,7 +157,7 @@ def _draw(record: Sinks) -> Mapping[str, Figure]:
     figure = blank(8.4, 8.0)
     heading(figure, "Cosines of heads' mean signals, for firings on the first token and on others")
     image = None
-    for axis, ((side, first), own) in zip(figure.subplots(2, 2).flat, record.directions.items(), strict=True):
+    for axis, ((side, first), own) in zip(figure.subplots(2, 2).flat, record.found.items(), strict=True):
         tidy(axis, f"{side} side, {'first token' if first else 'other tokens'}")
         if own.heads:
             image = axis.imshow(own.cosines.tolist(), cmap="RdBu_r", vmin=-1, vmax=1)
