@@ -168,7 +168,9 @@ def _measured(asked: Asked) -> Measured:
     model = load(asked.model, device=asked.device)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
-    study = sparse_study(model, _texts(examples), name="IOI", draws=_draws(asked), progress=asked.progress)
+    study = sparse_study(
+        model, [one.text for one in examples], name="IOI", draws=_draws(asked), progress=asked.progress
+    )
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
     return Measured(model, examples, roles, study)
 
@@ -181,13 +183,9 @@ def unrelated(job: Job) -> tuple[SparseStudy, str]:
 @lru_cache(maxsize=1)
 def _unrelated(asked: Asked) -> tuple[SparseStudy, str]:
     seen = _measured(asked)
-    texts, what = unrelated_text(seen.model, _texts(seen.examples), asked.seed + 1)
+    texts, what = unrelated_text(seen.model, [one.text for one in seen.examples], asked.seed + 1)
     study = sparse_study(seen.model, texts, name="unrelated text", draws=_draws(asked), progress=asked.progress)
     return study, f"The unrelated text is of {what}."
-
-
-def _texts(examples: Sequence[Example]) -> list[str]:
-    return [one.text for one in examples]
 
 
 def _draws(asked: Asked) -> int:

@@ -108,18 +108,9 @@ class Joined:
         return self.network.frequent(self.least)
 
     @property
-    def enough(self) -> bool:
-        """Are there prompts enough to judge from?"""
-        return self.network.traced >= LEAST
-
-    @property
     def at_source(self) -> int:
         """Edges that are read at source tokens."""
         return sum(edge[2] == "src" for edge in self.edges)
-
-    def drawn(self, title: str) -> Mapping[str, Figure]:
-        """Its edges by layer."""
-        return {"network": network_figure(self.edges, self.known, self.n_heads, title)}
 
 
 def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singular") -> Joined:
@@ -140,7 +131,7 @@ def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singula
 def judge(record: Joined, woven: bool) -> Verdict:
     """Do frequent edges join the heads that are known to do the task, and (if `woven`) cross between its top roles?"""
     holds = [record.agreement.agrees, *(record.lattice.holds if woven else [])]
-    return judged(record, holds, first=record.enough and record.agreement.beyond_chance)
+    return judged(record, holds, first=record.network.traced >= LEAST and record.agreement.beyond_chance)
 
 
 def _tell(record: Joined, woven: bool) -> Told:
@@ -163,7 +154,8 @@ def _tell(record: Joined, woven: bool) -> Told:
 
 
 def _draw(record: Joined) -> Mapping[str, Figure]:
-    return record.drawn(f"Edges traced in {record.least:.0%} of {record.network.traced} prompts or more")
+    title = f"Edges traced in {record.least:.0%} of {record.network.traced} prompts or more"
+    return {"network": network_figure(record.edges, record.known, record.n_heads, title)}
 
 
 def joined(least: float, *, woven: bool = False) -> Experiment[Joined]:
@@ -187,7 +179,8 @@ def measure_both(job: Job) -> Compared:
 def judge_both(record: Compared) -> Verdict:
     """Does tracing with whole residuals miss what tracing with singular vectors finds?"""
     right, other = record.singular, record.whole
-    first = right.enough and other.enough and right.agreement.beyond_chance and right.at_source > 0
+    enough = min(right.network.traced, other.network.traced) >= LEAST
+    first = enough and right.agreement.beyond_chance and right.at_source > 0
     holds = [other.agreement.recall < min(right.agreement.recall, 0.5), other.at_source <= right.at_source / 5]
     return judged(right, holds, first=first)
 
@@ -209,7 +202,8 @@ def _tell_both(record: Compared) -> Told:
 
 
 def _draw_both(record: Compared) -> Mapping[str, Figure]:
-    return record.whole.drawn("Edges traced with whole residuals, in two thirds of the prompts")
+    title = "Edges traced with whole residuals, in two thirds of the prompts"
+    return {"network": network_figure(record.whole.edges, record.whole.known, record.whole.n_heads, title)}
 
 
 def measure_top(job: Job) -> Joined:
@@ -221,7 +215,7 @@ def measure_top(job: Job) -> Joined:
 
 def judge_top(record: Joined) -> Verdict:
     """Are name movers and S-inhibition heads joined by many paths, each to several of the others?"""
-    return judged(record, record.lattice.holds, first=record.enough and record.lattice.beyond_chance)
+    return judged(record, record.lattice.holds, first=record.network.traced >= LEAST and record.lattice.beyond_chance)
 
 
 def _top(record: Joined) -> dict[Edge, float]:
