@@ -31,8 +31,12 @@ from keyhole.reproduce.cc import subspaces as contrast
 from keyhole.reproduce.cc import swaps as contrast_swaps
 from keyhole.reproduce.cc.boxes import Swept
 from keyhole.reproduce.cc.categories import Clusters, clustered, only
-from keyhole.reproduce.cc.payload_interactions import Met, judged_diagonal, judged_symmetry
-from keyhole.reproduce.cc.payload_shapes import Shape
+from keyhole.reproduce.cc.payload import Cell, Grid, Ranks, Setting
+from keyhole.reproduce.cc.payload_interactions import Interactions, judge_diagonal, judge_symmetry
+from keyhole.reproduce.cc.payload_ranks import Recovered
+from keyhole.reproduce.cc.payload_shapes import Shape, Shapes
+from keyhole.reproduce.cc.phase import Phases
+from keyhole.reproduce.cc.published_settings import Printed
 from keyhole.reproduce.cc.studies import named, studied, verdict
 from keyhole.reproduce.cc.swaps import Swapped, held
 from keyhole.reproduce.job import Job
@@ -42,6 +46,7 @@ pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and hea
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)
 RUNS = {id: run for module in TOYS for id, run in module.RUNS.items()}
 UNTRAINED = {"max_steps": 1, "batch": 8}
+SETTING = Setting(3, 5, 16)
 
 
 def quick(run: Callable[[Job], Outcome], folder: Path) -> Outcome:
@@ -78,13 +83,17 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     assert quick(RUNS[id], tmp_path).verdict == "not"
 
 
+def printed(head: Payload) -> Payload:
+    """The same head as if it had been trained as printed."""
+    return dataclasses.replace(head, settings=dataclasses.replace(head.settings, lr=PayloadSettings.paper(3, 5, 16).lr))
+
+
 def test_other_settings_than_printed_show_a_part_at_most(trained: Path) -> None:
-    ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
-    lr = PayloadSettings.paper(3, 5, 16).lr
-    printed = dataclasses.replace(head, settings=dataclasses.replace(head.settings, lr=lr))
-    assert payload.as_trained("reproduced", [printed]) == "reproduced"
-    assert payload.as_trained("reproduced", [printed, head]) == "partly"
+    ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [SETTING], "discrete").values()
+    assert payload.as_trained("reproduced", [printed(head)]) == "reproduced"
+    assert payload.as_trained("reproduced", [printed(head), head]) == "partly"
     assert payload.as_trained("not", [head]) == "not"
+    assert payload.as_trained("partly", [head, dataclasses.replace(head, accuracy=0.9)]) == "not"
 
 
 @pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "partly")])
@@ -94,24 +103,39 @@ def test_trained_heads_pass(id: str, verdict: str, trained: Path) -> None:
     assert "untrained" in outcome.measured  # a control beside every measure
 
 
-def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(trained: Path) -> None:
-    job = Job(trained / "item", quick=True)
-    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
+def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(shaped: tuple[Job, list[Payload]]) -> None:
+    heads = [printed(head) for head in shaped[1]]
     sure = [dataclasses.replace(head, accuracy=0.99) for head in heads]
-    every, most, chance = [1.0] * 18, [1.0] * 15 + [0.0] * 3, [1.0, 1.0, 0.0]
-    assert payload_ranks.judged(every, chance, sure, 0.99) == "reproduced"
-    assert payload_ranks.judged(every, chance, [dataclasses.replace(sure[0], accuracy=0.96)], 0.99) == "partly"
-    assert payload_ranks.judged(every, chance, heads) == "reproduced"  # no accuracy claimed
-    assert payload_ranks.judged(every, [1.0] * 3, heads) == "partly"  # untrained heads show it as well
-    assert payload_ranks.judged(most, chance, heads) == "partly"
-    assert payload_ranks.judged(chance, chance, heads) == "not"
-    assert payload_ranks.judged([], [], heads) == "not"
+    right, wrong = Ranks(3, 5), Ranks(3, 4)
+
+    def judged(found: list[Ranks], raw: list[Ranks], heads: list[Payload], accuracy: float | None = None) -> str:
+        return payload_ranks.judge(Recovered([{SETTING: Cell(heads, found, raw)}], ["below"], accuracy))
+
+    every, most, chance = [right] * 18, [right] * 15 + [wrong] * 3, [right, right, wrong]
+    assert judged(every, chance, sure, 0.99) == "reproduced"
+    assert judged(every, chance, [dataclasses.replace(sure[0], accuracy=0.96)], 0.99) == "partly"
+    assert judged(every, chance, heads) == "reproduced"  # no accuracy claimed
+    assert judged(every, chance, [one_step()]) == "not"
+    assert judged(every, [right] * 3, heads) == "partly"  # untrained heads show it as well
+    assert judged(most, chance, heads) == "partly"
+    assert judged(chance, chance, heads) == "not"
+    assert judged([], [], heads) == "not"
+
+
+def test_exact_ranks_are_counted_by_capacity() -> None:
+    grid: Grid[Ranks] = {
+        Setting(3, 4, 8): Cell([], [Ranks(3, 4), Ranks(4, 3)], [Ranks(3, 4)]),
+        Setting(4, 4, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 3)]),
+        Setting(4, 5, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 4)]),
+    }
+    assert payload_ranks.exact(grid, trained=True) == {"below": [1.0, 0.0], "at": [1.0], "beyond": [0.0]}
+    assert payload_ranks.exact(grid, trained=False) == {"below": [1.0], "at": [0.0], "beyond": [0.0]}
 
 
 @pytest.fixture(scope="module")
 def shaped(trained: Path) -> tuple[Job, list[Payload]]:
     job = Job(trained / "item", quick=True)
-    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
+    (heads,) = payload.heads_of(job, [SETTING], "discrete").values()
     assert payload.are_trained(heads)
     return job, heads
 
@@ -119,17 +143,21 @@ def shaped(trained: Path) -> tuple[Job, list[Payload]]:
 @pytest.mark.parametrize("latents", ["discrete", "gaussian"])
 def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], latents: Latents) -> None:
     job, heads = shaped
+    good = printed(heads[0])
     seen, basis = payload_shapes.points(job, heads[0]), random_bases(16, 3, 1, seed=3)[0]
     limits = [payload_shapes.limit(payload_shapes.in_random(job, heads[0]))]
-    own = payload_shapes.shape(seen, basis, basis)
-    assert own.agree > 0.8  # which is why no bound can tell
-    assert payload_shapes.judged(heads[:1], [own], limits, latents) == "not"
+    own = payload_shapes.shape(seen.within(basis, basis))
     perfect = Shape(1.0, 1.0, 1.0, 1.0)
-    assert payload_shapes.judged(heads[:1], [perfect], limits, latents) == "reproduced"
-    assert payload_shapes.judged(heads[:1], [perfect], [perfect], latents) == "not"  # as good at random
-    assert (
-        payload_shapes.judged(heads[:1], [dataclasses.replace(perfect, agree=own.agree)], limits, latents) == "partly"
-    )
+
+    def judged(found: Shape, limits: list[Shape], head: Payload = good) -> str:
+        return payload_shapes.judge(Shapes(latents, [head], [found], [], limits, seen))
+
+    assert own.agree > 0.8  # which is why no bound can tell
+    assert judged(own, limits) == "not"
+    assert judged(perfect, limits) == "reproduced"
+    assert judged(perfect, limits, one_step()) == "not"
+    assert judged(perfect, [perfect]) == "not"  # as good at random
+    assert judged(dataclasses.replace(perfect, agree=own.agree), limits) == "partly"
 
 
 def test_quantiles_are_of_single_measures() -> None:
@@ -142,55 +170,78 @@ def one_step(**changes: Any) -> Payload:
 
 
 def test_the_table_is_about_heads_as_they_were_trained() -> None:
-    printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
-    assert published_settings.differ([printed]) == []
-    assert published_settings.differ([printed, other]) == ["lr", "check_every"]
+    as_printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
+    assert published_settings.differ([as_printed]) == []
+    assert published_settings.differ([as_printed, other]) == ["lr", "check_every"]
     raw = one_step()
     good = dataclasses.replace(raw, accuracy=0.949, settings=PayloadSettings.paper(3, 4, 8), trained=30_000)
-    assert published_settings.judged([raw], [True]) == "not"
-    assert published_settings.judged([good], [True]) == "reproduced"
-    assert published_settings.judged([good], [False]) == "partly"
-    assert published_settings.judged([dataclasses.replace(good, trained=50_000)], [True]) == "partly"
-    changed = dataclasses.replace(good, settings=dataclasses.replace(good.settings, lr=1e-2))
-    assert published_settings.judged([changed], [True]) == "partly"
+
+    def judged(head: Payload, exact: bool = True) -> str:
+        return published_settings.judge(Printed({Setting(3, 4, 8): Cell([head], [exact])}))
+
+    assert judged(raw) == "not"
+    assert judged(good) == "reproduced"
+    assert judged(good, exact=False) == "partly"
+    assert judged(dataclasses.replace(good, trained=50_000)) == "partly"
+    assert judged(dataclasses.replace(good, settings=dataclasses.replace(good.settings, lr=1e-2))) == "partly"
 
 
-def met(latents: Latents, accuracy: float, G: Tensor) -> Met:
-    head = train([PayloadSettings(6, 6, 8, latents=latents, max_steps=1, batch=8)])[0]
-    return Met([dataclasses.replace(head, accuracy=accuracy)], [G], G)
+def met(latents: Latents, accuracy: float, G: Tensor) -> Cell[Tensor]:
+    head = train([PayloadSettings.paper(6, 6, 8, latents=latents, max_steps=1, batch=8)])[0]
+    return Cell([dataclasses.replace(head, accuracy=accuracy)], [G], [G])
 
 
 def test_interactions_are_judged_beside_their_controls() -> None:
     stream = torch.Generator().manual_seed(0)
     split, noise = torch.eye(12), torch.randn(12, 12, generator=stream)
     mixed = noise + noise.T
-    inside, beyond = (3, 4, 8), (6, 6, 8)
-    found = {inside: met("gaussian", 0.88, split), beyond: met("gaussian", 0.88, mixed)}
-    assert judged_diagonal(found) == "reproduced"
-    assert judged_diagonal({inside: found[inside], beyond: found[inside]}) == "partly"  # nothing off the diagonal
-    assert judged_diagonal({inside: found[beyond], beyond: found[beyond]}) == "not"
-    assert judged_diagonal({inside: met("gaussian", 0.5, split), beyond: found[beyond]}) == "not"
-    unlike = {beyond: met("discrete", 0.99, noise)}
-    assert judged_symmetry(unlike, {beyond: found[beyond]}) == "reproduced"
-    assert judged_symmetry({beyond: met("discrete", 0.99, mixed + 0.5 * noise)}, {beyond: found[beyond]}) == "partly"
-    assert judged_symmetry(unlike, {beyond: met("gaussian", 0.88, noise)}) == "not"  # as unlike as random numbers
-    assert judged_symmetry({beyond: met("discrete", 0.5, noise)}, {beyond: found[beyond]}) == "not"
+    inside, beyond = Setting(3, 4, 8), Setting(6, 6, 8)
+    apart, shared = met("gaussian", 0.88, split), met("gaussian", 0.88, mixed)
+
+    def diagonal(within: Cell[Tensor], past: Cell[Tensor]) -> str:
+        return judge_diagonal(Interactions("gaussian", {inside: within, beyond: past}))
+
+    def symmetry(found: Cell[Tensor], continuous: Cell[Tensor]) -> str:
+        return judge_symmetry(Interactions("discrete", {beyond: found}, {beyond: continuous}))
+
+    assert diagonal(apart, shared) == "reproduced"
+    assert diagonal(apart, apart) == "partly"  # nothing off the diagonal
+    assert diagonal(shared, shared) == "not"
+    assert diagonal(met("gaussian", 0.5, split), shared) == "not"
+    unlike = met("discrete", 0.99, noise)
+    assert symmetry(unlike, shared) == "reproduced"
+    assert symmetry(met("discrete", 0.99, mixed + 0.5 * noise), shared) == "partly"
+    assert symmetry(unlike, met("gaussian", 0.88, noise)) == "not"  # as unlike as random numbers
+    assert symmetry(met("discrete", 0.5, noise), shared) == "not"
+    assert symmetry(unlike, met("gaussian", 0.5, mixed)) == "not"
+
+
+def phases(missed: list[float], counted: list[float], heads: list[Payload]) -> Grid[phase.Row]:
+    """Measures of 0.1 and 0.2 (two seeds) within capacity, and these beyond."""
+    names = ("missed", phase._COUNTED)
+    within = [dict.fromkeys(names, value) for value in (0.1, 0.2)]
+    beyond = [dict(zip(names, both, strict=True)) for both in zip(missed, counted, strict=True)]
+    return {Setting(3, 4, 8): Cell(heads, within), Setting(6, 6, 8): Cell([], beyond)}
 
 
 def test_a_rise_beyond_capacity_is_asked_of_every_seed() -> None:
-    inside = {name: [0.1, 0.2] for name in ("missed", "overlap", "off")}
-    for name in inside:
-        assert phase.risen(inside, {name: [0.3, 0.3]}, name)
-        assert not phase.risen(inside, {name: [0.3, 0.2]}, name)
-        assert not phase.risen(inside, {name: [0.3, float("nan")]}, name)
+    for values, rises in (([0.3, 0.3], True), ([0.3, 0.2], False), ([0.3, float("nan")], False)):
+        assert phase.risen(phases(values, [0.0, 0.0], []), "missed") == rises
+        assert phase.risen(phases([0.0, 0.0], values, []), phase._COUNTED) == rises
 
 
-def test_what_counting_forces_is_not_enough(trained: Path) -> None:
-    (heads,) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
-    assert phase.judged(heads, [(True, True), (True, True)]) == "reproduced"
-    assert phase.judged(heads, [(True, False), (True, True)]) == "partly"
-    assert phase.judged(heads, [(False, True), (False, True)]) == "not"
-    assert phase.judged([one_step()], [(True, True)]) == "not"
+def test_what_counting_forces_is_not_enough(shaped: tuple[Job, list[Payload]]) -> None:
+    heads, more, same = shaped[1], [0.3, 0.3], [0.1, 0.2]
+
+    def judged(one: Grid[phase.Row], other: Grid[phase.Row]) -> str:
+        return phase.judge(Phases({"discrete": one, "gaussian": other}))
+
+    both = phases(more, more, heads)
+    assert judged(both, both) == "reproduced"
+    assert judged(phases(more, same, heads), both) == "partly"
+    assert judged(phases(same, more, heads), both) == "partly"
+    assert judged(phases(same, more, heads), phases(same, more, heads)) == "not"
+    assert judged(phases(more, more, [one_step()]), both) == "not"
 
 
 # -- models --------------------------------------------------------------------------------------------------------
