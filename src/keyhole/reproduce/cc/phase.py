@@ -83,12 +83,7 @@ def means(grid: Grid[Row], *, beyond: bool) -> Means:
     """Every measure's mean over the cells that fit, or over those that do not, one value per seed."""
     cells = [cell.found for setting, cell in grid.items() if (setting.filled > 1) == beyond]
     names = next(iter(grid.values())).found[0]
-    return {name: [mean([row[name] for row in seed]) for seed in zip(*cells, strict=True)] for name in names}
-
-
-def mean(values: Sequence[float]) -> float:
-    """Their sum over their number."""
-    return sum(values) / len(values)
+    return {name: [sum(row[name] for row in seed) / len(seed) for seed in zip(*cells, strict=True)] for name in names}
 
 
 def tell(record: Phases) -> Told:
@@ -135,7 +130,7 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
         table = torch.full((len(ranks), len(ranks)), float("nan"))
         for (r1, r2, _), cell in grid.items():
             i, j = ranks.index(r1), ranks.index(r2)
-            table[i, j] = table[j, i] = mean([row[name] for row in cell.found])  # latents may change names
+            table[i, j] = table[j, i] = sum(row[name] for row in cell.found) / len(cell.found)  # either may be r1
         most = max(1.0, float(table.nan_to_num().max()))
         axis.imshow(table.tolist(), cmap="Blues", origin="lower", aspect="auto", vmin=0, vmax=most)
         _border(axis, ranks)
