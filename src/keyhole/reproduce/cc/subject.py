@@ -29,10 +29,7 @@ class Subject:
     @property
     def published(self) -> bool:
         """Is the model the published one?"""
-        own, needed = (
-            (name or "").rstrip("/").rpartition("/")[2].lower() for name in (self.asked, CATALOGUE[self.id].needs)
-        )
-        return self.asked is not None and own == needed
+        return self.asked is not None and _last(self.asked) == _last(CATALOGUE[self.id].needs or "")
 
     @property
     def mere(self) -> list[str]:
@@ -55,10 +52,8 @@ class Subject:
         """That contrasts are the paper's, and where a difference of means is the whole story."""
         shares = ", ".join(f"{name} {share:.2f}" for name, share in self.shifts.items())
         told = f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}."
-        mere = " and ".join(self.mere)
-        return told + f" The contrast of {mere} is a mere difference of means, which all queries prefer alike." * bool(
-            mere
-        )
+        mere = f"The contrast of {' and '.join(self.mere)} is a mere difference of means"
+        return f"{told} {mere}, which all queries prefer alike." if self.mere else told
 
     @property
     def stand_in(self) -> str:
@@ -75,3 +70,7 @@ def subject(job: Job, task: Task, id: str) -> Subject:
         for name, features in study.features.items()
     }
     return Subject(id, job.model, study.model, study.selected, study.passed, shifts)
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
