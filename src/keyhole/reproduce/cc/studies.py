@@ -17,9 +17,8 @@ from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
 from keyhole.contrast.recipes.lists import lists_contrast, lists_test
 from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
-from keyhole.models.load import load
 from keyhole.models.model import Model
-from keyhole.reproduce.job import Asked
+from keyhole.reproduce.job import Asked, loaded
 
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
@@ -31,15 +30,10 @@ def boxes_of(asked: Asked) -> int:
     return 5 if asked.quick else 9
 
 
-@lru_cache(maxsize=1)  # both tasks share it: a large model does not fit twice
-def _model(name: str | None, device: str | None) -> Model:
-    return load(name, device=device)
-
-
 @lru_cache(maxsize=2)  # both tasks of one model
 def studied(asked: Asked, task: Task) -> Study:
     """The study of a task on a model, made once."""
-    model = _model(asked.model, asked.device)
+    model = loaded(asked.model, asked.device)
     how, sizes = _how(model, task, asked), _sizes(task, asked)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]
