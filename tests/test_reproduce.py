@@ -29,7 +29,7 @@ from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
-from keyhole.reproduce.cc.studies import named, verdict
+from keyhole.reproduce.cc.subject import Subject
 from keyhole.reproduce.job import Attempt, Job, loaded
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.report import to_html, to_markdown, write_report
@@ -355,10 +355,13 @@ def test_a_model_is_loaded_once_for_all_experiments() -> None:
     assert loaded(None, None) is model and loaded(None, "cpu") is not model
 
 
-def test_only_the_published_model_reproduces(tmp_path: Path) -> None:
-    llama = Job(tmp_path, model="/models/Llama-3.1-8B-Instruct")
-    assert named(llama, "cc-fig9") and not named(llama, "cc-fig20") and not named(Job(tmp_path), "cc-fig9")
-    verdicts = [verdict(job, "cc-fig9", holds) for job in (llama, Job(tmp_path)) for holds in (True, False)]
+def test_only_the_published_model_reproduces() -> None:
+    def about(id: str, model: str | None) -> Subject:
+        return Subject(id, model, "a model", (), True, {})
+
+    llama, organism = about("cc-fig9", "/models/Llama-3.1-8B-Instruct"), about("cc-fig9", None)
+    assert llama.published and not about("cc-fig20", llama.asked).published and not organism.published
+    verdicts = [one.verdict(holds) for one in (llama, organism) for holds in (True, False)]
     assert verdicts == ["reproduced", "not", "partly", "needs a model"]
 
 
