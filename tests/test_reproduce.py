@@ -108,7 +108,8 @@ def test_experiments_are_in_the_catalogue() -> None:
     runs = experiments()
     assert set(runs) <= set(CATALOGUE)
     for id, run in runs.items():
-        place = getattr(run, "func", run).__module__
+        measure = getattr(run, "measure", run)
+        place = getattr(measure, "func", measure).__module__
         assert place.startswith(f"keyhole.reproduce.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
     wanted = {id for id, one in CATALOGUE.items() if one.paper == "cc" and not one.schematic}
     assert wanted <= set(runs)

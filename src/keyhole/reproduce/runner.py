@@ -122,7 +122,8 @@ class Task:
         """Tasks of one family share what they hold in memory: a module's experiments on one language model do."""
         if self.one.needs is None or self.run is None:
             return self.one.id
-        return str(getattr(getattr(self.run, "func", self.run), "__module__", self.one.id))
+        measure = getattr(self.run, "measure", self.run)
+        return str(getattr(getattr(measure, "func", measure), "__module__", self.one.id))
 
 
 def _one_by_one(tasks: Sequence[Task], stage: Stage) -> Iterator[tuple[Task, Result]]:

@@ -12,12 +12,11 @@ from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
 from keyhole.lab.training.roles import IOI_ROLES, find_roles
-from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
-from keyhole.reproduce.job import Asked, Job
+from keyhole.reproduce.job import Asked, Job, loaded
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
 from keyhole.tasks import ioi
@@ -165,7 +164,7 @@ def measured(job: Job) -> Measured:
 
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
-    model = load(asked.model, device=asked.device)
+    model = loaded(asked.model, asked.device)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
     study = sparse_study(
@@ -201,7 +200,7 @@ def subject(job: Job) -> Subject:
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
-    model = load(asked.model, device=asked.device)
+    model = loaded(asked.model, asked.device)
     examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))

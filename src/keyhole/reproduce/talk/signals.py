@@ -12,10 +12,9 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.style import BLUE, GREY, INK
 from keyhole.intervene.verification import Row, verify
-from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.reproduce.experiment import Experiment, Told
-from keyhole.reproduce.job import Asked, Attempt, Job, Numbers
+from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.intervals import Interval
 from keyhole.reproduce.svt.ioi import LEAST, trace_answer
@@ -75,7 +74,7 @@ def _traced(job: Job) -> Traced:
 @lru_cache(maxsize=1)
 def _circuits(asked: Asked) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
-    model = load(asked.model, device=asked.device)
+    model = loaded(asked.model, asked.device)
     n = 3 if asked.quick else 24
     found: dict[str, tuple[Circuit, ...]] = {}
     right: dict[str, int] = {}
