@@ -10,8 +10,9 @@ import argparse
 
 import torch
 
-from keyhole.discover.fit import discover, samples_of
+from keyhole.discover.discovery import discover
 from keyhole.discover.ica import correlations
+from keyhole.discover.samples import samples_of
 from keyhole.errors import KeyholeError
 from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
 from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train

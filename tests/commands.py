@@ -15,8 +15,9 @@ _SERVER = """
 import json, os, pkgutil, signal, sys, traceback
 from importlib import import_module
 import keyhole
-from keyhole.cli import main
+from keyhole.cli import _quiet_libraries, main
 
+_quiet_libraries()  # as main does, before it imports them
 for found in pkgutil.walk_packages(keyhole.__path__, "keyhole."):
     if not found.name.endswith("__main__"):
         import_module(found.name)

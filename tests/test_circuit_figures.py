@@ -17,14 +17,16 @@ from keyhole import KeyholeError, Model
 from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
+from keyhole.reproduce.experiment import Experiment
 from keyhole.reproduce.job import Asked, Attempt, Job
 from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.svt import cuts, network, residuals, sets, together, writers
+from keyhole.reproduce.svt import answers, cuts, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies
-from keyhole.reproduce.svt.effects import Effect, over_prompts, rank_correlation
+from keyhole.reproduce.svt.effects import Effect, Into, over_prompts, rank_correlation
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, subject, trace_answer
+from keyhole.reproduce.svt.known import Agreement
 from keyhole.reproduce.svt.lattice import lattice, rewired
-from keyhole.reproduce.svt.network import Agreement, Network
+from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import one_circuit, signals, sinks
 from keyhole.tasks import ioi
 
@@ -163,12 +165,12 @@ def test_finding_no_known_head_is_no_part_of_it(
     none = Network(edges((0, 3), (1, 3)), KNOWN["name mover"], 20)
     few = Network(edges((0, 3), side="dest"), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": none, "all": few})
-    assert network.without(Job(tmp_path)).verdict == "needs a model"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "needs a model"
     right = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": right, "all": few})
-    assert network.without(Job(tmp_path)).verdict == "partly"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "partly"
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": replace(right, traced=LEAST - 1), "all": few})
-    assert network.without(Job(tmp_path)).verdict == "needs a model"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "needs a model"
 
 
 OTHERS = tuple((2, head) for head in range(3, 8))
@@ -187,7 +189,7 @@ def woven(crossed: bool) -> Network:
 
 def test_a_network_agrees_and_crosses(organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, job = a_subject(organism, KNOWN), Job(tmp_path)
-    real = lattice(job, seen, KNOWN["name mover"], woven(True).pairs(network.NETWORK))
+    real = lattice(seen, KNOWN["name mover"], woven(True).pairs(network.NETWORK))
     assert real.holds == [True, True] and len(real.crossing) == 4 and real.p < 0.05
     traced_as(monkeypatch, seen, {"singular": woven(True)})
     assert network.RUNS["svt-fig14"](job).verdict == "partly"
@@ -198,10 +200,10 @@ def test_a_lattice_that_chance_would_give_is_none(
     organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, job = a_subject(organism, KNOWN), Job(tmp_path)
-    shuffled = lattice(job, seen, KNOWN["name mover"], woven(False).pairs(network.NETWORK))
+    shuffled = lattice(seen, KNOWN["name mover"], woven(False).pairs(network.NETWORK))
     assert len(shuffled.crossing) == 2 and shuffled.p > 0.05 and shuffled.holds == [False, False]
     whole = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
-    forced = lattice(job, seen, KNOWN["name mover"], whole.pairs(network.NETWORK))
+    forced = lattice(seen, KNOWN["name mover"], whole.pairs(network.NETWORK))
     assert forced.several == 2 and forced.p == 1 and forced.holds == [False, False]  # with these degrees it must cross
     traced_as(monkeypatch, seen, {"singular": woven(False)})
     assert network.RUNS["svt-fig14"](job).verdict == "needs a model"
@@ -228,17 +230,12 @@ def an_effect(prompt: int, weight: float, answer: float, **more: Any) -> Effect:
     return replace(plain, **more)
 
 
-@pytest.fixture
-def removed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[Effect]], None]:
-    """Gives figures these effects to judge."""
-
-    def give(own: list[Effect]) -> None:
-        for module in (cuts, residuals, together):
-            monkeypatch.setattr(module, "effects", lambda job, role, number=0: (tuple(own), (9, 6)))
-        for module in (cuts, together):
-            monkeypatch.setattr(module, "measured_in", lambda *args: "")
-
-    return give
+def verdict(experiment: Attempt, own: list[Effect], folder: Path) -> str:
+    """How effects on GPT-2 are judged; told and drawn as well."""
+    assert isinstance(experiment, Experiment)
+    outcome: Outcome = experiment.outcome(Into("gpt2", "name mover", (9, 6), tuple(own), {}), folder)
+    assert outcome.measured
+    return outcome.verdict
 
 
 def fallen(answer: Callable[[int, int], float], prompts: int = 12, **more: Any) -> list[Effect]:
@@ -246,7 +243,7 @@ def fallen(answer: Callable[[int, int], float], prompts: int = 12, **more: Any) 
 
 
 @pytest.mark.parametrize(
-    ("claim", "answer", "verdict"),
+    ("claim", "answer", "expected"),
     [
         ("heavier", lambda p, k: -1.0 - k, "reproduced"),
         ("heavier", lambda p, k: -4.0 + k, "partly"),  # both fall, but the answer less for heavier edges
@@ -259,44 +256,33 @@ def fallen(answer: Callable[[int, int], float], prompts: int = 12, **more: Any) 
         ("rises", lambda p, k: -1.0 - k, "not"),
     ],
 )
-def test_claims_about_proportion_are_judged(
-    claim: Any, answer: Any, verdict: str, removed: Callable[[list[Effect]], None], tmp_path: Path
-) -> None:
-    job = Job(tmp_path, model="gpt2")
-    removed(fallen(answer))
-    assert cuts.falls(job, 0, "dest", "global", claim=claim).verdict == verdict
+def test_claims_about_proportion_are_judged(claim: Any, answer: Any, expected: str, tmp_path: Path) -> None:
+    figure = cuts.falls(0, "dest", "global", claim)
+    assert verdict(figure, fallen(answer), tmp_path) == expected
     for few in (fallen(answer, prompts=LEAST - 1), []):
-        removed(few)
-        assert cuts.falls(job, 0, "dest", "global", claim=claim).verdict == "not"
+        assert verdict(figure, few, tmp_path) == "not"
 
 
-def test_heavier_edges_and_missing_places_are_judged(removed: Callable[[list[Effect]], None], tmp_path: Path) -> None:
-    job = Job(tmp_path, model="gpt2")
+def test_heavier_edges_and_missing_places_are_judged(tmp_path: Path) -> None:
     falls = [one for mode in ("global", "local") for one in fallen(lambda p, k: -1.0 - k, mode=mode)]
     flat = [replace(one, answer=-1.0, boosted=1.0) for one in falls]
-    removed(falls)
-    assert cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "reproduced"
-    assert cuts.single(job, "name mover", 0, ("dest", "src")).verdict == "partly"  # nothing at the source
-    removed(flat)
-    assert cuts.single(job, "name mover", 0, ("dest",), heavier=True).verdict == "partly"
-    removed([])
-    for figure in (cuts.RUNS["svt-fig22"], together.parallel, cuts.inverted, together.all_into):
-        assert figure(job).verdict == "not" and figure(job).measured
+    heavier = cuts.singles("name mover", 0, ("dest",), heavier=True)
+    assert verdict(heavier, falls, tmp_path) == "reproduced"
+    assert verdict(cuts.singles("name mover", 0), falls, tmp_path) == "partly"  # nothing at the source
+    assert verdict(heavier, flat, tmp_path) == "partly"
+    for id in ("svt-fig22", "svt-fig25", "svt-fig21", "svt-fig27"):
+        assert verdict(RUNS[id], [], tmp_path) == "not"
 
 
-def test_trifles_and_what_random_channels_do_are_no_effects(
-    removed: Callable[[list[Effect]], None], tmp_path: Path
-) -> None:
-    job = Job(tmp_path, model="gpt2")
+def test_trifles_and_what_random_channels_do_are_no_effects(tmp_path: Path) -> None:
     falls = [one for mode in ("global", "local") for one in fallen(lambda p, k: -1.0 - k, mode=mode)]
     trifles = [replace(one, answer=1e-3 * one.answer, boosted=1e-3 * one.boosted) for one in falls]
     chance = [replace(one, random=one.answer, random_boosted=one.boosted) for one in falls]
     for own in (trifles, chance):
-        removed(own)
-        assert cuts.single(job, "name mover", 0, ("dest",)).verdict == "not"
-        assert cuts.falls(job, 0, "dest", "global", claim="heavier").verdict == "not"
-        removed([replace(one, together=True, answer=4 * one.answer, random=4 * one.random) for one in own] + own)
-        assert together.parallel(job).verdict == "not"
+        assert verdict(cuts.singles("name mover", 0, ("dest",)), own, tmp_path) == "not"
+        assert verdict(cuts.falls(0, "dest", "global", "heavier"), own, tmp_path) == "not"
+        sets = [replace(one, together=True, answer=4 * one.answer, random=4 * one.random) for one in own]
+        assert verdict(RUNS["svt-fig25"], sets + own, tmp_path) == "not"
 
 
 def opposed(scale: float = 1.0, by_chance: float = 0.0) -> list[Effect]:
@@ -307,35 +293,32 @@ def opposed(scale: float = 1.0, by_chance: float = 0.0) -> list[Effect]:
     return both + [replace(one, side="src") for one in both]
 
 
-def test_an_anomaly_must_be_more_than_chance(removed: Callable[[list[Effect]], None], tmp_path: Path) -> None:
-    job = Job(tmp_path, model="gpt2")
-    for figure in (cuts.inverted, together.all_into):
-        removed(opposed())
-        assert figure(job).verdict == "reproduced"
-        for control in (opposed(scale=1e-3), opposed(by_chance=0.9)):
-            removed(control)
-            assert figure(job).verdict == "not"
+@pytest.mark.parametrize("id", ["svt-fig21", "svt-fig27"])
+def test_an_anomaly_must_be_more_than_chance(id: str, tmp_path: Path) -> None:
+    assert verdict(RUNS[id], opposed(), tmp_path) == "reproduced"
+    for control in (opposed(scale=1e-3), opposed(by_chance=0.9)):
+        assert verdict(RUNS[id], control, tmp_path) == "not"
 
 
-def test_residuals_are_judged_by_many_prompts(
-    organism: Model, removed: Callable[[list[Effect]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(residuals, "subject", lambda job: a_subject(organism, {"name mover": ((1, 6),)}))
-    job = Job(tmp_path, model="gpt2")
+def test_residuals_are_judged_by_many_prompts(tmp_path: Path) -> None:
     alone = fallen(lambda p, k: -1.0, mode="local")
     sets = [replace(one, together=True, cosine=0.995) for one in alone]
-    removed(alone + sets)
-    assert residuals.small(job, "cosine", together=False).verdict == "reproduced"
-    assert residuals.small(job, "cosine", together=True).verdict == "reproduced"
-    removed([replace(one, random=one.answer) for one in alone])
-    assert residuals.small(job, "cosine", together=False).verdict == "not"  # random channels do as much
-    removed(alone[:2])
-    assert residuals.small(job, "cosine", together=False).verdict == "not"
-    assert residuals.small(job, "cosine", together=True).verdict == "not"  # no sets at all
-    removed(alone + [replace(one, cosine=0.96) for one in sets])
-    assert residuals.small(job, "cosine", together=True).verdict == "not"  # wide, and not peaked
-    removed([replace(one, cosine=0.996) for one in alone] + [replace(one, cosine=0.999) for one in sets])
-    assert residuals.small(job, "cosine", together=True).verdict == "partly"  # peaked, but no wider
+
+    def judged_as(own: list[Effect], together: bool) -> str:
+        record = residuals.Residuals("gpt2", LEAST, tuple(own))
+        outcome = residuals.small("cosine", together=together).outcome(record, tmp_path)
+        assert outcome.measured
+        return outcome.verdict
+
+    assert judged_as(alone + sets, together=False) == judged_as(alone + sets, together=True) == "reproduced"
+    chance = [replace(one, random=one.answer) for one in alone]
+    assert judged_as(chance, together=False) == "not"  # random channels do as much
+    assert judged_as(alone[:2], together=False) == "not"
+    assert judged_as(alone[:2], together=True) == "not"  # no sets at all
+    wide = [replace(one, cosine=0.96) for one in sets]
+    assert judged_as(alone + wide, together=True) == "not"  # wide, and not peaked
+    no_wider = [replace(one, cosine=0.996) for one in alone] + [replace(one, cosine=0.999) for one in sets]
+    assert judged_as(no_wider, together=True) == "partly"  # peaked, but no wider
 
 
 def test_correlations_have_intervals_over_prompts() -> None:
@@ -361,7 +344,7 @@ def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest
         return trace(self, *args, **options)
 
     monkeypatch.setattr(type(organism.run(texts[0])), "trace", refuses)
-    found = sets._answers.__wrapped__(seen)
+    found = answers._answers.__wrapped__(seen)
     assert found.skipped == 1 and len(found.traced) == LEAST - 1
 
 
@@ -373,9 +356,9 @@ def test_only_a_bias_is_no_circuit(organism: Model) -> None:
         trace_answer(made, int(made.logits[-1].argmax()), tau=7.0)
 
 
-def test_published_models_that_fail_refute(tmp_path: Path) -> None:
+def test_published_models_that_fail_refute() -> None:
     verdicts = {
-        source: [signals._verdict(Job(tmp_path, model=source), holds) for holds in ([True], [False], [])]
+        source: [signals._verdict(source, holds) for holds in ([True], [False], [])]
         for source in (None, "EleutherAI/pythia-160m", "/x/gemma-2-2b/")
     }
     assert verdicts.pop(None) == ["partly", "needs a model", "needs a model"]
@@ -390,7 +373,7 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
         return ioi(n, seed, **options)
 
     monkeypatch.setattr(signals, "_TASKS", {"ioi": few})
-    outcome = signals.removed(Job(tmp_path, quick=True, seed=3))
+    outcome = signals.RUNS["talk-11"](Job(tmp_path, quick=True, seed=3))
     signals._circuits.cache_clear()
     assert asked == [{"held_out": True}] and outcome.verdict == "needs a model"  # three prompts are too few
     assert "none was run" in outcome.note and "ioi" in outcome.measured
@@ -401,6 +384,6 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
 def test_models_without_signals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "_TASKS", {"ioi": ioi})
     monkeypatch.setattr(signals, "trace_answer", lambda *args: None)
-    for figure in (signals.thin, signals.removed):
+    for figure in signals.RUNS.values():
         with pytest.raises(MissingModelError, match="without any signal"):
             figure(Job(tmp_path, quick=True, seed=4))

@@ -19,6 +19,7 @@ from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.page import to_html
+from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
 from keyhole.intervene.verification import verify
 from keyhole.tracing.levels import Untraced, trace, trace_many
@@ -66,7 +67,10 @@ def damaged(document: dict) -> list[tuple[str, dict]]:
         ("channels", {**document, "edges": [{**edge, "channels": [-1]}]}),
         ("no side", {**document, "edges": [{**edge, "side": "left"}]}),
         ("firing", {**document, "firings": [{**firing, "node": 9999}]}),
+        ("firing's sides", {**document, "firings": [{**firing, "dest": 3}]}),
+        ("no number", {**document, "edges": [{**edge, "weight": 10**400}]}),
         ("object", {**document, "parameters": []}),
+        ("its method", {**document, "parameters": {**document["parameters"], "method": []}}),
     ]
 
 
@@ -140,14 +144,13 @@ def test_drops_add_up(circuit: keyhole.Circuit) -> None:
         for side, token in (("dest", node.dest), ("src", node.src)):
             removed, edges = getattr(traced, side), [e for e in circuit.edges_into(traced.node) if e.side == side]
             steps = pairwise([circuit.attention[traced.node], *(r.after for r in removed)])
-            lost: dict[tuple, float] = defaultdict(float)
+            lost: dict[Writer, float] = defaultdict(float)
             for r, (before, after) in zip(removed, steps, strict=True):
-                lost[r.kind, r.layer, r.head, r.src] += before - after
+                lost[r.writer] += before - after
             assert edges
             for edge in edges:
-                writer = circuit.nodes[edge.source]
-                assert edge.weight == pytest.approx(lost.pop((writer.kind, writer.layer, writer.head, writer.src)))
-            assert all(kind == "head" and src > token for kind, _, _, src in lost)
+                assert edge.weight == pytest.approx(lost.pop(circuit.nodes[edge.source].writer))
+            assert all(writer.kind == "head" and writer.src > token for writer in lost)
 
 
 def test_offsets_belong_to_their_head() -> None:

@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from keyhole.contrast.edits.attribution import Attribution
 from keyhole.contrast.edits.moves import Effect
 from keyhole.contrast.edits.swaps import swap_effects
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
-from keyhole.reproduce.cc import boxes as contrast_boxes
-from keyhole.reproduce.cc import categories as contrast_categories
 from keyhole.reproduce.cc import (
+    attribution,
+    categories,
+    entities,
     payload,
     payload_interactions,
     payload_ranks,
@@ -25,16 +27,26 @@ from keyhole.reproduce.cc import (
     payload_swaps,
     phase,
     published_settings,
+    studies,
+    subspaces,
+    swaps,
+    unprojected,
 )
-from keyhole.reproduce.cc import studies as contrast_studies
-from keyhole.reproduce.cc import subspaces as contrast
-from keyhole.reproduce.cc import swaps as contrast_swaps
-from keyhole.reproduce.cc.boxes import Swept
-from keyhole.reproduce.cc.categories import Clusters, clustered, only
-from keyhole.reproduce.cc.payload_interactions import Met, judged_diagonal, judged_symmetry
-from keyhole.reproduce.cc.payload_shapes import Shape
-from keyhole.reproduce.cc.studies import named, studied, verdict
-from keyhole.reproduce.cc.swaps import Swapped, held
+from keyhole.reproduce.cc.attribution import Attributed, Row
+from keyhole.reproduce.cc.categories import Categories, Clusters
+from keyhole.reproduce.cc.entities import Sweep, Swept
+from keyhole.reproduce.cc.payload import Cell, Grid, Ranks, Setting
+from keyhole.reproduce.cc.payload_interactions import Interactions, judge_diagonal, judge_symmetry
+from keyhole.reproduce.cc.payload_ranks import Recovered
+from keyhole.reproduce.cc.payload_shapes import Shape, Shapes
+from keyhole.reproduce.cc.phase import Phases
+from keyhole.reproduce.cc.published_settings import Printed
+from keyhole.reproduce.cc.studies import Points, studied
+from keyhole.reproduce.cc.subject import Subject, subject
+from keyhole.reproduce.cc.subspaces import Meeting, Subspaces
+from keyhole.reproduce.cc.swaps import Gain, Swapped, Swaps, held
+from keyhole.reproduce.cc.unprojected import Aligned, Unprojected
+from keyhole.reproduce.experiment import Experiment
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Outcome
 
@@ -42,6 +54,7 @@ pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and hea
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)
 RUNS = {id: run for module in TOYS for id, run in module.RUNS.items()}
 UNTRAINED = {"max_steps": 1, "batch": 8}
+SETTING = Setting(3, 5, 16)
 
 
 def quick(run: Callable[[Job], Outcome], folder: Path) -> Outcome:
@@ -78,13 +91,17 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     assert quick(RUNS[id], tmp_path).verdict == "not"
 
 
+def printed(head: Payload) -> Payload:
+    """The same head as if it had been trained as printed."""
+    return dataclasses.replace(head, settings=dataclasses.replace(head.settings, lr=PayloadSettings.paper(3, 5, 16).lr))
+
+
 def test_other_settings_than_printed_show_a_part_at_most(trained: Path) -> None:
-    ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
-    lr = PayloadSettings.paper(3, 5, 16).lr
-    printed = dataclasses.replace(head, settings=dataclasses.replace(head.settings, lr=lr))
-    assert payload.as_trained("reproduced", [printed]) == "reproduced"
-    assert payload.as_trained("reproduced", [printed, head]) == "partly"
+    ((head, *_),) = payload.heads_of(Job(trained / "item", quick=True), [SETTING], "discrete").values()
+    assert payload.as_trained("reproduced", [printed(head)]) == "reproduced"
+    assert payload.as_trained("reproduced", [printed(head), head]) == "partly"
     assert payload.as_trained("not", [head]) == "not"
+    assert payload.as_trained("partly", [head, dataclasses.replace(head, accuracy=0.9)]) == "not"
 
 
 @pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "partly")])
@@ -94,24 +111,39 @@ def test_trained_heads_pass(id: str, verdict: str, trained: Path) -> None:
     assert "untrained" in outcome.measured  # a control beside every measure
 
 
-def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(trained: Path) -> None:
-    job = Job(trained / "item", quick=True)
-    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
+def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(shaped: tuple[Job, list[Payload]]) -> None:
+    heads = [printed(head) for head in shaped[1]]
     sure = [dataclasses.replace(head, accuracy=0.99) for head in heads]
-    every, most, chance = [1.0] * 18, [1.0] * 15 + [0.0] * 3, [1.0, 1.0, 0.0]
-    assert payload_ranks.judged(every, chance, sure, 0.99) == "reproduced"
-    assert payload_ranks.judged(every, chance, [dataclasses.replace(sure[0], accuracy=0.96)], 0.99) == "partly"
-    assert payload_ranks.judged(every, chance, heads) == "reproduced"  # no accuracy claimed
-    assert payload_ranks.judged(every, [1.0] * 3, heads) == "partly"  # untrained heads show it as well
-    assert payload_ranks.judged(most, chance, heads) == "partly"
-    assert payload_ranks.judged(chance, chance, heads) == "not"
-    assert payload_ranks.judged([], [], heads) == "not"
+    right, wrong = Ranks(3, 5), Ranks(3, 4)
+
+    def judged(found: list[Ranks], raw: list[Ranks], heads: list[Payload], accuracy: float | None = None) -> str:
+        return payload_ranks.judge(Recovered([{SETTING: Cell(heads, found, raw)}], ["below"], accuracy))
+
+    every, most, chance = [right] * 18, [right] * 15 + [wrong] * 3, [right, right, wrong]
+    assert judged(every, chance, sure, 0.99) == "reproduced"
+    assert judged(every, chance, [dataclasses.replace(sure[0], accuracy=0.96)], 0.99) == "partly"
+    assert judged(every, chance, heads) == "reproduced"  # no accuracy claimed
+    assert judged(every, chance, [one_step()]) == "not"
+    assert judged(every, [right] * 3, heads) == "partly"  # untrained heads show it as well
+    assert judged(most, chance, heads) == "partly"
+    assert judged(chance, chance, heads) == "not"
+    assert judged([], [], heads) == "not"
+
+
+def test_exact_ranks_are_counted_by_capacity() -> None:
+    grid: Grid[Ranks] = {
+        Setting(3, 4, 8): Cell([], [Ranks(3, 4), Ranks(4, 3)], [Ranks(3, 4)]),
+        Setting(4, 4, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 3)]),
+        Setting(4, 5, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 4)]),
+    }
+    assert payload_ranks.exact(grid, trained=True) == {"below": [1.0, 0.0], "at": [1.0], "beyond": [0.0]}
+    assert payload_ranks.exact(grid, trained=False) == {"below": [1.0], "at": [0.0], "beyond": [0.0]}
 
 
 @pytest.fixture(scope="module")
 def shaped(trained: Path) -> tuple[Job, list[Payload]]:
     job = Job(trained / "item", quick=True)
-    (heads,) = payload.heads_of(job, [(3, 5, 16)], "discrete").values()
+    (heads,) = payload.heads_of(job, [SETTING], "discrete").values()
     assert payload.are_trained(heads)
     return job, heads
 
@@ -119,17 +151,21 @@ def shaped(trained: Path) -> tuple[Job, list[Payload]]:
 @pytest.mark.parametrize("latents", ["discrete", "gaussian"])
 def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], latents: Latents) -> None:
     job, heads = shaped
+    good = printed(heads[0])
     seen, basis = payload_shapes.points(job, heads[0]), random_bases(16, 3, 1, seed=3)[0]
     limits = [payload_shapes.limit(payload_shapes.in_random(job, heads[0]))]
-    own = payload_shapes.shape(seen, basis, basis)
-    assert own.agree > 0.8  # which is why no bound can tell
-    assert payload_shapes.judged(heads[:1], [own], limits, latents) == "not"
+    own = payload_shapes.shape(seen.within(basis, basis))
     perfect = Shape(1.0, 1.0, 1.0, 1.0)
-    assert payload_shapes.judged(heads[:1], [perfect], limits, latents) == "reproduced"
-    assert payload_shapes.judged(heads[:1], [perfect], [perfect], latents) == "not"  # as good at random
-    assert (
-        payload_shapes.judged(heads[:1], [dataclasses.replace(perfect, agree=own.agree)], limits, latents) == "partly"
-    )
+
+    def judged(found: Shape, limits: list[Shape], head: Payload = good) -> str:
+        return payload_shapes.judge(Shapes(latents, [head], [found], [], limits, seen))
+
+    assert own.agree > 0.8  # which is why no bound can tell
+    assert judged(own, limits) == "not"
+    assert judged(perfect, limits) == "reproduced"
+    assert judged(perfect, limits, one_step()) == "not"
+    assert judged(perfect, [perfect]) == "not"  # as good at random
+    assert judged(dataclasses.replace(perfect, agree=own.agree), limits) == "partly"
 
 
 def test_quantiles_are_of_single_measures() -> None:
@@ -142,58 +178,88 @@ def one_step(**changes: Any) -> Payload:
 
 
 def test_the_table_is_about_heads_as_they_were_trained() -> None:
-    printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
-    assert published_settings.differ([printed]) == []
-    assert published_settings.differ([printed, other]) == ["lr", "check_every"]
+    as_printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
+    assert published_settings.differ([as_printed]) == []
+    assert published_settings.differ([as_printed, other]) == ["lr", "check_every"]
     raw = one_step()
     good = dataclasses.replace(raw, accuracy=0.949, settings=PayloadSettings.paper(3, 4, 8), trained=30_000)
-    assert published_settings.judged([raw], [True]) == "not"
-    assert published_settings.judged([good], [True]) == "reproduced"
-    assert published_settings.judged([good], [False]) == "partly"
-    assert published_settings.judged([dataclasses.replace(good, trained=50_000)], [True]) == "partly"
-    changed = dataclasses.replace(good, settings=dataclasses.replace(good.settings, lr=1e-2))
-    assert published_settings.judged([changed], [True]) == "partly"
+
+    def judged(head: Payload, exact: bool = True) -> str:
+        return published_settings.judge(Printed({Setting(3, 4, 8): Cell([head], [exact])}))
+
+    assert judged(raw) == "not"
+    assert judged(good) == "reproduced"
+    assert judged(good, exact=False) == "partly"
+    assert judged(dataclasses.replace(good, trained=50_000)) == "partly"
+    assert judged(dataclasses.replace(good, settings=dataclasses.replace(good.settings, lr=1e-2))) == "partly"
 
 
-def met(latents: Latents, accuracy: float, G: Tensor) -> Met:
-    head = train([PayloadSettings(6, 6, 8, latents=latents, max_steps=1, batch=8)])[0]
-    return Met([dataclasses.replace(head, accuracy=accuracy)], [G], G)
+def met(latents: Latents, accuracy: float, G: Tensor) -> Cell[Tensor]:
+    head = train([PayloadSettings.paper(6, 6, 8, latents=latents, max_steps=1, batch=8)])[0]
+    return Cell([dataclasses.replace(head, accuracy=accuracy)], [G], [G])
 
 
 def test_interactions_are_judged_beside_their_controls() -> None:
     stream = torch.Generator().manual_seed(0)
     split, noise = torch.eye(12), torch.randn(12, 12, generator=stream)
     mixed = noise + noise.T
-    inside, beyond = (3, 4, 8), (6, 6, 8)
-    found = {inside: met("gaussian", 0.88, split), beyond: met("gaussian", 0.88, mixed)}
-    assert judged_diagonal(found) == "reproduced"
-    assert judged_diagonal({inside: found[inside], beyond: found[inside]}) == "partly"  # nothing off the diagonal
-    assert judged_diagonal({inside: found[beyond], beyond: found[beyond]}) == "not"
-    assert judged_diagonal({inside: met("gaussian", 0.5, split), beyond: found[beyond]}) == "not"
-    unlike = {beyond: met("discrete", 0.99, noise)}
-    assert judged_symmetry(unlike, {beyond: found[beyond]}) == "reproduced"
-    assert judged_symmetry({beyond: met("discrete", 0.99, mixed + 0.5 * noise)}, {beyond: found[beyond]}) == "partly"
-    assert judged_symmetry(unlike, {beyond: met("gaussian", 0.88, noise)}) == "not"  # as unlike as random numbers
-    assert judged_symmetry({beyond: met("discrete", 0.5, noise)}, {beyond: found[beyond]}) == "not"
+    inside, beyond = Setting(3, 4, 8), Setting(6, 6, 8)
+    apart, shared = met("gaussian", 0.88, split), met("gaussian", 0.88, mixed)
+
+    def diagonal(within: Cell[Tensor], past: Cell[Tensor]) -> str:
+        return judge_diagonal(Interactions("gaussian", {inside: within, beyond: past}))
+
+    def symmetry(found: Cell[Tensor], continuous: Cell[Tensor]) -> str:
+        return judge_symmetry(Interactions("discrete", {beyond: found}, {beyond: continuous}))
+
+    assert diagonal(apart, shared) == "reproduced"
+    assert diagonal(apart, apart) == "partly"  # nothing off the diagonal
+    assert diagonal(shared, shared) == "not"
+    assert diagonal(met("gaussian", 0.5, split), shared) == "not"
+    unlike = met("discrete", 0.99, noise)
+    assert symmetry(unlike, shared) == "reproduced"
+    assert symmetry(met("discrete", 0.99, mixed + 0.5 * noise), shared) == "partly"
+    assert symmetry(unlike, met("gaussian", 0.88, noise)) == "not"  # as unlike as random numbers
+    assert symmetry(met("discrete", 0.5, noise), shared) == "not"
+    assert symmetry(unlike, met("gaussian", 0.5, mixed)) == "not"
+
+
+def phases(missed: list[float], counted: list[float], heads: list[Payload]) -> Grid[phase.Row]:
+    """Measures of 0.1 and 0.2 (two seeds) within capacity, and these beyond."""
+    names = ("missed", phase._COUNTED)
+    within = [dict.fromkeys(names, value) for value in (0.1, 0.2)]
+    beyond = [dict(zip(names, both, strict=True)) for both in zip(missed, counted, strict=True)]
+    return {Setting(3, 4, 8): Cell(heads, within), Setting(6, 6, 8): Cell([], beyond)}
 
 
 def test_a_rise_beyond_capacity_is_asked_of_every_seed() -> None:
-    inside = {name: [0.1, 0.2] for name in ("missed", "overlap", "off")}
-    for name in inside:
-        assert phase.risen(inside, {name: [0.3, 0.3]}, name)
-        assert not phase.risen(inside, {name: [0.3, 0.2]}, name)
-        assert not phase.risen(inside, {name: [0.3, float("nan")]}, name)
+    for values, rises in (([0.3, 0.3], True), ([0.3, 0.2], False), ([0.3, float("nan")], False)):
+        assert phase.risen(phases(values, [0.0, 0.0], []), "missed") == rises
+        assert phase.risen(phases([0.0, 0.0], values, []), phase._COUNTED) == rises
 
 
-def test_what_counting_forces_is_not_enough(trained: Path) -> None:
-    (heads,) = payload.heads_of(Job(trained / "item", quick=True), [(3, 5, 16)], "discrete").values()
-    assert phase.judged(heads, [(True, True), (True, True)]) == "reproduced"
-    assert phase.judged(heads, [(True, False), (True, True)]) == "partly"
-    assert phase.judged(heads, [(False, True), (False, True)]) == "not"
-    assert phase.judged([one_step()], [(True, True)]) == "not"
+def test_what_counting_forces_is_not_enough(shaped: tuple[Job, list[Payload]]) -> None:
+    heads, more, same = shaped[1], [0.3, 0.3], [0.1, 0.2]
+
+    def judged(one: Grid[phase.Row], other: Grid[phase.Row]) -> str:
+        return phase.judge(Phases({"discrete": one, "gaussian": other}))
+
+    both = phases(more, more, heads)
+    assert judged(both, both) == "reproduced"
+    assert judged(phases(more, same, heads), both) == "partly"
+    assert judged(phases(same, more, heads), both) == "partly"
+    assert judged(phases(same, more, heads), phases(same, more, heads)) == "not"
+    assert judged(phases(more, more, [one_step()]), both) == "not"
 
 
 # -- models --------------------------------------------------------------------------------------------------------
+
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+NOWHERE = Points(torch.zeros(1, 3), torch.zeros(1, 3), ["all"])
+
+
+def about(id: str, model: str | None = LLAMA, *, passed: bool = True, shift: float = 0.1) -> Subject:
+    return Subject(id, model, "a model", ((1, 6),), passed, {"order": shift})
 
 
 def effect(name: str, shift: float, *, random: float = 0.0, full: float = 0.8, low: float = 0.5) -> Effect:
@@ -201,9 +267,12 @@ def effect(name: str, shift: float, *, random: float = 0.0, full: float = 0.8, l
     return Effect(name, 5, 0.1, 0.5, shift, random, full, low + 0.1, (low, low + 0.2), near)
 
 
-def binding(whole: Effect, more: tuple[float, float, float] = (0.2, 0.1, 0.3)) -> Swapped:
+MORE = Gain(0.2, 0.1, 0.3)
+
+
+def binding(whole: Effect, more: Gain = MORE) -> Swapped:
     parts = effect("order", 0.2), effect("lexical", 0.3)
-    return Swapped((0, 0), whole, parts, (more, more), (0.1, 0.05, 0.15), (0.0, whole.random))
+    return Swapped((0, 0), whole, parts, (more, more), Gain(0.1, 0.05, 0.15), (0.0, whole.random))
 
 
 def test_swaps_are_judged_by_the_sizes_claimed() -> None:
@@ -211,76 +280,122 @@ def test_swaps_are_judged_by_the_sizes_claimed() -> None:
     assert held(binding(effect("both", 0.7, random=0.2)), "boxes") == "part"  # not next to nothing
     assert held(binding(effect("both", 0.3)), "boxes") == "part"  # not most of it
     assert held(binding(effect("both", 0.05, full=0.06)), "boxes") == "none"
-    assert held(binding(effect("both", 0.7), (0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
+    assert held(binding(effect("both", 0.7), Gain(0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
     assert held(binding(effect("both", 0.7, low=-0.1)), "boxes") == "none"
-    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), (0.3, 0.2, 0.4), (0.1, 0.3))
+    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), Gain(0.3, 0.2, 0.4), (0.1, 0.3))
     assert held(lists, "lists") == "all"
     assert held(dataclasses.replace(lists, random=(0.1, 0.6)), "lists") == "none"  # a lucky random one moves more
-    assert held(dataclasses.replace(lists, short=(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
+    assert held(dataclasses.replace(lists, short=Gain(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
     assert held(dataclasses.replace(lists, whole=effect("category", 0.35, random=0.2)), "lists") == "part"
 
 
+def test_most_heads_must_hold_and_contrasts_be_real() -> None:
+    good, some, bad = (binding(effect("both", shift)) for shift in (0.7, 0.3, 0.05))
+
+    def judged(*found: Swapped, **changes: Any) -> str:
+        return swaps.judge(Swaps(about("cc-fig9", **changes), "boxes", found, {}))
+
+    assert judged(good, good, bad) == "reproduced"
+    assert judged(good, bad) == judged() == "not"
+    assert judged(good, good, some) == "reproduced" and judged(good, some) == "partly"
+    assert judged(good, passed=False) == "partly"
+    assert judged(good, shift=0.99) == "not"  # a mere difference of means
+    assert judged(good, model="an/other") == "partly" and judged(some, model="an/other") == "needs a model"
+
+
 def test_swaps_of_random_subspaces_show_nothing(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True), "lists")
+    study = studied(Job(tmp_path, quick=True).asked, "lists")
     head = study.selected[0]
-    real = contrast_swaps.measure(study, head, seed=0)
-    assert held(real, "lists") == "all" and real.short[1] > 0
-    assert len(real.random) == contrast_studies.DRAWS and len(set(real.random)) > 1
+    real = swaps.swapped(study, head, seed=0)
+    assert held(real, "lists") == "all" and real.short.low > 0
+    assert len(real.random) == studies.DRAWS and len(set(real.random)) > 1
     for basis in random_bases(16, real.whole.rank, 5, seed=5):
         effects = {e.name: e for e in swap_effects(study.test, {head: {"category": basis}}, draws=10)[head]}
         assert held(dataclasses.replace(real, whole=effects["category"]), "lists") == "none"
 
 
 def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True), "lists")
+    study = studied(Job(tmp_path, quick=True).asked, "lists")
     head = study.selected[0]
     whole = next(effect for effect in study.swaps[head] if effect.name == "category")
-    moved, _ = contrast_swaps._shifts(study, head, whole, 0)
+    moved, _ = swaps._shifts(study, head, whole, 0)
     effects = {e.name: e.shift for e in study.swaps[head]}
     assert float(moved["category"].mean()) == pytest.approx(effects["category"], abs=1e-6)
     assert float(moved["full"].mean()) == pytest.approx(effects["full"], abs=1e-6)
 
 
 def test_heads_that_are_not_there_are_not_measured(tmp_path: Path) -> None:
-    outcome = contrast_swaps.swapped(Job(tmp_path, quick=True), "cc-fig18", slice(100, None))
-    assert outcome.verdict == "needs a model" and outcome.numbers == {}
+    record = swaps.measure(Job(tmp_path, quick=True), "cc-fig18", "boxes", slice(100, None))
+    outcome = Experiment(lambda job: record, swaps.judge, swaps.tell, swaps.draw)(Job(tmp_path))
+    assert outcome.verdict == "needs a model" and outcome.numbers == {} and outcome.figures == ()
     assert "nothing to measure" in outcome.measured and "--model" in outcome.note
 
 
 def test_items_that_share_a_run_say_so(tmp_path: Path) -> None:
-    assert "The same run as cc-fig7" in contrast_swaps.RUNS["cc-fig19"](Job(tmp_path, quick=True)).note
+    assert "The same run as cc-fig7" in swaps.RUNS["cc-fig19"](Job(tmp_path, quick=True)).note
+
+
+def meeting(aligned: list[float], random: list[list[float]], rank: int = 2) -> Meeting:
+    return Meeting([rank] * len(aligned), aligned, random, 9, [])
 
 
 def test_alignment_must_exceed_random_subspaces() -> None:
-    assert contrast.meets([0.9, 0.8, 0.1], [[0.5], [0.6], [0.5]])
-    assert not contrast.meets([0.9, 0.8, 0.1], [[0.5], [0.9], [0.5]])  # the median head does not
-    assert not contrast.meets([0.4] * 3, [[0.1]] * 3)
-    assert not contrast.meets([1.0] * 3, [[0.2, 1.0]] * 3)
+    assert meeting([0.9, 0.8, 0.1], [[0.5], [0.6], [0.5]]).meets
+    assert not meeting([0.9, 0.8, 0.1], [[0.5], [0.9], [0.5]]).meets  # the median head does not
+    assert not meeting([0.4] * 3, [[0.1]] * 3).meets
+    assert not meeting([1.0] * 3, [[0.2, 1.0]] * 3).meets
+
+
+def test_the_published_model_must_have_the_published_ranks() -> None:
+    order, lexical, bad = meeting([0.9], [[0.1]]), meeting([0.9], [[0.1]], 9), meeting([0.1], [[0.1]])
+
+    def judged(order: Meeting, lexical: Meeting, apart: tuple[float, ...] = (), **changes: Any) -> str:
+        features = {"order": order, "lexical": lexical}
+        return subspaces.judge(Subspaces(about("cc-fig8", **changes), features, apart=apart))
+
+    assert judged(order, lexical) == "reproduced"
+    assert judged(order, order) == "partly"  # lexical of rank 2
+    assert judged(order, order, model=None) == "partly"  # ranks are not asked of a stand-in
+    assert judged(order, bad) == "partly" and judged(bad, bad) == "not"
+    assert judged(order, lexical, (0.9,)) == "partly" and judged(order, lexical, (0.96,)) == "reproduced"
+    assert judged(order, lexical, passed=False) == "partly"
 
 
 def test_clusters_must_exceed_random_subspaces() -> None:
-    found = Clusters((0, 0), 5, 1.0, [0.7, 0.9], 1.0, [3])
-    assert clustered([found])
-    assert not clustered([dataclasses.replace(found, random=[0.7, 1.0])])
-    assert not clustered([dataclasses.replace(found, nearest=0.4, random=[0.1])])
+    def judged(**changes: Any) -> str:
+        found = dataclasses.replace(Clusters((0, 0), 5, 1.0, [0.7, 0.9], 1.0, [3]), **changes)
+        return categories.judge(Categories(about("cc-fig6b"), 400, [found], NOWHERE))
+
+    assert judged() == "partly"  # of fewer categories than published
+    assert judged(random=[0.7, 1.0]) == "not"
+    assert judged(nearest=0.4, random=[0.1]) == "not"
 
 
 def test_words_are_held_out(tmp_path: Path) -> None:
     from keyhole.contrast.recipes.lists import lists_contrast
 
-    model = studied(Job(tmp_path, quick=True), "lists").test.model
+    model = studied(Job(tmp_path, quick=True).asked, "lists").test.model
     whole = lists_contrast(model, 20)
-    kept = only(whole, {"dog", "apple", "water", "car", "France"})
-    words = {contrast_categories._word(kept, site) for s in kept.samples for site in (*s.positive, *s.negative)}
+    kept = categories.only(whole, {"dog", "apple", "water", "car", "France"})
+    words = {categories._word(kept, site) for s in kept.samples for site in (*s.positive, *s.negative)}
     assert words <= {"dog", "apple", "water", "car", "France"} and len(kept.samples) < len(whole.samples)
 
 
 def test_explained_rows_must_exceed_random_ones() -> None:
-    rows = [contrast_boxes.Row(0.9, 0.8, 0.2, 2.0 + 0.1 * i, 0.5, 0.3, 0.1, 0.2) for i in range(4)]
-    assert contrast_boxes.attributed(rows)
+    rows = [Row(0.9, 0.8, 0.2, 2.0 + 0.1 * i, 0.5, 0.3, 0.1, 0.2) for i in range(4)]
+    drawn = Attribution((1, 6), 0, 0, ("order",), torch.ones(1, 1), torch.zeros(1), torch.ones(1), 0.0)
+    good = Attributed(about("cc-fig10"), (1, 6), 9, rows, ["."], drawn, [0])
+
+    def judged(**changes: Any) -> str:
+        return attribution.judge(dataclasses.replace(good, **changes))
+
+    assert judged() == "reproduced"
     controls = ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}, {"random_wrong": 0.5})
     for changes in controls:
-        assert not contrast_boxes.attributed([dataclasses.replace(one, **changes) for one in rows])
+        assert judged(rows=[dataclasses.replace(one, **changes) for one in rows]) == "not"
+    assert judged(subject=about("cc-fig10", shift=0.99)) == "not"  # a mere difference of means
+    unselected = about("cc-fig10", passed=False)
+    assert judged(subject=unselected) == "not" and judged(subject=unselected, head=(16, 1)) == "reproduced"
 
 
 def swept(ranks: tuple[int, ...], null: tuple[int, ...]) -> Swept:
@@ -298,49 +413,69 @@ def test_a_rank_that_never_grew_does_not_stop_growing() -> None:
     assert not swept((6, 8, 8, 8), (1, 1, 1, 1)).stops_growing  # what grows is noise
 
 
-def test_both_ranks_of_a_head_must_stop_growing() -> None:
-    flat, rising = swept((1, 3, 3, 3), (1, 3, 3, 3)), swept((1, 2, 3, 4), (1, 2, 3, 4))
-    assert contrast_boxes._by_head({"order": [flat, rising], "lexical": [flat, flat]}) == [(True, True), (False, True)]
+def test_both_ranks_of_most_heads_must_stop_growing() -> None:
+    flat, other = swept((1, 3, 3, 3), (1, 3, 3, 3)), swept((1, 4, 4, 4), (1, 4, 4, 4))
+    rising = swept((1, 2, 3, 4), (1, 2, 3, 4))
+
+    def judged(order: list[Swept], lexical: list[Swept], **changes: Any) -> str:
+        return entities.judge(Sweep(about("cc-fig16", **changes), 400, {"order": order, "lexical": lexical}))
+
+    assert judged([flat, other], [flat, flat]) == "reproduced"
+    assert judged([flat, flat], [flat, flat]) == "partly"  # heads do not differ
+    assert judged([flat, flat], [flat, flat], model=None) == "partly"
+    assert judged([flat, rising], [flat, flat]) == "not"  # one head of two
+    assert judged([flat, rising], [rising, flat]) == "not"  # none has both
+    assert judged([flat, other], [flat, flat], passed=False) == "partly"
 
 
 def test_a_mere_difference_of_means_is_told_and_shows_nothing(tmp_path: Path) -> None:
     job = Job(tmp_path, quick=True)
-    study = studied(job, "boxes")
-    assert contrast_studies.mere_shifts(study) == ["order"]  # of the organism: all queries prefer the same places
-    assert contrast_studies.mere_shifts(studied(job, "lists")) == []
-    outcome = contrast_boxes.sweep(job)
+    assert subject(job, "boxes", "cc-fig9").mere == ["order"]  # of the organism: all queries prefer the same places
+    assert subject(job, "lists", "cc-fig7").mere == []
+    outcome = entities.RUNS["cc-fig16"](job)
     assert outcome.verdict == "needs a model"
     assert "uncentred 1, 1, 1, of which 1.00 is a difference of means" in outcome.measured
-    assert "mere difference of means" in contrast_swaps.RUNS["cc-fig9"](job).note
+    assert "mere difference of means" in swaps.RUNS["cc-fig9"](job).note
+
+
+def shares(components: float, own: float, random: float) -> Aligned:
+    """In the median of three heads."""
+    return Aligned([0.0, components, 1.0], [0.0, own, 1.0], [0.0, random, 1.0], NOWHERE)
 
 
 def test_what_is_hidden_must_be_there() -> None:
-    assert contrast.hidden(0.3, 0.9, 0.5)
-    assert not contrast.hidden(0.3, 0.9, 0.95)  # random subspaces show it too
-    assert not contrast.hidden(0.1, 0.3, 0.2) and not contrast.hidden(0.85, 0.9, 0.5)
-    assert contrast.shown_by_order(0.6, 0.5, 0.4) and not contrast.shown_by_order(0.6, 0.5, 0.7)
+    assert shares(0.3, 0.9, 0.5).hidden
+    assert not shares(0.3, 0.9, 0.95).hidden  # random subspaces show it too
+    assert not shares(0.1, 0.3, 0.2).hidden and not shares(0.85, 0.9, 0.5).hidden
+    assert shares(0.6, 0.5, 0.4).shown and not shares(0.6, 0.5, 0.7).shown
 
 
-def test_models_are_compared_by_their_whole_name(tmp_path: Path) -> None:
-    def job(model: str) -> Job:
-        return Job(tmp_path, model=model)
+def test_order_must_be_shown_and_things_hidden() -> None:
+    shown, hidden = shares(0.6, 0.5, 0.4), shares(0.3, 0.9, 0.5)
 
-    assert named(job("/models/llama-3.1-8b-instruct/"), "cc-fig9")
-    assert not named(job("my/Llama-3.1-8B-Instruct-tuned"), "cc-fig9")
-    assert not named(job("Llama-3.1-8B-Instruct/checkpoint"), "cc-fig9")
-    llama = job("meta-llama/Llama-3.1-8B-Instruct")
-    assert verdict(llama, "cc-fig9", False, part=True) == "partly"
-    assert verdict(Job(tmp_path), "cc-fig9", False, part=True) == "needs a model"
+    def judged(order: Aligned, lexical: Aligned) -> str:
+        return unprojected.judge(Unprojected(about("cc-fig17"), {"order": order, "lexical": lexical}))
+
+    assert judged(shown, hidden) == "reproduced"
+    assert judged(shown, shown) == judged(hidden, hidden) == "partly" and judged(hidden, shown) == "not"
+
+
+def test_models_are_compared_by_their_whole_name() -> None:
+    assert about("cc-fig9", "/models/llama-3.1-8b-instruct/").published
+    assert not about("cc-fig9", "my/Llama-3.1-8B-Instruct-tuned").published
+    assert not about("cc-fig9", "Llama-3.1-8B-Instruct/checkpoint").published
+    assert about("cc-fig9").verdict(False, part=True) == "partly"
+    assert about("cc-fig9", None).verdict(False, part=True) == "needs a model"
 
 
 def test_a_model_is_loaded_once(tmp_path: Path) -> None:
     job = Job(tmp_path, quick=True)
-    assert studied(job, "lists").test.model is studied(job, "boxes").test.model
-    assert contrast_studies.held_out(job, "boxes")["lexical"].model is studied(job, "boxes").test.model
+    assert studied(job.asked, "lists").test.model is studied(job.asked, "boxes").test.model
+    assert studies.held_out(job.asked, "boxes")["lexical"].model is studied(job.asked, "boxes").test.model
 
 
 def test_heads_are_selected_on_other_prompts(tmp_path: Path) -> None:
-    study = studied(Job(tmp_path, quick=True), "lists")
+    study = studied(Job(tmp_path, quick=True).asked, "lists")
     assert len(study.selected) == 3 and study.passed
     fit, test = (set(map(str, one.resolved.contrast.prompts)) for one in (study.fits["category"], study.test))
     assert not fit & test

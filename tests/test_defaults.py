@@ -10,10 +10,10 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.cli import choices, circuits, contrast, discover, look
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
-from keyhole.discover import fit
-from keyhole.discover.attended import View
+from keyhole.discover import discovery
+from keyhole.discover.all_heads import survey
+from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
-from keyhole.discover.survey import survey
 from keyhole.intervene.remove import Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
@@ -48,7 +48,7 @@ SAME = [
     (circuits.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
-    (discover, fit.discover, {"centre", "rank", "nonlinearity", "seed"}),
+    (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
     (
         contrast,
         StudySettings,

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from conftest import prompts_of, tiny_model
 from keyhole import Model, tasks
-from keyhole.discover.attended import View
-from keyhole.discover.fit import Samples, contrast_of, discover, samples_of
-from keyhole.discover.found import Discovery
+from keyhole.discover.all_heads import survey
+from keyhole.discover.attended_keys import View
+from keyhole.discover.discovery import discover
+from keyhole.discover.features import Discovery
 from keyhole.discover.ica import Nonlinearity, correlations, excess_kurtosis, fast_ica, pair_sources, stability
-from keyhole.discover.survey import survey
-from keyhole.discover.telling import head_features, head_samples, token_pairs
+from keyhole.discover.one_head import head_features, head_samples, token_pairs
+from keyhole.discover.samples import Samples, contrast_of, samples_of
 from keyhole.errors import KeyholeError
-from keyhole.lab.payload.toy import PayloadSettings, activations, sample, train
+from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
 from keyhole.models.attention import visible_mask
 from keyhole.models.rotary import Rotary
 
@@ -86,15 +87,20 @@ def test_stability_tells_coins_from_gaussians() -> None:
 # -- planted heads --------------------------------------------------------------------------------------------------
 
 
+def planted_maps(d: int, r: int) -> tuple[Tensor, Tensor]:
+    """How latents go into queries and keys."""
+    frame = torch.linalg.qr(gaussian(max(d, r), max(d, r), seed=10)).Q[:d, :r]
+    stretch = torch.eye(d, dtype=torch.float64) + 0.1 * gaussian(d, d, seed=11)
+    return torch.linalg.inv(stretch).T @ frame, stretch @ frame  # Q^T K = frame^T frame
+
+
 def planted(latents: Tensor, d: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, keys and attention of a head whose query asks for the latents of one key; every latent counts alike.
 
     Latents [samples, keys, r]; the asked-for key is the first. With r > d the maps share directions evenly.
     """
     n, _, r = latents.shape
-    frame = torch.linalg.qr(gaussian(max(d, r), max(d, r), seed=10)).Q[:d, :r]
-    stretch = torch.eye(d, dtype=torch.float64) + 0.1 * gaussian(d, d, seed=11)
-    K, Q = stretch @ frame, torch.linalg.inv(stretch).T @ frame  # Q^T K = frame^T frame
+    Q, K = planted_maps(d, r)
     keys = latents @ K.T + 0.01 * gaussian(n, latents.shape[1], d, seed=12)
     q = 12 * latents[:, 0] @ Q.T + 0.01 * gaussian(n, d, seed=13)
     return q, keys, ((keys @ q[..., None])[..., 0] / d**0.5).softmax(-1)
@@ -151,14 +157,30 @@ def test_a_rank_that_leaves_out_features_is_a_warning(bits: tuple[Tensor, Sample
     assert any("outside" in said for said in found.warnings)
 
 
-def test_a_trained_head_gives_up_its_bits() -> None:
-    cell = train([PayloadSettings.fast(2, 3, 8, max_steps=800)])[0]
+@pytest.fixture(scope="module")
+def trained() -> list[Payload]:
+    return train([PayloadSettings.fast(2, 3, 8, latents=kind, max_steps=800) for kind in ("discrete", "sphere")])
+
+
+def test_a_trained_head_gives_up_its_spheres(trained: list[Payload]) -> None:
+    """Latents whose entries depend on each other come out whole, each with its own rank, on both sides."""
+    cell = trained[1]
+    head = activations(cell, sample(cell, 4000))
+    found = discover(samples_of(head.q, head.k, head.attention), refits=1)
+    assert sorted(one.rank for one in found.subspaces) == [2, 3]
+    for A, B in ((cell.maps.A1, cell.maps.B1), (cell.maps.A2, cell.maps.B2)):
+        (own,) = [one for one in found.subspaces if one.rank == A.shape[1]]
+        assert torch.cat(own.cosines(cell.W_Q @ B, cell.W_K @ A)).min() > 0.99
+
+
+def test_a_trained_head_gives_up_its_bits(trained: list[Payload]) -> None:
+    cell = trained[0]
     batch = sample(cell, 4000)
     head = activations(cell, batch)
     found = discover(samples_of(head.q, head.k, head.attention), refits=2)
     truth = torch.cat([batch.z1, batch.z2], dim=-1)
     asked = truth[torch.arange(len(truth)), batch.star]
-    assert found.rank == 5
+    assert found.rank == 5 == len(found.subspaces)
     assert correlations(found.query_sources(head.q), asked).abs().max(0).values.min() >= 0.99
     offered = correlations(found.key_sources(head.k.flatten(0, 1)), truth.flatten(0, 1))
     assert offered.abs().max(0).values.min() >= 0.99

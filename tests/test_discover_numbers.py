@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from conftest import prompts_of, tiny_model
-from keyhole.discover.attended import View, groups_of
-from keyhole.discover.fit import Samples, contrast_of, discover
-from keyhole.discover.ica import first_half
-from keyhole.discover.survey import survey
-from keyhole.discover.telling import HeadSamples, token_pairs
+from keyhole.contrast.data.resolve import split_groups
+from keyhole.discover.all_heads import survey
+from keyhole.discover.attended_keys import View, groups_of
+from keyhole.discover.discovery import discover
+from keyhole.discover.one_head import HeadSamples, token_pairs
+from keyhole.discover.samples import Samples, contrast_of
 from test_discover import stored, uneven
 
 
@@ -24,7 +25,7 @@ def test_centring_leaves_out_what_all_queries_prefer() -> None:
 def test_shares_are_of_samples_that_were_not_fitted() -> None:
     samples = uneven()
     found = discover(samples, rank=3, refits=1, seed=2)
-    held = samples.where(~first_half(samples.group, 2))
+    held = samples.where(split_groups(samples.group, 2) == 1)
     terms = found.split(held.q, held.attended).terms - found.split(held.q, held.rest).terms
     assert found.samples == (len(samples.q) - len(held.q), len(held.q))
     assert found.gap == pytest.approx(float(held.gap.mean()))
@@ -49,7 +50,7 @@ def test_surveys_hold_one_half_out(centre: bool) -> None:
     prompts = prompts_of(model, 20, 31, 9, 17, 25)
     own = survey(model, prompts, view=view, centre=centre, seed=seed).head(1, 2)
     samples = stored(model, prompts, (1, 2), view)
-    half = first_half(groups_of(model, prompts), seed)[samples.group]
+    half = split_groups(groups_of(model, prompts), seed)[samples.group] == 0
     sides = [samples.where(~half), samples.where(half)]
     r = own.rank or int((own.S.square().cumsum(0) < 0.99 * own.S.square().sum()).sum()) + 1
     values, fitted, shares = [], [], []

@@ -7,21 +7,22 @@ import torch
 from torch import Tensor
 
 from conftest import prompts_of, tiny_model
+from keyhole.contrast.data.resolve import split_groups
 from keyhole.contrast.features.subspace import decompose, energy_rank
-from keyhole.discover.attended import View, attended, groups_of
-from keyhole.discover.fit import Samples, contrast_of, discover, samples_of
-from keyhole.discover.found import Discovery
+from keyhole.discover.all_heads import survey
+from keyhole.discover.attended_keys import View, attended, groups_of
+from keyhole.discover.discovery import discover
+from keyhole.discover.features import Discovery
 from keyhole.discover.ica import (
     correlations,
     excess_kurtosis,
     fast_ica,
-    first_half,
     mean_error,
     pair_sources,
     stability,
 )
-from keyhole.discover.survey import survey
-from keyhole.discover.telling import head_samples
+from keyhole.discover.one_head import head_samples
+from keyhole.discover.samples import Samples, contrast_of, samples_of
 
 
 def gaussian(*shape: int, seed: int) -> Tensor:
@@ -43,16 +44,16 @@ def both() -> tuple[Samples, Discovery]:
 
 
 def halves(samples: Samples, seed: int = 1) -> tuple[Samples, Samples]:
-    fit = first_half(samples.group, seed)
+    fit = split_groups(samples.group, seed) == 0
     return samples.where(fit), samples.where(~fit)
 
 
 def test_half_of_the_groups_are_fitted_and_none_is_parted() -> None:
     groups = torch.arange(40) // 3
-    fit = first_half(groups, 5)
+    fit = split_groups(groups, 5) == 0
     assert len(torch.unique(groups[fit])) == 7 and len(torch.unique(groups[~fit])) == 7
     assert not set(groups[fit].tolist()) & set(groups[~fit].tolist())
-    assert not torch.equal(fit, first_half(groups, 6))
+    assert not torch.equal(fit, split_groups(groups, 6) == 0)
 
 
 @pytest.mark.parametrize("centre", [True, False])
@@ -124,7 +125,7 @@ def test_stability_is_the_mean_over_refits_on_other_halves() -> None:
     sources = fast_ica(Z, seed=3)
     want = torch.zeros(3).double()
     for run in (1, 2, 3):
-        refit = fast_ica(Z[first_half(groups, 3 + run)], seed=3 + run)
+        refit = fast_ica(Z[split_groups(groups, 3 + run) == 0], seed=3 + run)
         pairing = pair_sources(sources.of(Z), refit.of(Z))
         want[pairing.query] += pairing.correlation / 3
     assert torch.allclose(stability(Z, sources, groups=groups, runs=3, seed=3), want)
@@ -184,7 +185,7 @@ def test_a_survey_confirms_one_half_by_the_other(centre: bool) -> None:
     view = View(active=0.2)
     found = survey(model, prompts, view=view, centre=centre, energy=0.9, seed=2)
     data = head_samples(model, prompts, (1, 3), view=view).samples
-    fit = first_half(groups_of(model, prompts), 2)[_prompt_of(model, prompts, view)]
+    fit = split_groups(groups_of(model, prompts), 2)[_prompt_of(model, prompts, view)] == 0
     own = found.head(1, 3)
     U, S, V = decompose(contrast_of(data, centre=centre))
     rank = int(energy_rank(S, 0.9))

@@ -444,18 +444,26 @@ def test_trainings_are_kept_by_all_that_decides_them(
     )
     for device in (None, "cpu", "cuda"):
         emergence_trainings._trained(replace(asked, device=device), tmp_path, 0, asked.progress)
-    assert len(list(tmp_path.glob("*.pt"))) == 2  # no device is the CPU
-    save_trained(trained, tmp_path / "one.pt")
-    assert read_trained(SMALL, tmp_path / "one.pt").losses == trained.losses
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2  # no device is the CPU
+    path = tmp_path / "one.safetensors"
+    save_trained(trained, path)
+    again = read_trained(SMALL, path)
+    assert again.losses == trained.losses and again.accuracy == trained.accuracy
+    for one, other in zip(again.snapshots, trained.snapshots, strict=True):
+        assert one.step == other.step and one.state.keys() == other.state.keys()
+        assert all(torch.equal(one.state[name], other.state[name]) for name in other.state)
     with pytest.raises(KeyholeError, match="other settings"):
-        read_trained(replace(SMALL, seed=1), tmp_path / "one.pt")
+        read_trained(replace(SMALL, seed=1), path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(KeyholeError, match="no trained weights"):
+        read_trained(SMALL, path)
 
 
 def test_the_tool_keeps_a_seed_without_roles(trained: Trained, balanced: list[Example], tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("train_emergence", ROOT / "tools" / "train_emergence.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    save_trained(trained, tmp_path / "e-seed-0.pt")
+    save_trained(trained, tmp_path / "e-seed-0.safetensors")
     options = argparse.Namespace(out=tmp_path / "e.json", snapshots=3, first=20, device="cpu", players=1, threshold=0.9)
     found = tool.one_seed(SMALL, balanced, options)
     assert found["roles"] == found["rows"] == [] and found["accuracy"][-1]["step"] == 50

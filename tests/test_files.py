@@ -40,7 +40,7 @@ def test_files_get_the_umask(umask: int, tmp_path: Path, organism: keyhole.Model
             tmp_path / "c.json"
         )
         write_results({}, tmp_path)
-        store({}, tmp_path / "weights")
+        store(tmp_path / "weights", {}, "nothing")
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     finally:
         os.umask(before)

@@ -16,7 +16,7 @@ from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.runner import experiments
 from keyhole.reproduce.svf import emergence, heads
 from keyhole.reproduce.svt import cuts, network, slices
-from keyhole.reproduce.svt.effects import effects, over_prompts
+from keyhole.reproduce.svt.effects import into, over_prompts
 from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, single_tokens, subject
 from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import signals
@@ -76,8 +76,8 @@ def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
 
 def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:
     folder = quick("svf-fig6b").figures[0].parents[1] / "trained"
-    (kept,) = folder.glob("*.pt")
-    assert kept.name.startswith("language-0-") and kept.suffix == ".pt"
+    (kept,) = folder.glob("*.safetensors")
+    assert kept.name.startswith("language-0-")
 
 
 def test_roles_are_found_by_where_heads_look(organism: Model) -> None:
@@ -91,9 +91,9 @@ def test_roles_are_found_by_where_heads_look(organism: Model) -> None:
 
 
 def test_signals_move_attention_more_than_random_channels(tmp_path: Path) -> None:
-    found, head = effects(Job(tmp_path, quick=True), "S-inhibition")
-    assert head in subject(Job(tmp_path, quick=True)).roles["S-inhibition"]
-    alone = [one for one in found if not one.together]
+    found = into(Job(tmp_path, quick=True), "S-inhibition")
+    assert found.head in subject(Job(tmp_path, quick=True)).roles["S-inhibition"]
+    alone = [one for one in found.effects if not one.together]
     assert {one.mode for one in alone} == {"local", "global"} and {one.side for one in alone} == {"dest", "src"}
     attention = over_prompts(alone, lambda one: one.attention)
     assert attention[2] < 0 and all(0 < one.cosine <= 1.0001 for one in alone)

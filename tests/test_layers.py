@@ -14,7 +14,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
     ("_openmp", "errors", "version"),
-    ("brief", "cache", "dataframes", "files", "progress", "stats"),
+    ("brief", "cache", "dataframes", "files", "progress", "stats", "strict"),
     *[("models",), ("qk",), ("circuits",), ("tracing",), ("intervene",), ("tasks",), ("contrast", "discover")],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],
 ]

@@ -236,11 +236,11 @@ def same_removals(fast: Circuit, oracle: Oracle, tau: object, keys: str) -> None
         slow = oracle.explain(node.layer, node.head, node.dest, node.src, tau, keys)  # type: ignore[arg-type]
         assert (traced.tau, traced.visible) == (slow.tau, slow.visible)
         for name, removed in (("dest", traced.dest), ("src", traced.src)):
-            ours = [(r.kind, r.layer, r.head, r.src, r.channel) for r in removed if r.ig > noise(oracle)]
+            ours = [(r.writer, r.channel) for r in removed if r.ig > noise(oracle)]
             theirs = [
                 (r.candidate.writer, r.candidate.channel) for r in slow.sides[name].removed if r.ig > noise(oracle)
             ]
-            assert ours == [(w.kind, w.layer, w.head, w.src, k) for w, k in theirs]
+            assert ours == theirs
 
 
 Seeding = Callable[[list[int], int], list[Seed]]  # of target ids and the predicting position

@@ -8,8 +8,8 @@ import keyhole
 from contrasts import box_contrast
 from keyhole.brief import brief
 from keyhole.contrast import collect, find_features
-from keyhole.discover.attended import View
-from keyhole.discover.survey import survey
+from keyhole.discover.all_heads import survey
+from keyhole.discover.attended_keys import View
 from keyhole.qk.controls import rotation_control
 from keyhole.qk.slices import slice_use
 from keyhole.tasks import documents

@@ -25,12 +25,12 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
-from keyhole.lab.stored import gathered
+from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
-from keyhole.reproduce.cc.studies import named, verdict
-from keyhole.reproduce.job import Attempt, Job
+from keyhole.reproduce.cc.subject import Subject
+from keyhole.reproduce.job import Attempt, Job, loaded
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.report import to_html, to_markdown, write_report
 from keyhole.reproduce.results import Result, read_results, write_results
@@ -108,7 +108,8 @@ def test_experiments_are_in_the_catalogue() -> None:
     runs = experiments()
     assert set(runs) <= set(CATALOGUE)
     for id, run in runs.items():
-        place = getattr(run, "func", run).__module__
+        measure = getattr(run, "measure", run)
+        place = getattr(measure, "func", measure).__module__
         assert place.startswith(f"keyhole.reproduce.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
     wanted = {id for id, one in CATALOGUE.items() if one.paper == "cc" and not one.schematic}
     assert wanted <= set(runs)
@@ -341,19 +342,27 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
     runs = {"cc-fig2": training, "cc-fig4": training}
     reproduce([*runs], tmp_path, runs=runs)
     assert set(trained) == {"cc-fig2"}
-    (file,) = (tmp_path / "heads").glob("*.pt")
+    (file,) = (tmp_path / "heads").glob("*.safetensors")
     before = file.stat().st_ino
     trained.clear()
     reproduce([*runs], tmp_path, runs=runs, fresh=True)
     assert set(trained) == {"cc-fig2"}  # once for both
-    assert [*(tmp_path / "heads").glob("*.pt")] == [file] and file.stat().st_ino != before
+    assert [*(tmp_path / "heads").glob("*.safetensors")] == [file] and file.stat().st_ino != before
     assert not list(tmp_path.glob(".fresh*"))
 
 
-def test_only_the_published_model_reproduces(tmp_path: Path) -> None:
-    llama = Job(tmp_path, model="/models/Llama-3.1-8B-Instruct")
-    assert named(llama, "cc-fig9") and not named(llama, "cc-fig20") and not named(Job(tmp_path), "cc-fig9")
-    verdicts = [verdict(job, "cc-fig9", holds) for job in (llama, Job(tmp_path)) for holds in (True, False)]
+def test_a_model_is_loaded_once_for_all_experiments() -> None:
+    model = loaded(None, None)
+    assert loaded(None, None) is model and loaded(None, "cpu") is not model
+
+
+def test_only_the_published_model_reproduces() -> None:
+    def about(id: str, model: str | None) -> Subject:
+        return Subject(id, model, "a model", (), True, {})
+
+    llama, organism = about("cc-fig9", "/models/Llama-3.1-8B-Instruct"), about("cc-fig9", None)
+    assert llama.published and not about("cc-fig20", llama.asked).published and not organism.published
+    verdicts = [one.verdict(holds) for one in (llama, organism) for holds in (True, False)]
     assert verdicts == ["reproduced", "not", "partly", "needs a model"]
 
 
@@ -380,15 +389,18 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
         return bool(steps)
 
     assert trained() and not trained()
-    (file,) = tmp_path.glob("*.pt")
-    whole, parts = file.read_bytes(), torch.load(file, weights_only=True)
+    (file,) = tmp_path.glob("*.safetensors")
+    whole = file.read_bytes()
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
         assert trained() and not trained()
-    torch.save({name: part for name, part in parts.items() if name != "recipe"}, file)
-    assert not trained()  # unsigned: the first recipe
-    torch.save({**parts, "W_Q": torch.ones(1)}, file)
-    assert trained()
+    weights, numbers = stored(file, payload_store._about(cell))
+    missing = {name: tensor for name, tensor in weights.items() if name != "W_O"}
+    for foreign in ({**weights, "W_Q": torch.ones(1)}, {**weights, "W": torch.ones(1)}, missing):
+        store(file, foreign, payload_store._about(cell), **numbers)
+        assert trained() and not trained()
+    store(file, weights, "other settings", **numbers)
+    assert trained() and not trained()
     monkeypatch.setattr(payload_store, "RECIPE", payload_store.RECIPE + 1)
     assert trained() and not trained()
 
@@ -412,7 +424,7 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_the_table_counts_and_escapes(tmp_path: Path) -> None:
-    results = reproduce(["all"], tmp_path, paper="cc", runs={"cc-fig2": counting([])})
+    results = reproduce(resolve("all", "cc"), tmp_path, runs={"cc-fig2": counting([])})
     text = to_markdown(results)
     assert "| reproduced | 1 |" in text and "| drawing | 1 |" in text
     rows = [line for line in text.splitlines() if line.startswith("| cc-")]
@@ -606,7 +618,7 @@ def test_quick_runs_end_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_quick_run_of_the_contrast_paper(tmp_path: Path) -> None:
-    results = reproduce(["all"], tmp_path, paper="cc", quick=True)
+    results = reproduce(resolve("all", "cc"), tmp_path, quick=True)
     assert {id: result.note for id, result in results.items() if result.state == "failed"} == {}
     measured = {id: result for id, result in results.items() if result.numbers}
     assert len(measured) > 15 and all(result.figures for id, result in measured.items() if id != "cc-table1")

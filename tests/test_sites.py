@@ -107,7 +107,9 @@ def test_a_file_without_a_header_is_named_after_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
+        ('{"prompt": NaN}', "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("[1]", "one JSON object"),
         ('{"prompt": "a b", "query": 1, "positive": [0]}', 'no "negative"'),
         ('{"prompt": "a b", "query": 1, "positive": [], "negative": [0]}', "no positive key"),
@@ -118,6 +120,8 @@ def test_a_file_without_a_header_is_named_after_itself(tmp_path: Path) -> None:
         ('{"prompt": "a b", "query": {"token": 1, "prompt": 2}, "positive": [0], "negative": [1]}', "no prompt 2"),
         ('{"prompt": "a b", "query": true, "positive": [0], "negative": [1]}', "no place"),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": "2"}', "is a number"),
+        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1e999}', "is a number"),
+        (f'{{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1{"0" * 400}}}', "is a number"),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "label": 3}', "is text"),
         ('{"prompt": "a b", "query": 1, "positive": 0, "negative": [1]}', "list of places"),
         ('{"contrast": "x", "bos": 3}', "true, false or null"),
@@ -132,7 +136,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="cannot be read"):
+    with pytest.raises(KeyholeError, match="cannot read"):
         read_contrast(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(KeyholeError, match="no samples"):

@@ -36,7 +36,7 @@ def circuit(run: Run) -> Circuit:
     return run.trace("Mary", against="John")
 
 
-@pytest.mark.parametrize("name", PACKAGES)
+@pytest.mark.parametrize("name", [*PACKAGES, "discover"])
 def test_no_public_name_hides_a_module(name: str) -> None:
     package = importlib.import_module(f"keyhole.{name}")
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}

@@ -194,7 +194,7 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
         with pytest.raises(KeyholeError, match="other settings"):
             train(configs, checkpoint=tmp_path, **options)
     (tmp_path / "0000.svf").write_bytes(b"half a file")
-    with pytest.raises(KeyholeError, match="no checkpoint of a sweep"):
+    with pytest.raises(KeyholeError, match="no trained weights"):
         train([small()], checkpoint=tmp_path)
 
 

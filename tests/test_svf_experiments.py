@@ -299,7 +299,7 @@ def test_a_stopped_sweep_goes_on_though_others_trained_some_of_it(
 
 def test_damaged_and_old_models_are_trained_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     svf_store.trained_models(SHARED, tmp_path, "cpu", silent)
-    file = next(tmp_path.glob("svf-*-0-*.pt"))
+    file = next(tmp_path.glob("svf-*-0-*.safetensors"))
     file.write_bytes(file.read_bytes()[:100])
     reports: list[int] = []
     svf_store.trained_models(SHARED, tmp_path, "cpu", lambda done, _: reports.append(done))

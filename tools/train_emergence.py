@@ -2,8 +2,8 @@
 
 `python tools/train_emergence.py train --seeds 0 1 2 --out emergence.json` trains, finds the heads of every role in the
 finished model, and writes the rows of all snapshots; `--organism tools/snapshots` measures the organism's too. Each
-training is kept beside the rows (emergence-seed-0.pt) and read from there when it is there, so that other prompts or
-rules for roles can be measured without training again.
+training is kept beside the rows (emergence-seed-0.safetensors) and read from there when it is there, so that other
+prompts or rules for roles can be measured without training again.
 `python tools/train_emergence.py show emergence.json --figures folder` prints what they say and draws it.
 Training needs torch, transformers and SciPy alone beside Keyhole's source (PYTHONPATH=src).
 """
@@ -80,7 +80,7 @@ def one_seed(settings: LanguageSettings, prompts: Sequence[Example], options: An
             print(f"seed {settings.seed}: step {step} of {steps}, {time.monotonic() - began:.0f} s", flush=True)
 
     at = snapshot_steps(settings.steps, options.snapshots, options.first)
-    path = options.out.with_name(f"{options.out.stem}-seed-{settings.seed}.pt")
+    path = options.out.with_name(f"{options.out.stem}-seed-{settings.seed}.safetensors")
     if not path.is_file():
         save_trained(train_language(settings, at=at, device=options.device, progress=progress), path)
     trained = read_trained(settings, path)

@@ -19,6 +19,7 @@ from typing import Any
 
 from keyhole.errors import KeyholeError
 from keyhole.files import user_cache
+from keyhole.strict import parse_json, read_text
 
 _MANIFEST = "keyhole.json"
 _ABANDONED = 24 * 3600.0  # seconds after which a draft belongs to a process that was stopped
@@ -69,11 +70,11 @@ def find(name: str) -> Entry | None:
     if root is None or not (root / name).is_dir():
         return None
     try:
-        told = json.loads((root / name / _MANIFEST).read_text(encoding="utf-8"))
+        told = parse_json(read_text(root / name / _MANIFEST))
         if all(digest(root / name / file) == checksum for file, checksum in told["files"].items()):
             return _entry(root / name)
         reason = "its checksums do not fit"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyholeError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error)
     _log.info("the cached %s is damaged (%s): it is made again", name, reason)
     remove(root / name)
@@ -156,9 +157,9 @@ def _write(path: Path, title: str, about: Mapping[str, Any], write: Callable[[Pa
 def _entry(path: Path) -> Entry:
     """What the manifest says; an entry whose manifest cannot be read is listed too, so that it can be cleared."""
     try:
-        told = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
+        told = parse_json(read_text(path / _MANIFEST))
         return Entry(path, str(told["title"]), dict(told["about"]), _size(path), float(told["made"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyholeError, OSError, ValueError, KeyError, TypeError):
         return Entry(path, "damaged", {}, _size(path), 0.0)
 
 

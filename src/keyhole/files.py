@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,7 +50,16 @@ def write_at_once(path: Path | str, content: str | bytes) -> None:
 
 def json_text(record: dict[str, Any]) -> str:
     """A record as JSON (NaN and infinity as null)."""
-    return json.dumps(_finite(record), ensure_ascii=False, indent=2)
+    return json.dumps(finite(record), ensure_ascii=False, indent=2)
+
+
+def finite(value: Any) -> Any:
+    """The same for JSON, which has neither NaN nor infinity: null stands for them."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
@@ -100,14 +109,6 @@ def _no_folder(path: Path) -> str:
     if path.parent.exists():
         return f"{path.parent} is a file, where {path.name} needs a folder: give another name."
     return f"there is no folder {path.parent} to write {path.name} into: make it first."
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _require_room(folder: Path) -> None:

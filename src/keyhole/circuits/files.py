@@ -1,7 +1,6 @@
 """How is a circuit stored? One JSON document, read back strictly: what is not validated is not accepted."""
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +10,7 @@ from keyhole.circuits.parameters import parameters_from
 from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
+from keyhole.strict import is_index, is_list, is_number, parse_json, read_text, require, require_fields
 
 SUFFIXES = (".json", ".graphml", ".html", ".mib")
 _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
@@ -46,10 +46,7 @@ def to_json(circuit: Circuit) -> str:
 
 def load_circuit(path: str | Path) -> Circuit:
     """Read a circuit file; anything damaged, foreign or of another schema is refused with the reason."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyholeError(f"cannot read {path}: {error.__class__.__name__}.") from error
+    text = read_text(path)
     try:
         return from_json(text)
     except KeyholeError as error:
@@ -58,20 +55,19 @@ def load_circuit(path: str | Path) -> Circuit:
 
 def from_json(text: str) -> Circuit:
     """A circuit from its JSON document."""
-    try:
-        document = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise KeyholeError("it is not valid JSON.") from error
-    _require(isinstance(document, dict), "it is not a JSON object.")
-    _require(
+    document = parse_json(text)
+    require(isinstance(document, dict), "it is not a JSON object.")
+    require(
         document.get("schema") == SCHEMA, f"its schema is {document.get('schema')!r}, and this version reads {SCHEMA}."
     )
-    _require(set(document) == set(_KEYS), f"its keys should be {', '.join(_KEYS)}.")
+    require(set(document) == set(_KEYS), f"its keys should be {', '.join(_KEYS)}.")
     for name in ("model", "versions", "parameters", "errors"):
-        _require(isinstance(document[name], dict), f"{name} should be an object.")
+        require(isinstance(document[name], dict), f"{name} should be an object.")
     ids, tokens = document["token_ids"], document["tokens"]
-    _require(_all(ids, int) and _all(tokens, str) and len(ids) == len(tokens) > 0, "token_ids and tokens do not match.")
-    _require(all(_is_number(v) for v in document["errors"].values()), "errors should be numbers.")
+    require(
+        is_list(ids, int) and is_list(tokens, str) and len(ids) == len(tokens) > 0, "token_ids and tokens do not match."
+    )
+    require(all(is_number(v) for v in document["errors"].values()), "errors should be numbers.")
     nodes, attention = _nodes(document["nodes"], len(ids))
     return Circuit(
         model=document["model"],
@@ -104,35 +100,33 @@ def _removal_record(removal: Removal) -> dict[str, Any]:
 
 
 def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, ...]]:
-    _require(isinstance(records, list), "nodes should be a list.")
+    require(isinstance(records, list), "nodes should be a list.")
     nodes, attention = [], []
     for record in records:
-        _require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
-        _require(record["kind"] in get_args(NodeKind), f"there is no kind of node {record['kind']!r}.")
-        _require(
-            _is_index(record["dest"], n) and _is_index(record["src"], n), "a node's tokens are outside the prompt."
-        )
+        require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
+        require(record["kind"] in get_args(NodeKind), f"there is no kind of node {record['kind']!r}.")
+        require(is_index(record["dest"], n) and is_index(record["src"], n), "a node's tokens are outside the prompt.")
         target, head = record["kind"] == "target", record["kind"] in ("head", "offset")
-        _require((record["layer"] is None) if target else _is_index(record["layer"]), "a node's layer is wrong.")
-        _require(_is_index(record["head"]) if head else record["head"] is None, "a node's head is wrong.")
+        require((record["layer"] is None) if target else is_index(record["layer"]), "a node's layer is wrong.")
+        require(is_index(record["head"]) if head else record["head"] is None, "a node's head is wrong.")
         weight = record.pop("attention")
-        _require(weight is None or _is_number(weight), "a node's attention is not a number.")
+        require(weight is None or is_number(weight), "a node's attention is not a number.")
         nodes.append(Node(**record))
         attention.append(weight)
-    _require(len(set(nodes)) == len(nodes), "a node occurs twice.")
-    _require(sum(node.kind == "target" for node in nodes) == 1, "it should have exactly one target.")
+    require(len(set(nodes)) == len(nodes), "a node occurs twice.")
+    require(sum(node.kind == "target" for node in nodes) == 1, "it should have exactly one target.")
     return tuple(nodes), tuple(attention)
 
 
 def _edges(records: Any, n: int) -> tuple[Edge, ...]:
-    _require(isinstance(records, list), "edges should be a list.")
+    require(isinstance(records, list), "edges should be a list.")
     edges = []
     for record in records:
-        _require_fields(record, {"from", "to", "side", "weight", "ig", "alone", "channels"}, "an edge")
-        _require(_is_index(record["from"], n) and _is_index(record["to"], n), "an edge joins nodes that do not exist.")
-        _require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
-        _require(all(_is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
-        _require(isinstance(record["channels"], list) and all(map(_is_index, record["channels"])), "wrong channels.")
+        require_fields(record, {"from", "to", "side", "weight", "ig", "alone", "channels"}, "an edge")
+        require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
+        require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
+        require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
+        require(isinstance(record["channels"], list) and all(map(is_index, record["channels"])), "wrong channels.")
         edges.append(Edge(record["from"], record["to"], record["side"], *_numbers(record), tuple(record["channels"])))
     return tuple(edges)
 
@@ -142,14 +136,13 @@ def _numbers(record: dict[str, Any]) -> tuple[float, float, float]:
 
 
 def _firings(records: Any, nodes: tuple[Node, ...], n: int) -> tuple[Traced, ...]:
-    _require(isinstance(records, list), "firings should be a list.")
+    require(isinstance(records, list), "firings should be a list.")
     traced = []
     for record in records:
-        _require_fields(record, {"node", "tau", "visible", "dest", "src"}, "a firing")
-        _require(
-            _is_index(record["node"], len(nodes)) and _is_number(record["tau"]), "a firing's node or tau is wrong."
-        )
-        _require(_is_index(record["visible"]), "a firing's number of visible keys is wrong.")
+        require_fields(record, {"node", "tau", "visible", "dest", "src"}, "a firing")
+        require(is_index(record["node"], len(nodes)) and is_number(record["tau"]), "a firing's node or tau is wrong.")
+        require(is_index(record["visible"]), "a firing's number of visible keys is wrong.")
+        require(is_list(record["dest"], dict) and is_list(record["src"], dict), "a firing's sides should be lists.")
         node = nodes[record["node"]]
         sides = [tuple(_removal(r, n, getattr(node, side)) for r in record[side]) for side in ("dest", "src")]
         traced.append(Traced(record["node"], record["tau"], record["visible"], *sides))
@@ -157,37 +150,10 @@ def _firings(records: Any, nodes: tuple[Node, ...], n: int) -> tuple[Traced, ...
 
 
 def _removal(record: Any, n: int, dest: int) -> Removal:
-    _require_fields(record, {"kind", "layer", "head", "src", "channel", "ig", "after"}, "a removed candidate")
-    _require(record["kind"] in get_args(Kind) and _is_index(record["layer"]), "a removed candidate is wrong.")
-    _require(record["head"] is None or _is_index(record["head"]), "a removed candidate's head is wrong.")
-    _require(_is_index(record["src"], n) and _is_index(record["channel"]), "a removed candidate is out of range.")
-    _require(_is_number(record["ig"]) and _is_number(record["after"]), "a removed candidate's numbers are wrong.")
+    require_fields(record, {"kind", "layer", "head", "src", "channel", "ig", "after"}, "a removed candidate")
+    require(record["kind"] in get_args(Kind) and is_index(record["layer"]), "a removed candidate is wrong.")
+    require(record["head"] is None or is_index(record["head"]), "a removed candidate's head is wrong.")
+    require(is_index(record["src"], n) and is_index(record["channel"]), "a removed candidate is out of range.")
+    require(is_number(record["ig"]) and is_number(record["after"]), "a removed candidate's numbers are wrong.")
     who = Writer(record["kind"], record["layer"], record["head"], dest, record["src"])
     return Removal(who, record["channel"], record["ig"], record["after"])
-
-
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise KeyholeError(reason)
-
-
-def _require_fields(record: Any, names: set[str], what: str) -> None:
-    _require(
-        isinstance(record, dict) and set(record) == names, f"{what} should have exactly {', '.join(sorted(names))}."
-    )
-
-
-def _is_index(value: Any, below: int | None = None) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and (below is None or value < below)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _all(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in values)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number")

@@ -2,10 +2,13 @@
 
 import html
 import json
+from pathlib import Path
+from string import Template
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.text import answer_label, channels_label, count, node_label
 
+_PAGE = Path(__file__).with_name("page.html")  # its style and script
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 1400, 860
 _COLOURS = {
     "head": "#3465a4",
@@ -25,7 +28,7 @@ def to_html(circuit: Circuit) -> str:
     depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
     width, height = _LEFT + _column(circuit) * len(circuit.tokens) + 20, _TOP + _row(depth) * depth + 50
     marks = "".join(_edge_marks(circuit, places)) + "".join(_node_marks(circuit, places))
-    return _PAGE.format(
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         summary=html.escape(_summary(circuit)),
         width=width,
@@ -133,62 +136,3 @@ def _rows(circuit: Circuit) -> list[str]:
             f"<td>{html.escape(channels_label(edge.channels, 12))}</td></tr>\n"
         )
     return rows
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root {{ color-scheme: light dark; --ink: #1d1d1b; --faint: #8b8b86; --paper: #fcfcfa; --line: #e3e3dd; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #ecece6; --faint: #93938c; --paper: #191918; --line: #333330; }}
-}}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 28px auto;
-  max-width: 1500px; padding: 0 24px; }}
-h1 {{ font-size: 22px; font-weight: 600; margin: 0 0 4px; }} p {{ margin: 0 0 14px; color: var(--faint); }}
-.scroll {{ overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; }}
-.token {{ text-anchor: middle; font-size: 13px; fill: var(--ink); }}
-.place {{ fill: var(--faint); font-size: 11px; }}
-.layer {{ text-anchor: end; font-size: 12px; fill: var(--faint); }}
-.grid {{ stroke: var(--line); }}
-.edge {{ fill: none; stroke: #9a9a94; opacity: .32; }}
-.edge.dest {{ stroke: #cc4b37; }} .edge.src {{ stroke: #3465a4; }}
-.node {{ stroke: var(--paper); stroke-width: 1.5; cursor: pointer; }}
-.node:focus {{ outline: none; stroke: var(--ink); }}
-svg.picked .edge {{ opacity: .05; }} svg.picked .edge.near {{ opacity: .95; }}
-svg.picked .node {{ opacity: .25; }} svg.picked .node.near {{ opacity: 1; }}
-table {{ border-collapse: collapse; margin-top: 20px; width: 100%; font-size: 14px; }}
-th {{ text-align: left; font-weight: 600; }}
-th, td {{ padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); }}
-td:nth-child(n+4) {{ font-variant-numeric: tabular-nums; }} tr.far {{ display: none; }}
-.key span {{ margin-right: 16px; }}
-.key i {{ display: inline-block; width: 22px; height: 3px; vertical-align: middle; }}
-footer {{ margin-top: 20px; color: var(--faint); font-size: 12px; overflow-wrap: anywhere; }}
-</style></head><body>
-<h1>{title}</h1>
-<p>{summary} Click a node to see what causes it; click beside it to see all again.</p>
-<p class="key"><span><i style="background:#cc4b37"></i> signal at dest (what it looks for)</span>
-<span><i style="background:#3465a4"></i> signal at src (what it finds)</span>
-<span><i style="background:#9a9a94"></i> into the answer</span></p>
-<div class="scroll"><svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{axes}{marks}</svg></div>
-<table><thead><tr><th>writer</th><th>causes</th><th>side</th><th>drop</th><th>alone</th><th>channels</th></tr></thead>
-<tbody>
-{table}</tbody></table>
-<footer>{facts}</footer>
-<script>
-const svg = document.querySelector('svg');
-function pick(id) {{
-  svg.classList.toggle('picked', id !== null);
-  const near = new Set([id]);
-  for (const e of document.querySelectorAll('.edge')) {{
-    const mine = e.dataset.to === id;
-    e.classList.toggle('near', mine);
-    if (mine) near.add(e.dataset.from);
-  }}
-  for (const n of document.querySelectorAll('.node')) n.classList.toggle('near', near.has(n.dataset.node));
-  for (const r of document.querySelectorAll('tbody tr')) r.classList.toggle('far', id !== null && r.dataset.to !== id);
-}}
-svg.addEventListener('click', e => pick(e.target.dataset.node ?? null));
-svg.addEventListener('keydown', e => {{ if (e.key === 'Enter') pick(e.target.dataset.node ?? null); }});
-</script></body></html>
-"""

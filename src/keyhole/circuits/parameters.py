@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
-from keyhole.errors import KeyholeError
+from keyhole.strict import fits, frozen, require
 
 Place = tuple[int, int, int, int]  # layer, head, dest, src
 
@@ -64,34 +64,14 @@ def parameters_from(record: Mapping[str, Any]) -> Parameters:
     """Parameters out of a file; what is missing, unknown or of another kind is refused by its name."""
     told = dict(record)
     method = told.pop("method", None)
-    if method not in METHODS:
-        raise KeyholeError(f"its method is {method!r}, and this version knows {', '.join(METHODS)}.")
+    require(method in list(METHODS), f"its method is {method!r}, and this version knows {', '.join(METHODS)}.")
     kind = METHODS[method]
     hints = get_type_hints(kind)
     known = {one.name: one for one in fields(kind)}
-    missing = [name for name, one in known.items() if one.default is MISSING and name not in told]
-    if missing or set(told) - set(known):
-        odd = sorted({*missing, *(set(told) - set(known))})
-        raise KeyholeError(f"its parameters lack or do not know {', '.join(odd)}.")
-    values = {name: _frozen(value) for name, value in told.items()}
+    missing = {name for name, one in known.items() if one.default is MISSING} - set(told)
+    odd = missing | (set(told) - set(known))
+    require(not odd, f"its parameters lack or do not know {', '.join(sorted(odd))}.")
+    values = {name: frozen(value) for name, value in told.items()}
     for name, value in values.items():
-        if not _fits(value, hints[name]):
-            raise KeyholeError(f"its parameter {name} is {told[name]!r}, which {method} cannot have.")
+        require(fits(value, hints[name]), f"its parameter {name} is {told[name]!r}, which {method} cannot have.")
     return kind(**values)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Is this plain value of that type? Numbers may be written without a fraction."""
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return value in inside
-    if origin is tuple:
-        several = inside[:1] * len(value) if inside[1:] == (...,) and isinstance(value, tuple) else inside
-        return isinstance(value, tuple) and len(value) == len(several) and all(map(_fits, value, several))
-    if inside:
-        return any(_fits(value, one) for one in inside)
-    return isinstance(value, (int, float) if hint is float else hint) and not isinstance(value, bool)

@@ -7,13 +7,13 @@ import typer
 
 from keyhole import cache as kept
 from keyhole import show
+from keyhole.cli.choices import CacheAction
 from keyhole.cli.options import JsonOption
-from keyhole.errors import KeyholeError
 from keyhole.files import user_cache
 
 
 def cache(
-    action: Annotated[str | None, typer.Argument(help="clear; without it, a list.", show_default=False)] = None,
+    action: Annotated[CacheAction | None, typer.Argument(help="Without it, a list.", show_default=False)] = None,
     name: Annotated[
         str | None, typer.Argument(help="Clear only this name or file of the list.", show_default=False)
     ] = None,
@@ -32,8 +32,6 @@ def cache(
 
         keyhole cache clear SmolLM2.gguf
     """
-    if action not in (None, "clear"):
-        raise KeyholeError(f"keyhole cache lists and keyhole cache clear clears; there is no {action!r}.")
     found, root = kept.entries() if action is None else kept.clear(name), user_cache()
     if json:
         entries = [{"name": e.name, "title": e.title, **e.about, "bytes": e.size, "made": e.made} for e in found]

@@ -23,14 +23,16 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.errors import KeyholeError
+from keyhole.strict import read_text
 
 if TYPE_CHECKING:
-    from keyhole.discover import HeadFeatures, Survey
+    from keyhole.discover import HeadFeatures, MatchedSubspace, Survey
     from keyhole.models.model import Model
     from keyhole.models.prompts import Prompt
 
 PASSAGE = 96  # tokens
 SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
+SUBSPACES = ("features", ">rank", ">share", ">dependence", ">p")
 FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key, times)")
 
 
@@ -60,8 +62,9 @@ def discover(
 
     What a query attends to is contrasted with what it leaves; independent components of the queries and of the
     attended keys are found and paired. Features are fitted on one half of the prompts and scored on the other: a
-    feature's share is the part of the score gap between attended and other keys that its own term makes. Gaussian
-    features come out only as a subspace, and more features than dimensions as mixtures; both are warned of.
+    feature's share is the part of the score gap between attended and other keys that its own term makes. Features
+    that depend on each other, in queries as in keys, are told as one of several dimensions. Gaussian features come out
+    only as a subspace, and more features than dimensions as mixtures; both are warned of.
     Without a file the text is passages of Jane Austen's novels, which `make .cache/prose.txt` fetches; for the
     organism, which knows no other words, text of the kind that it was trained on.
 
@@ -107,10 +110,7 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
 def _lines(path: Path, n: int) -> list[str]:
     if not path.is_file():
         raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
+    lines = read_text(path).splitlines()
     return [line.strip() for line in lines if line.strip()][:n]
 
 
@@ -169,12 +169,22 @@ def _show_features(result: HeadFeatures, *, json: bool) -> None:
             )
         )
     show.table(FEATURES, rows)
+    large = [one for one in found.subspaces if one.rank > 1]
+    if large:
+        show.plain("features of several dimensions, told apart above only up to a rotation:")
+        show.table(SUBSPACES, [_subspace_row(one) for one in large])
     show.plain(
-        f"shares of the gap: features {sum(f.share for f in found.features):.2f}, between features {found.cross:.2f}, "
-        f"through means {found.mean:.2f}, outside the subspace {found.outside:.2f}"
+        f"shares of the gap: features {sum(f.share for f in found.features):.2f}, between features {found.cross:.2f} "
+        f"({found.between:.2f} between independent ones), through means {found.mean:.2f}, "
+        f"outside the subspace {found.outside:.2f}"
     )
     for warning in found.warnings:
         show.plain(f"note: {warning}")
+
+
+def _subspace_row(one: MatchedSubspace) -> tuple[str, ...]:
+    numbers = f"{one.share:.2f} ±{one.share_error:.2f}", f"{one.dependence:.2f}", f"{one.p:.3f}"
+    return ", ".join(map(str, one.members)), str(one.rank), *numbers
 
 
 def _features_record(result: HeadFeatures) -> dict[str, Any]:
@@ -196,4 +206,7 @@ def _features_record(result: HeadFeatures) -> dict[str, Any]:
         )
     rests = {name: getattr(found, name) for name in ("gap", "cross", "mean", "outside", "mean_energy")}
     where = {"head": f"{result.data.layer}.{result.data.head}", "view": asdict(result.data.view)}
+    names = ("members", "rank", "share", "share_error", "dependence", "p")
+    subspaces = [{name: getattr(one, name) for name in names} for one in found.subspaces]
+    rests |= {"between": found.between, "subspaces": subspaces}
     return {**where, "rank": found.rank, **rests, "features": features, "warnings": list(found.warnings)}

@@ -77,7 +77,8 @@ def reproduce(
         take_results(source, require_folder(folder))
     options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
     try:
-        results = measure(wanted, folder, paper=paper, jobs=jobs, stage=show.progress_bar, **options) if wanted else {}
+        chosen = resolve(wanted, paper)
+        results = measure(chosen, folder, jobs=jobs, stage=show.progress_bar, **options) if chosen else {}
     except KeyholeError:  # a refusal: nothing was measured
         raise
     except BaseException:  # a stop: what was measured before it is reported

@@ -125,7 +125,7 @@ def payload(
     r1: Annotated[int, typer.Argument(help="Rank of the first latent.")] = 3,
     r2: Annotated[int, typer.Argument(help="Rank of the second latent.")] = 5,
     d_head: Annotated[int, typer.Option(help="Dimensions of the head.")] = 16,
-    latents: Annotated[Latents, typer.Option(help="Signs, or normal numbers.")] = "discrete",
+    latents: Annotated[Latents, typer.Option(help="Signs, normal numbers, or points of spheres.")] = "discrete",
     preset: Annotated[Preset, typer.Option(help="fast: 4,000 steps; paper: early stopping.")] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
     json: JsonOption = False,

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.contrast.data.resolve import split_groups
 from keyhole.errors import KeyholeError
 from keyhole.qk.controls import haar
 
@@ -131,7 +132,7 @@ def stability(
     index = torch.arange(len(Z)) if groups is None else groups.cpu()
     own, found = sources.of(Z), []
     for run in range(1, runs + 1):
-        half = first_half(index, seed + run)
+        half = split_groups(index, seed + run) == 0
         refit = fast_ica(Z[half.to(Z.device)], nonlinearity=nonlinearity, seed=seed + run)
         pairing = pair_sources(own, refit.of(Z))
         matched = torch.zeros(own.shape[1], dtype=torch.float64)
@@ -169,13 +170,6 @@ def correlations(A: Float[Tensor, "samples a"], B: Float[Tensor, "samples b"]) -
     """Pearson's r of every column of A with every column of B; zero where a column is constant."""
     a, b = (x.double() - x.double().mean(0) for x in (A, B))
     return torch.nn.functional.normalize(a, dim=0, eps=1e-30).T @ torch.nn.functional.normalize(b, dim=0, eps=1e-30)
-
-
-def first_half(groups: Int[Tensor, "samples"], seed: int) -> Tensor:
-    """True for the samples of a random half of the groups; whole groups only, whatever the order of the samples."""
-    kinds, index = torch.unique(groups, return_inverse=True)
-    order = torch.randperm(len(kinds), generator=torch.Generator().manual_seed(seed))
-    return (order < (len(kinds) + 1) // 2)[index]
 
 
 def _whitening(Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

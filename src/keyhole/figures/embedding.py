@@ -96,15 +96,13 @@ def umap_figure(
     ordered: bool = False,
     view: View = "planes",
     dims: Literal[2, 3] = 2,
-    n_neighbors: int | None = None,
-    min_dist: float = 0.7,
     points: int = 2000,
     seed: int = 99,
 ) -> Figure:
     """Do labels form clusters in a subspace of more than three dimensions? UMAP (cosine) of queries and keys together.
 
     Distances between clusters, and so between queries and keys, mean little here; those of `pca_figure` do. Fitted on
-    the at most `points` points that are drawn, with min(500, n / 4) neighbours unless told otherwise.
+    the at most `points` points that are drawn, with min(500, n / 4) neighbours.
     """
     _check(queries, keys, query_labels, key_labels)
     chosen_q, chosen_k = _sample(len(queries), len(keys), points, seed)
@@ -115,11 +113,9 @@ def umap_figure(
         from umap import UMAP
     except ImportError as error:
         raise KeyholeError("umap-learn, which draws this, is missing: pip install 'keyhole[cluster]'") from error
-    neighbours = max(2, min(500, len(picked) // 4)) if n_neighbors is None else n_neighbors
+    neighbours = max(2, min(500, len(picked) // 4))
     # one job: UMAP is reproducible only then
-    fit = UMAP(
-        n_components=dims, n_neighbors=neighbours, min_dist=min_dist, metric="cosine", random_state=seed, n_jobs=1
-    )
+    fit = UMAP(n_components=dims, n_neighbors=neighbours, min_dist=0.7, metric="cosine", random_state=seed, n_jobs=1)
     placed = torch.from_numpy(fit.fit_transform(picked.numpy())).double()
     cloud = Cloud(
         placed[: len(chosen_q)],

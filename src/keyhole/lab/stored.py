@@ -1,23 +1,62 @@
-"""How are trained weights kept? A stop leaves the old file or the new one, and two processes train none twice."""
+"""How are trained weights kept? In safetensors files, named after all that decides them, so that none is trained twice.
 
+A stop leaves the old file or the new one. Of several processes one trains, and the others wait for it.
+"""
+
+import hashlib
+import json
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from filelock import FileLock, Timeout
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
 
+from keyhole.errors import KeyholeError
 from keyhole.files import replacing
+from keyhole.strict import require
 
 Key = TypeVar("Key", bound=Hashable)
 Trained = TypeVar("Trained")
 
 
-def store(parts: dict[str, Any], path: Path) -> None:
-    """Tensors and numbers by name, in one file."""
+def digest(about: object) -> str:
+    """A short name for settings and whatever else decides weights."""
+    return hashlib.sha256(_text(about).encode()).hexdigest()[:12]
+
+
+def weights_path(folder: Path, name: str, about: object) -> Path:
+    """Where are weights kept that all of this decides?"""
+    return folder / f"{name}-{digest(about)}.safetensors"
+
+
+def store(path: Path, tensors: Mapping[str, Tensor], about: object, **numbers: object) -> None:
+    """Tensors by name, what decided them, and numbers found on the way, in one file."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # views share memory
+    content = save(own, {"about": _text(about), "numbers": _text(numbers)})
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as out:
-        torch.save(parts, out)
+        out.write(content)
+
+
+def stored(path: Path, about: object) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the numbers of a file, if these weights are in it."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = file.metadata()
+            numbers = dict(json.loads(facts["numbers"]))
+            # copied: what is mapped would change with its file
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            same = facts["about"] == _text(about)
+    except Exception as error:  # a damaged file raises whatever its bytes happen to say
+        raise KeyholeError(f"{path} holds no trained weights: remove it, or give another place.") from error
+    told = f"{path} was trained with other settings, snapshots or device: ask for those, or give another place."
+    require(same, told)
+    return tensors, numbers
 
 
 @contextmanager
@@ -65,3 +104,7 @@ def _lock(path: Path) -> Path:
     folder = path.parent / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{path.name}.lock"
+
+
+def _text(about: object) -> str:
+    return json.dumps(about, sort_keys=True, default=asdict)

@@ -105,10 +105,10 @@ def text_ids(model: "Model", text: str, *, special: bool = False) -> tuple[int, 
         raise KeyholeError(f"{model.name} has no tokenizer{reason}: give the prompt as token ids.")
     _require_text(text)
     unknown = tokenizer.unk_token_id
-    plain = tokenizer(text, add_special_tokens=False).input_ids
+    plain = tokenizer(text, add_special_tokens=False, verbose=False).input_ids  # lengths are ours to judge
     if unknown is not None and unknown in plain and tokenizer.unk_token not in text:
         raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text)}.")
-    return tuple(tokenizer(text).input_ids if special else plain)
+    return tuple(tokenizer(text, verbose=False).input_ids if special else plain)
 
 
 def _require_text(text: str) -> None:

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.device import require_device
 from keyhole.progress import Progress, silent
 from keyhole.reproduce.outcome import Outcome
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
 
 _LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
 
@@ -42,6 +47,14 @@ class Job:
 
 Attempt = Callable[[Job], Outcome]  # at a published item; an Experiment, as a rule
 Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
+
+
+@lru_cache(maxsize=1)  # a large model does not fit twice
+def loaded(model: str | None, device: str | None) -> "Model":
+    """The model that is asked for, loaded once for all experiments on it."""
+    from keyhole.models.load import load  # a list of experiments needs no transformers
+
+    return load(model, device=device)
 
 
 def require_possible(model: str | None, device: str | None, seed: int) -> None:

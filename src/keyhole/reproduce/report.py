@@ -14,6 +14,7 @@ from keyhole.reproduce.results import Result, merged, read_results, write_result
 from keyhole.reproduce.totals import SAID, Item, Label, counts, items, summary
 
 _PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
+_SHADE = Template(".$label { color: var(--$label); } .bar .$label { background: var(--$label); }\n")
 _KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
 _TERMS = (
@@ -29,10 +30,7 @@ _TERMS = (
 def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What reproduces") -> str:
     """The page: every result with its claim, pictures inside; `folder` is where their paths begin."""
     shown = items(results)
-    shades = "".join(
-        f".{_slug(s)} {{ color: var(--{_slug(s)}); }} .bar .{_slug(s)} {{ background: var(--{_slug(s)}); }}\n"
-        for s in SAID
-    )
+    shades = "".join(_SHADE.substitute(label=_slug(label)) for label in SAID)
     papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),

@@ -4,34 +4,24 @@ An item has one result per model, and a quick trial beside them, so that none ta
 """
 
 import json
-import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from filelock import FileLock
 
 from keyhole.errors import KeyholeError
-from keyhole.files import write_at_once
+from keyhole.files import finite, write_at_once
 from keyhole.reproduce.outcome import Verdict
+from keyhole.strict import fits, frozen, is_whole, parse_json, read_text, require
 
 State = Verdict | Literal["quick", "failed", "schematic"]
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "state": str,
-    "measured": str,
-    "numbers": dict,
-    "figures": list,
-    "note": str,
-    "settings": dict,
-    "seconds": (int, float),
-    "when": str,
-}
 
 
 @dataclass(frozen=True)
@@ -59,6 +49,9 @@ class Result:
         return key_of(self.id, self.settings)
 
 
+_FIELDS = {name: hint for name, hint in get_type_hints(Result).items() if name != "id"}  # of a record in the file
+
+
 def key_of(id: str, settings: Mapping[str, Any]) -> str:
     """The place of a result in the file.
 
@@ -75,14 +68,14 @@ def read_results(place: Path) -> dict[str, Result]:
     if not path.exists():
         return {}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(told, dict) or not isinstance(told.get("results"), dict) or "version" not in told:
-            raise ValueError("it needs a version and results")
-        if type(told["version"]) is not int or told["version"] != _VERSION:
-            raise ValueError(f"its version is {told['version']!r}, and {_VERSION} is read here")
+        told = parse_json(read_text(path))
+        whole = isinstance(told, dict) and isinstance(told.get("results"), dict) and "version" in told
+        require(whole, "it needs a version and results.")
+        same = is_whole(told["version"]) and told["version"] == _VERSION
+        require(same, f"its version is {told['version']!r}, and {_VERSION} is read here.")
         found = [_result(key, one) for key, one in told["results"].items()]
-    except (ValueError, OSError, RecursionError) as error:
-        raise KeyholeError(f"{path} is no file of results ({error}): remove it or choose another folder.") from error
+    except KeyholeError as error:
+        raise KeyholeError(f"{path} is no file of results: {error} Remove it or choose another folder.") from error
     return {one.key: one for one in found}
 
 
@@ -143,9 +136,9 @@ def _copy(figures: Sequence[str], source: Path, folder: Path) -> None:
 
 
 def as_stored(result: Result) -> Result:
-    """The result as it will be read again; ValueError or TypeError if it cannot be written."""
+    """The result as it will be read again, or why it cannot be written: UnicodeError, TypeError or a refusal."""
     text = json.dumps(_record(result), ensure_ascii=False, allow_nan=False)
-    return _result(result.key, json.loads(text.encode("utf-8")))
+    return _result(result.key, parse_json(text.encode("utf-8").decode("utf-8")))
 
 
 @contextmanager
@@ -163,43 +156,25 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _record(result: Result) -> dict[str, Any]:
-    found: dict[str, Any] = _finite({name: value for name, value in asdict(result).items() if name != "id"})
+    found: dict[str, Any] = finite({name: value for name, value in asdict(result).items() if name != "id"})
     return found
 
 
 def _result(key: str, told: Any) -> Result:
     """A record of the file, every field of its kind."""
-    if not isinstance(told, dict) or "state" not in told:
-        raise ValueError(f"{key} has no state")
-    for name, value in told.items():
-        if name not in _TYPES:
-            raise ValueError(f"{key} has an unknown field {name!r}")
-        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise ValueError(f"{name} of {key} cannot be {value!r}")
-    settings, figures, seconds = told.get("settings", {}), told.get("figures", []), told.get("seconds", 0.0)
-    if told["state"] not in STATES:
-        raise ValueError(f"{key} has an unknown state {told['state']!r}")
-    if not all(isinstance(path, str) and _inside(path) for path in figures):
-        raise ValueError(f"figures of {key} must be paths inside the folder")
-    if not isinstance(settings.get("model"), str | None) or not isinstance(settings.get("quick", False), bool):
-        raise ValueError(f"settings of {key} cannot be {settings!r}")
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise ValueError(f"seconds of {key} cannot be {seconds!r}")
-    one = Result(key.partition(" ")[0], **{**told, "figures": tuple(figures), "seconds": float(seconds)})
-    if one.finished and settings.get("quick"):  # whatever an older version called it
-        return Result(**{**vars(one), "state": "quick"})
-    return one
+    require(isinstance(told, dict) and "state" in told, f"{key} has no state.")
+    values = {name: frozen(value) for name, value in told.items()}
+    for name, value in values.items():
+        require(name in _FIELDS, f"{key} has an unknown field {name!r}.")
+        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {value!r}.")
+    one = Result(key.partition(" ")[0], **values)
+    require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
+    model, quick = one.settings.get("model"), one.settings.get("quick", False)
+    require(isinstance(model, str | None) and isinstance(quick, bool), f"settings of {key} cannot be {one.settings!r}.")
+    require(one.seconds >= 0, f"seconds of {key} cannot be {one.seconds!r}.")
+    return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
 
 
 def _inside(path: str) -> bool:
     parts = PurePosixPath(path)
     return not parts.is_absolute() and ".." not in parts.parts
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null stands for it."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -64,7 +64,6 @@ def reproduce(
     ids: Sequence[str] | str,
     out: Path | str,
     *,
-    paper: Paper | None = None,
     model: str | None = None,
     quick: bool = False,
     device: str | None = None,
@@ -76,12 +75,13 @@ def reproduce(
 ) -> dict[str, Result]:
     """Measure these items and write `out/results.json` after each one; returns how they came out, by id.
 
+    `resolve("all", "cc")` are those of one paper.
     What was finished with the same settings is not run again unless `fresh`, which also trains again. An experiment
     that fails is recorded with its message and the others go on; a finished result is never replaced by less. A slide
     that repeats a figure takes the figure's result. With several `jobs`, so many processes of one thread measure at the
     same time. `runs` replaces the experiments found.
     """
-    chosen, out = resolve(ids, paper), Path(out)
+    chosen, out = resolve(ids), Path(out)
     require_possible(model, device, seed)
     if jobs < 1:
         raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
@@ -122,7 +122,8 @@ class Task:
         """Tasks of one family share what they hold in memory: a module's experiments on one language model do."""
         if self.one.needs is None or self.run is None:
             return self.one.id
-        return str(getattr(getattr(self.run, "func", self.run), "__module__", self.one.id))
+        measure = getattr(self.run, "measure", self.run)
+        return str(getattr(getattr(measure, "func", measure), "__module__", self.one.id))
 
 
 def _one_by_one(tasks: Sequence[Task], stage: Stage) -> Iterator[tuple[Task, Result]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import text_ids
+from keyhole.strict import read_text
 from keyhole.tasks.corpus import vocabulary
 
 if TYPE_CHECKING:
@@ -50,13 +51,8 @@ def read(path: Path | str | None = None) -> list[str]:
     """The paragraphs of a text, one a line; by default of the novels, wherever they were put."""
     places = [Path(path)] if path is not None else _places()
     for place in places:
-        try:
-            lines = place.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            raise KeyholeError(f"{place} cannot be read as text: {error}.") from error
-        return [line.strip() for line in lines if line.strip()]
+        if place.exists():
+            return [line.strip() for line in read_text(place).splitlines() if line.strip()]
     if path is not None:
         raise KeyholeError(f"there is no file {path}: give a text with a paragraph a line.")
     raise KeyholeError(

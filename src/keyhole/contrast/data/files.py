@@ -16,6 +16,7 @@ from typing import Any
 from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
+from keyhole.strict import is_index, is_list, is_number, is_whole, parse_json, read_text, require
 
 _KEYS = {"prompt", "prompts", "query", "positive", "negative", "negative_query", "label", "group", "weight"}
 _PLACES = {"token", "span", "find", "regex"}
@@ -24,18 +25,15 @@ _PLACES = {"token", "span", "find", "regex"}
 def read_contrast(path: str | Path) -> Contrast:
     """Read a contrast, or say which line is wrong and why."""
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyholeError(f"{path} cannot be read as text: {error}.") from error
     name, bos, headed = path.stem, None, False
     prompts: dict[Any, int] = {}
     samples: list[Sample] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            record = _record(line)
+            record = parse_json(line)
+            require(isinstance(record, dict), "a line is one JSON object.")
             if "contrast" in record:
                 name, bos = _header(record, first=not (samples or headed))
                 headed = True
@@ -68,45 +66,28 @@ def write_contrast(contrast: Contrast, path: str | Path) -> None:
     write_at_once(path, "\n".join(lines) + "\n")
 
 
-def _record(line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise KeyholeError(f"not JSON ({error}).") from error
-    if not isinstance(record, dict):
-        raise KeyholeError("a line is one JSON object.")
-    return record
-
-
 def _header(record: dict[str, Any], *, first: bool) -> tuple[str, bool | None]:
-    if not first:
-        raise KeyholeError('the line with "contrast" must come first.')
+    require(first, 'the line with "contrast" must come first.')
     if set(record) - {"contrast", "bos"} or not isinstance(record["contrast"], str):
         raise KeyholeError('the first line has "contrast", a name, and "bos" (true, false or null), nothing else.')
     bos = record.get("bos")
-    if bos is not None and not isinstance(bos, bool):
-        raise KeyholeError(f'"bos" is true, false or null, not {bos!r}.')
+    require(isinstance(bos, bool | None), f'"bos" is true, false or null, not {bos!r}.')
     return record["contrast"], bos
 
 
 def _sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
     if unknown := set(record) - _KEYS:
         raise KeyholeError(f"unknown keys: {', '.join(sorted(unknown))}; known are {', '.join(sorted(_KEYS))}.")
-    if ("prompt" in record) == ("prompts" in record):
-        raise KeyholeError('give "prompt" or "prompts", and not both.')
+    require(("prompt" in record) != ("prompts" in record), 'give "prompt" or "prompts", and not both.')
     own = [record["prompt"]] if "prompt" in record else record["prompts"]
-    if not isinstance(own, list) or not own:
-        raise KeyholeError('"prompts" is a list of at least one prompt.')
+    require(isinstance(own, list) and bool(own), '"prompts" is a list of at least one prompt.')
     numbers = [prompts.setdefault(_prompt(prompt), len(prompts)) for prompt in own]
     for key in ("query", "positive", "negative"):
-        if key not in record:
-            raise KeyholeError(f'there is no "{key}".')
+        require(key in record, f'there is no "{key}".')
     for key in ("label", "group"):
-        if not isinstance(record.get(key, ""), str):
-            raise KeyholeError(f'"{key}" is text, not {record[key]!r}.')
+        require(isinstance(record.get(key, ""), str), f'"{key}" is text, not {record.get(key)!r}.')
     weight = record.get("weight", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise KeyholeError(f'"weight" is a number, not {weight!r}.')
+    require(is_number(weight), f'"weight" is a number, not {weight!r}.')
     other = record.get("negative_query")
     return Sample(
         query=_site(record["query"], numbers),
@@ -120,39 +101,37 @@ def _sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
 
 
 def _prompt(prompt: Any) -> Any:
-    if isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt)):
-        return prompt if isinstance(prompt, str) else tuple(prompt)
-    raise KeyholeError(f"a prompt is text or a list of token ids, not {prompt!r:.60}.")
+    text = isinstance(prompt, str)
+    require(text or is_list(prompt, int), f"a prompt is text or a list of token ids, not {prompt!r:.60}.")
+    return prompt if text else tuple(prompt)
 
 
 def _sites(places: Any, numbers: list[int], side: str) -> tuple[Site, ...]:
-    if not isinstance(places, list):
-        raise KeyholeError(f'"{side}" is a list of places.')
+    require(isinstance(places, list), f'"{side}" is a list of places.')
     return tuple(_site(place, numbers) for place in places)
 
 
 def _site(place: Any, numbers: list[int]) -> Site:
     if place == "last":
         place = -1
-    if type(place) is int:
+    if is_whole(place):
         place = {"token": place}
     kinds = set(place) & _PLACES if isinstance(place, dict) else set()
     if len(kinds) != 1 or set(place) - kinds - {"nth", "prompt"}:
         raise KeyholeError(f'{place!r:.80} is no place: a position, "last", or one of token, span, find, regex.')
     prompt = place.get("prompt", 0)
-    if type(prompt) is not int or not 0 <= prompt < len(numbers):
-        raise KeyholeError(f"there is no prompt {prompt!r}: the line has {len(numbers)}, numbered from 0.")
+    told = f"there is no prompt {prompt!r}: the line has {len(numbers)}, numbered from 0."
+    require(is_index(prompt, len(numbers)), told)
     return Site(_place(place, kinds.pop()), numbers[prompt])
 
 
 def _place(place: dict[str, Any], kind: str) -> Place:
     value, nth = place[kind], place.get("nth", 0)
-    if kind == "token" and type(value) is int and "nth" not in place:
+    if kind == "token" and is_whole(value) and "nth" not in place:
         return Place(token=value)
-    if kind == "span" and "nth" not in place and isinstance(value, list):
-        if len(value) == 2 and all(type(i) is int for i in value):
-            return Place(span=(value[0], value[1]))
-    elif kind in ("find", "regex") and isinstance(value, str) and (nth == "all" or type(nth) is int):
+    if kind == "span" and "nth" not in place and is_list(value, int) and len(value) == 2:
+        return Place(span=(value[0], value[1]))
+    if kind in ("find", "regex") and isinstance(value, str) and (nth == "all" or is_whole(nth)):
         nth = None if nth == "all" else nth
         return Place(text=value, nth=nth) if kind == "find" else Place(pattern=value, nth=nth)
     raise KeyholeError(f"{place!r:.80} is no place.")

@@ -12,7 +12,7 @@ first `n_boxes` are told, the first half of the others replace the queried one, 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
@@ -25,27 +25,30 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
+class Telling(TypedDict, total=False):
+    """How are the prompts told?"""
+
+    things: Sequence[str]  # default: all that the tasks know
+    wording: str  # "plain", the default, or "instruct"
+    chat: bool  # as messages to a model with a chat template; default: as they are
+
+
 def order_contrast(
     model: "Model",
     n: int,
     *,
     n_boxes: int = 9,
     seed: int = 0,
-    things: Sequence[str] = THINGS,
     query: str | None = None,
-    wording: str = "plain",
-    chat: bool = False,
+    **how: Unpack[Telling],
 ) -> Contrast:
     """Is the box found by its place in the order told? One thing, always `query`, at every place among the same others.
 
     Positive: the box of the queried thing; negative: the other boxes of the prompt. Label: its place, "0" first.
     """
-    words = _share_out(model, n_boxes, things)
+    words = _share_out(model, n_boxes, how)
     asked = _told(words, query) or words.told[0]
-    examples = boxes(
-        n, seed, held_out=None, n_boxes=n_boxes, things=words.told, letters=words.letters, query=asked, wording=wording
-    )
-    return _right_against_others("boxes by order", model, examples, chat=chat)
+    return _right_against_others("boxes by order", model, words.examples(n, seed, asked), how)
 
 
 def lexical_contrast(
@@ -55,10 +58,8 @@ def lexical_contrast(
     cross: bool = False,
     n_boxes: int = 9,
     seed: int = 0,
-    things: Sequence[str] = THINGS,
     query: str | None = None,
-    wording: str = "plain",
-    chat: bool = False,
+    **how: Unpack[Telling],
 ) -> Contrast:
     """Is the box found by the thing in it? Each prompt beside its copy with another thing in the queried box.
 
@@ -66,17 +67,15 @@ def lexical_contrast(
     place and has the same letter, met by the copy's own query or, with `cross`, by the prompt's. The queried thing is
     any of those told, or always `query`. Label: the queried thing. Prompts 2i and 2i + 1 are a pair.
     """
-    words = _share_out(model, n_boxes, things)
+    words = _share_out(model, n_boxes, how)
     asked = _told(words, query)
     if not words.spare:
         raise KeyholeError(_too_few(model, "things", len(words.told), n_boxes + 1))
-    examples = boxes(
-        n, seed, held_out=None, n_boxes=n_boxes, things=words.told, letters=words.letters, query=asked, wording=wording
-    )
+    examples = words.examples(n, seed, asked)
     rng = random.Random(seed)
     copies = [counterfactual(example, rng.choice(words.spare)) for example in examples]
     name = "boxes by thing, crossed" if cross else "boxes by thing"
-    return _against_copies(name, model, examples, copies, label="QUERY", cross=cross, chat=chat)
+    return _against_copies(name, model, examples, copies, label="QUERY", cross=cross, how=how)
 
 
 def reflexive_contrast(
@@ -85,10 +84,8 @@ def reflexive_contrast(
     *,
     n_boxes: int = 8,
     seed: int = 0,
-    things: Sequence[str] = THINGS,
     query: str | None = None,
-    wording: str = "plain",
-    chat: bool = False,
+    **how: Unpack[Telling],
 ) -> Contrast:
     """Is the box found by its own letter? Each prompt beside its copy with another letter on the queried box.
 
@@ -96,17 +93,16 @@ def reflexive_contrast(
     by the prompt's query; only a query that has found the letter before tells them apart. (Met by its own query, as in
     `lexical_contrast`, it would be one more positive.) Label: the letter. Prompts 2i and 2i + 1 are a pair.
     """
-    words = _share_out(model, n_boxes, things)
+    words = _share_out(model, n_boxes, how)
     if len(words.letters) == n_boxes:
         raise KeyholeError(_too_few(model, "letters", n_boxes, n_boxes + 1))
-    told: dict[str, Any] = {"things": words.told, "letters": words.letters, "query": _told(words, query)}
-    examples = boxes(n, seed, held_out=None, n_boxes=n_boxes, wording=wording, **told)
+    examples = words.examples(n, seed, _told(words, query))
     rng = random.Random(seed)
     copies = []
     for example in examples:
         used = {example.word(f"box_{i}") for i in range(n_boxes)}
         copies.append(relettered(example, rng.choice([letter for letter in words.letters if letter not in used])))
-    return _against_copies("boxes by letter", model, examples, copies, label="BOX", cross=True, chat=chat)
+    return _against_copies("boxes by letter", model, examples, copies, label="BOX", cross=True, how=how)
 
 
 def _against_copies(
@@ -117,10 +113,10 @@ def _against_copies(
     *,
     label: str,
     cross: bool,
-    chat: bool,
+    how: Telling,
 ) -> Contrast:
     """The right box of every prompt against that of its copy, met by the copy's own query or the prompt's."""
-    prompts, samples = [], []
+    prompts, samples, chat = [], [], how.get("chat", False)
     for number, (example, copy) in enumerate(zip(examples, copies, strict=True)):
         here, there = 2 * number, 2 * number + 1
         pair = [one.in_chat(model) if chat else one for one in (example, copy)]
@@ -144,33 +140,19 @@ def boxes_test(
     *,
     n_boxes: int = 9,
     seed: int = 1,
-    things: Sequence[str] = THINGS,
-    wording: str = "plain",
-    chat: bool = False,
+    **how: Unpack[Telling],
 ) -> Contrast:
     """Do order and lexical features hold for things they were not made from? Unseen things are asked about.
 
     Positive: the right box; negative: the other boxes of the prompt. Label: the place of the right box.
     """
-    words = _share_out(model, n_boxes, things)
+    words = _share_out(model, n_boxes, how)
     if not words.unseen:
         raise KeyholeError(_too_few(model, "things", len(words.told) + len(words.spare), n_boxes + 2))
     rng = random.Random(seed)
-    examples = [
-        example
-        for query in rng.choices(words.unseen, k=n)
-        for example in boxes(
-            1,
-            rng.getrandbits(48),
-            held_out=None,
-            n_boxes=n_boxes,
-            things=words.told,
-            letters=words.letters,
-            query=query,
-            wording=wording,
-        )
-    ]
-    return _right_against_others("boxes of unseen things", model, examples, chat=chat)
+    asked = rng.choices(words.unseen, k=n)
+    examples = [example for query in asked for example in words.examples(1, rng.getrandbits(48), query)]
+    return _right_against_others("boxes of unseen things", model, examples, how)
 
 
 # -- words and sites ----------------------------------------------------------------------------------------------
@@ -182,16 +164,21 @@ class _Words:
     spare: tuple[str, ...]  # replace the queried one in lexical contrasts
     unseen: tuple[str, ...]  # asked about in tests only
     letters: tuple[str, ...]
+    prompts: dict[str, Any]  # how many boxes, in which words
+
+    def examples(self, n: int, seed: int, query: str | None) -> list[Example]:
+        return boxes(n, seed, held_out=None, query=query, things=self.told, letters=self.letters, **self.prompts)
 
 
-def _share_out(model: "Model", n_boxes: int, things: Sequence[str]) -> _Words:
-    usable = tuple(dict.fromkeys(one_token_words(model, things)))
+def _share_out(model: "Model", n_boxes: int, how: Telling) -> _Words:
+    usable = tuple(dict.fromkeys(one_token_words(model, how.get("things", THINGS))))
     letters = tuple(one_token_words(model, LETTERS))
     for what, words in (("things", usable), ("letters", letters)):
         if len(words) < n_boxes:
             raise KeyholeError(_too_few(model, what, len(words), n_boxes))
     middle = n_boxes + (len(usable) - n_boxes + 1) // 2
-    return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters)
+    prompts = {"n_boxes": n_boxes, "wording": how.get("wording", "plain")}
+    return _Words(usable[:n_boxes], usable[n_boxes:middle], usable[middle:], letters, prompts)
 
 
 def _too_few(model: "Model", what: str, found: int, needed: int) -> str:
@@ -205,7 +192,8 @@ def _told(words: _Words, query: str | None) -> str | None:
     return query
 
 
-def _right_against_others(name: str, model: "Model", examples: Sequence[Example], *, chat: bool) -> Contrast:
+def _right_against_others(name: str, model: "Model", examples: Sequence[Example], how: Telling) -> Contrast:
+    chat = how.get("chat", False)
     return Contrast.from_roles(
         name,
         [example.in_chat(model) for example in examples] if chat else examples,

@@ -1,17 +1,14 @@
 """Has this head been trained before? Trained payload heads on disk: figures share them, and a restart keeps them."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-import torch
-
+from keyhole.errors import KeyholeError
 from keyhole.lab.payload.task import draw_maps
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
-from keyhole.lab.stored import gathered, store
+from keyhole.lab.stored import gathered, store, stored, weights_path
 from keyhole.progress import Progress
 
 RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
@@ -61,26 +58,25 @@ def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:
     return chunks
 
 
+def _about(cell: PayloadSettings) -> object:
+    return {"settings": cell, "recipe": RECIPE}
+
+
 def _path(folder: Path, cell: PayloadSettings) -> Path:
-    told = hashlib.sha256(str(sorted(asdict(cell).items())).encode()).hexdigest()[:12]
-    return folder / f"{cell.latents}-{cell.d_head}-{cell.r1}-{cell.r2}-{cell.seed}-{told}.pt"
+    return weights_path(folder, f"{cell.latents}-{cell.d_head}-{cell.r1}-{cell.r2}-{cell.seed}", _about(cell))
 
 
 def _write(head: Payload, path: Path) -> None:
-    parts: dict[str, Any] = {name: getattr(head, name) for name in (*_NUMBERS, *_WEIGHTS)}
-    store({**parts, "recipe": RECIPE}, path)
+    weights, numbers = ({name: getattr(head, name) for name in names} for names in (_WEIGHTS, _NUMBERS))
+    store(path, weights, _about(head.settings), **numbers)
 
 
 def _read(path: Path, cell: PayloadSettings) -> Payload | None:
     """The head of a file, or None if it has to be trained."""
-    if not path.is_file():
-        return None
     try:
-        parts = torch.load(path, weights_only=True)
-        recipe = parts.pop("recipe", 1)  # the first recipe did not sign
+        weights, numbers = stored(path, _about(cell))
         # the maps follow from the cell's seed, so they need not be kept
-        head = Payload(settings=cell, maps=draw_maps(cell), **parts)
-        fits = head.W_Q.shape == head.W_K.shape == (cell.d_head, cell.d)
-    except Exception:  # a damaged file raises whatever its bytes happen to say
+        head = Payload(settings=cell, maps=draw_maps(cell), **{**weights, **numbers})
+    except (KeyholeError, TypeError):  # no such file, or not exactly these parts in it
         return None
-    return head if fits and recipe == RECIPE else None
+    return head if head.W_Q.shape == head.W_K.shape == (cell.d_head, cell.d) else None

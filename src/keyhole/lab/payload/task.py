@@ -3,21 +3,23 @@
     x_i = A1 z1_i + A2 z2_i + A_y e_{y_i} + noise        T payload tokens
     x_q = B1 z1_{i*} + B2 z2_{i*} + noise                a selector that knows the latents of token i*
 
-The head has to answer y_{i*}. The latents are independent signs ("discrete") or standard Gaussians.
+The head has to answer y_{i*}. The latents are independent signs ("discrete"), standard Gaussians, or two points of
+spheres ("sphere"): entries of z1 depend on each other then, as those of z2 do, so that each is a feature of its rank.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.strict import is_number, is_whole, require
 
-Latents = Literal["discrete", "gaussian"]
+Latents = Literal["discrete", "gaussian", "sphere"]
 _PURPOSES = ("maps", "init", "data", "validation", "sample", "contrast", "targets", "bases")
 _APART = 1 << 31  # further than any seed, where several streams of one purpose meet no other (generators keep 32 bits)
 _COUNTS = ("r1", "r2", "d_head", "d", "context", "payloads", "batch", "max_steps", "patience")
@@ -51,16 +53,14 @@ class PayloadSettings:
             value = getattr(self, name)
             if name == "check_every" and value is None:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise KeyholeError(f"{name} is {value!r}, but it counts something: give a whole number.")
+            require(is_whole(value), f"{name} is {value!r}, but it counts something: give a whole number.")
             if name != "seed" and value < 1:
                 raise KeyholeError(f"{name} is {value}, but a cell needs at least 1: give a positive {name}.")
-        if self.latents not in ("discrete", "gaussian"):
-            raise KeyholeError(f"there are no {self.latents!r} latents: choose 'discrete' or 'gaussian'.")
+        if self.latents not in get_args(Latents):
+            raise KeyholeError(f"there are no {self.latents!r} latents: choose one of {', '.join(get_args(Latents))}.")
         for name in _SIZES:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise KeyholeError(f"{name} is {value!r}, which is no size: give a finite number.")
+            require(is_number(value), f"{name} is {value!r}, which is no size: give a finite number.")
         if min(self.noise, self.weight_decay, self.min_gain) < 0 or self.lr <= 0:
             raise KeyholeError(
                 "noise, weight_decay and min_gain cannot be negative and lr must be positive: correct the settings."
@@ -116,7 +116,7 @@ class PayloadBatch:
 
 
 def ceiling(settings: PayloadSettings) -> float:
-    """How accurate is a perfect match, given that tokens may repeat the selected latents? NaN for Gaussian latents.
+    """How accurate is a perfect match, given that tokens may repeat the selected latents? NaN where they never do.
 
     With c = 2^-(r1+r2), the right one of the matching tokens is found with e = (1 - (1-c)^T) / (T c), and a wrong
     one carries the right payload once in P. A head that looks at all matches may answer their most frequent payload
@@ -125,7 +125,7 @@ def ceiling(settings: PayloadSettings) -> float:
     >>> round(ceiling(PayloadSettings(3, 4, 8)), 3)
     0.949
     """
-    if settings.latents == "gaussian":
+    if settings.latents != "discrete":
         return math.nan
     c, T = 2.0 ** -(settings.r1 + settings.r2), settings.context
     e = (1 - (1 - c) ** T) / (T * c)
@@ -147,10 +147,14 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def draw_latents(settings: PayloadSettings, shape: Sequence[int], stream: torch.Generator) -> Float[Tensor, "..."]:
-    """Signs or standard Gaussians."""
+    """Signs, standard Gaussians, or points of spheres: of one for each latent, where both are asked for."""
+    if settings.latents == "discrete":
+        return torch.randint(0, 2, tuple(shape), generator=stream).float().mul_(2).sub_(1)
+    z = torch.randn(*shape, generator=stream)
     if settings.latents == "gaussian":
-        return torch.randn(*shape, generator=stream)
-    return torch.randint(0, 2, tuple(shape), generator=stream).float().mul_(2).sub_(1)
+        return z
+    parts = torch.tensor_split(z, [settings.r1], dim=-1) if shape[-1] == settings.r1 + settings.r2 else (z,)
+    return torch.cat([torch.nn.functional.normalize(x, dim=-1) * math.sqrt(x.shape[-1]) for x in parts], dim=-1)
 
 
 def draw_maps(settings: PayloadSettings) -> Maps:

@@ -55,7 +55,7 @@ class Payload:
 
     @property
     def ceiling(self) -> float:
-        """The accuracy that repeated latents leave; NaN for Gaussian latents."""
+        """The accuracy that repeated latents leave; NaN where none repeat."""
         return ceiling(self.settings)
 
 

@@ -1,20 +1,17 @@
 """How are toys that several figures share trained only once? They are kept on disk, and a stopped sweep goes on."""
 
-import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from keyhole.lab.stored import alone, gathered, store
+from keyhole.errors import KeyholeError
+from keyhole.lab.stored import alone, digest, gathered, store, stored, weights_path
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.progress import Progress
+from keyhole.strict import parse_json, read_text
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training
@@ -38,7 +35,7 @@ def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, pr
         steps: list(group)  # equal numbers of steps share their snapshots: one call
         for steps, group in groupby(sorted(paths, key=lambda config: config.steps), lambda config: config.steps)
     }
-    sweeps = {steps: folder / f"sweep-{device.replace(':', '')}-{_digest(group)}" for steps, group in alike.items()}
+    sweeps = {steps: folder / f"sweep-{device.replace(':', '')}-{digest(group)}" for steps, group in alike.items()}
 
     def trained(missing: list[SVFSettings]) -> dict[SVFSettings, SVF]:
         models = {}
@@ -66,9 +63,8 @@ def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSetti
     """Which models does this sweep train? Those it began with: another figure may have trained some in the meantime."""
     plan = sweep / "plan.json"
     try:
-        numbers = json.loads(plan.read_text())
-        begun = [alike[n] for n in numbers]
-    except (OSError, ValueError, TypeError, IndexError):
+        begun = [alike[n] for n in parse_json(read_text(plan))]
+    except (KeyholeError, TypeError, IndexError):
         begun = []
     if set(missing) <= set(begun):
         return begun
@@ -78,30 +74,29 @@ def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSetti
     return list(missing)
 
 
-def _digest(configs: Sequence[SVFSettings]) -> str:
-    told = json.dumps([dataclasses.asdict(config) for config in configs], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+def _about(settings: SVFSettings) -> object:
+    return {"settings": settings, "recipe": RECIPE}
 
 
 def _path(folder: Path, settings: SVFSettings) -> Path:
-    return folder / f"svf-{settings.N}-{settings.H}-{settings.seed}-{_digest([settings])}.pt"
+    return weights_path(folder, f"svf-{settings.N}-{settings.H}-{settings.seed}", _about(settings))
 
 
 def _write(model: SVF, path: Path) -> None:
-    parts: dict[str, Any] = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")} | {"recipe": RECIPE}
-    parts["snapshots"] = [(step, vars(weights)) for step, weights in model.snapshots]
-    store(parts, path)
+    tensors = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")}
+    for step, weights in model.snapshots:
+        tensors |= {f"{step}.{name}": tensor for name, tensor in vars(weights).items()}
+    store(path, tensors, _about(model.settings))
 
 
 def _read(path: Path, settings: SVFSettings) -> SVF | None:
     """The model in a file, or None if there is none that can be used."""
-    if not path.is_file():
-        return None
     try:
-        parts = torch.load(path, weights_only=True)
-        alike = parts.pop("recipe", 1) == RECIPE
-        kept = tuple((step, SVFWeights(**weights)) for step, weights in parts.pop("snapshots"))
-        whole = [step for step, _ in kept] == snapshots(settings.steps)
-        return SVF(settings=settings, snapshots=kept, **parts) if whole and alike else None
-    except Exception:  # torch names no exception for a damaged file
+        tensors, _ = stored(path, _about(settings))
+        kept = tuple(
+            (step, SVFWeights(**{name: tensors.pop(f"{step}.{name}") for name in _WEIGHTS}))
+            for step in snapshots(settings.steps)
+        )
+        return SVF(settings=settings, snapshots=kept, **tensors)
+    except (KeyholeError, KeyError, TypeError):  # no such file, or not exactly these tensors in it
         return None

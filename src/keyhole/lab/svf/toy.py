@@ -10,7 +10,6 @@ Heads Align with Features": u_k should turn to the query feature of the k-th pai
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -19,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.strict import is_number, is_whole, require
 
 Pair = tuple[int, int, float]  # query feature, key feature, what the pair adds to the target logit
 _CHOICES = {"recon_reduction": ("sum", "mean"), "query_mode": ("last", "indep"), "cosine": ("quarter", "half")}
@@ -62,8 +62,8 @@ class SVFSettings:
     def __post_init__(self) -> None:
         for name in ("N", "D", "H", "m", "steps", "batch", "seed"):
             value, least = getattr(self, name), int(name != "seed")
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise KeyholeError(f"{name} is {value!r}, but it counts: give a whole number of at least {least}.")
+            told = f"{name} is {value!r}, but it counts: give a whole number of at least {least}."
+            require(is_whole(value) and value >= least, told)
         for name in ("p", "lam", "lr", "weight_decay"):
             _require_number(name, getattr(self, name))
         for name, known in _CHOICES.items():
@@ -175,8 +175,7 @@ class SVF:
 
 
 def _require_number(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise KeyholeError(f"{name} is {value!r}: give a finite number.")
+    require(is_number(value), f"{name} is {value!r}: give a finite number.")
 
 
 def sample(settings: SVFSettings, contexts: int, seed: int = 0) -> Float[Tensor, "context m N"]:

@@ -1,8 +1,5 @@
 """How are many SVF toys trained at once? Equal shapes share one batched step; an interrupted sweep goes on later."""
 
-import dataclasses
-import hashlib
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +11,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.lab.stored import store
+from keyhole.lab.stored import digest, store, stored
 from keyhole.lab.svf.steps import constants, gradients, initial, losses, views
 from keyhole.lab.svf.toy import RECORD, SVF, SVFSettings, generator
 from keyhole.models.device import require_device
@@ -25,6 +22,7 @@ _ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attenti
 _SAVE_SECONDS = 10.0
 _CPU_NUMBERS, _GPU_NUMBERS = 2**18, 2**28  # drawn at once for a batch: beyond, it falls out of the cache or the memory
 _B1, _B2, _EPS = 0.9, 0.999, 1e-8
+_Saved = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and the step
 
 
 def train(
@@ -45,11 +43,12 @@ def train(
     """
     kept = _require(configs, snapshots)
     place = require_device(device)
-    plan = _fingerprint([[dataclasses.asdict(c) for c in configs], sorted(kept), shared_data, place.type])
+    plan = digest([configs, sorted(kept), shared_data, place.type])  # short, however many configurations there are
     groups = list(_groups(configs, place))
     folder = None if checkpoint is None else require_folder(checkpoint)
     files = [None if folder is None else folder / f"{n:04d}.svf" for n in range(len(groups))]
-    saved = [_load(file, plan) for file in files]  # all before any training: a foreign folder is refused at once
+    # all are read before any training: a foreign folder is refused at once
+    saved = [None if file is None or not file.exists() else stored(file, plan) for file in files]
     done, total = 0, sum(c.steps for c in configs)
     trained: dict[int, SVF] = {}
     with exact_matmul():
@@ -58,7 +57,7 @@ def train(
             for step in sweep.run(kept):
                 sweep.require_finite()
                 if file is not None and sweep.due(step):
-                    store({"plan": plan, **sweep.state()}, file)
+                    store(file, sweep.state(), plan, step=sweep.step)
                 if progress is not None:
                     progress(done + step * len(group), total)
             done += sweep.settings.steps * len(group)
@@ -70,7 +69,7 @@ class _Sweep:
     """One group in training: flat weights, Adam's moments and the random streams."""
 
     def __init__(
-        self, configs: Sequence[SVFSettings], device: torch.device, shared: bool, state: dict[str, Any] | None
+        self, configs: Sequence[SVFSettings], device: torch.device, shared: bool, saved: _Saved | None
     ) -> None:
         self.configs, self.settings = configs, configs[0]
         self.constants = constants(configs, device)
@@ -85,8 +84,9 @@ class _Sweep:
         self.first, self.second = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.step, self.losses, self.snapshots = 0, list[Tensor](), dict[int, Tensor]()
         self.saved = time.monotonic()
-        if state is not None:
-            self._restore(state, device)
+        if saved is not None:
+            tensors, numbers = saved
+            self._restore(tensors, numbers["step"], device)
 
     def run(self, snapshots: frozenset[int]) -> Iterator[int]:
         """Trains to the end and hands over the step now and then, where the state is whole."""
@@ -135,23 +135,22 @@ class _Sweep:
         self.saved = time.monotonic()
         return True
 
-    def state(self) -> dict[str, Any]:
-        """All that the rest of training depends on, and what it has found so far."""
+    def state(self) -> dict[str, Tensor]:
+        """All that the rest of training depends on beside the step, and what it has found so far."""
         return {
-            "step": self.step,
-            "numbers": torch.stack([self.flat, self.first, self.second]).cpu(),
+            "numbers": torch.stack([self.flat, self.first, self.second]),
             "streams": torch.stack([stream.get_state() for stream in self.streams]),
-            "losses": torch.stack(self.losses).cpu(),
-            "snapshots": {step: flat.cpu() for step, flat in self.snapshots.items()},
+            "losses": torch.stack(self.losses),
+            **{str(step): flat for step, flat in self.snapshots.items()},
         }
 
-    def _restore(self, state: dict[str, Any], device: torch.device) -> None:
-        self.step, self.losses = state["step"], list(state["losses"].to(device))
-        for own, saved in zip((self.flat, self.first, self.second), state["numbers"], strict=True):
+    def _restore(self, state: dict[str, Tensor], step: int, device: torch.device) -> None:
+        self.step, self.losses = step, list(state.pop("losses").to(device))
+        for own, saved in zip((self.flat, self.first, self.second), state.pop("numbers"), strict=True):
             own.copy_(saved)
-        for stream, saved in zip(self.streams, state["streams"], strict=True):
+        for stream, saved in zip(self.streams, state.pop("streams"), strict=True):
             stream.set_state(saved.clone())  # torch crashes on a row inside a larger tensor
-        self.snapshots = {step: flat.to(device) for step, flat in state["snapshots"].items()}
+        self.snapshots = {int(step): flat.to(device) for step, flat in state.items()}
 
     def require_finite(self) -> None:
         """Refuses to go on, or to save, when a model is lost."""
@@ -205,25 +204,3 @@ def _require(configs: Sequence[SVFSettings], snapshots: Sequence[int]) -> frozen
         if not 0 <= step <= shortest:
             raise KeyholeError(f"there can be no snapshot after {step} steps: give steps from 0 to {shortest}.")
     return frozenset(snapshots)
-
-
-def _fingerprint(plan: list[Any]) -> str:
-    """Tells one sweep from another, in few letters however many configurations it has."""
-    return hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()
-
-
-def _load(file: Path | None, plan: str) -> dict[str, Any] | None:
-    """The state in a file, if there is one, and if it is of this sweep."""
-    if file is None or not file.exists():
-        return None
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        same = state["plan"] == plan
-    except Exception as error:  # torch names no exception for a damaged file
-        raise KeyholeError(f"{file} is no checkpoint of a sweep: delete it, or give another folder.") from error
-    if not same:
-        raise KeyholeError(
-            f"{file.parent} holds a sweep with other settings, snapshots or device, which cannot go on as this one: "
-            "give another folder, or delete it."
-        )
-    return dict(state)

@@ -13,6 +13,7 @@ so that the ambient control knows the spectrum alone, and the refactor control t
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -88,6 +89,16 @@ class _Chance:
     stream: torch.Generator
 
 
+class Measuring(TypedDict, total=False):
+    """What `measure` takes beside places and prompts."""
+
+    draws: int
+    tolerance: float
+    seed: int
+    basis: Basis
+    source: str
+
+
 def measure(
     model: Model,
     places: Sequence[Place],
@@ -120,21 +131,14 @@ def emergence(
     checkpoints: Iterable[tuple[int, Model]],
     places: Sequence[Place],
     prompts: Example | str | Sequence[Example | str],
-    *,
-    draws: int = 20,
-    tolerance: float = 0.95,
-    seed: int = 0,
-    basis: Basis = "linear",
-    source: str = "",
+    **options: Unpack[Measuring],
 ) -> Emergence:
     """Does attention become sparse as the model is trained? `measure` at every checkpoint; one model at a time."""
     measured: dict[int, tuple[EmergenceRow, ...]] = {}
     for step, model in checkpoints:
         if step in measured:
             raise KeyholeError(f"there are two checkpoints of step {step}, and their order is unclear: give one.")
-        measured[step] = tuple(
-            measure(model, places, prompts, draws=draws, tolerance=tolerance, seed=seed, basis=basis, source=source)
-        )
+        measured[step] = tuple(measure(model, places, prompts, **options))
         del model  # a generator of checkpoints frees each before it loads the next, if nobody else holds it
     if not measured:
         raise KeyholeError("there are no checkpoints, so nothing can emerge: give pairs (step, model).")

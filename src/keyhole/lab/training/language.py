@@ -7,7 +7,7 @@ its <bos>. Everything is drawn from the seed: on a CPU, the same seed gives the 
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from keyhole import tasks
 from keyhole.errors import KeyholeError
-from keyhole.lab.stored import store
+from keyhole.lab.stored import store, stored
 from keyhole.models.device import require_device
 from keyhole.models.load import load
 from keyhole.models.model import Model
@@ -134,21 +134,21 @@ def train_language(
 
 def save_trained(trained: Trained, path: Path) -> None:
     """Keep a training in a file; a stop in between leaves no half-written one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parts = [(one.step, dict(one.state), dict(one.accuracy)) for one in trained.snapshots]
-    kept = {"settings": asdict(trained.settings), "snapshots": parts, "losses": list(trained.losses)}
-    store(kept, path)
+    states = {f"{one.step}.{name}": part for one in trained.snapshots for name, part in one.state.items()}
+    losses = torch.tensor(trained.losses, dtype=torch.float64)
+    accuracy = [(one.step, one.accuracy) for one in trained.snapshots]
+    store(path, {**states, "losses": losses}, trained.settings, accuracy=accuracy)
 
 
 def read_trained(settings: LanguageSettings, path: Path) -> Trained:
     """The training of these settings that `save_trained` has kept."""
-    try:
-        stored = torch.load(path, weights_only=True)
-    except Exception as error:  # torch names no exception for a damaged file
-        raise KeyholeError(f"{path} is no training that was kept here: remove it to train again.") from error
-    if stored.get("settings", asdict(settings)) != asdict(settings):
-        raise KeyholeError(f"{path} was trained with other settings: remove it to train again, or ask for its own.")
-    return Trained(settings, tuple(Snapshot(*part) for part in stored["snapshots"]), tuple(stored["losses"]))
+    tensors, numbers = stored(path, settings)
+    losses, states = tuple(tensors.pop("losses").tolist()), dict[str, dict[str, Tensor]]()
+    for name, part in tensors.items():
+        step, _, own = name.partition(".")
+        states.setdefault(step, {})[own] = part
+    snapshots = (Snapshot(step, states[str(step)], accuracy) for step, accuracy in numbers["accuracy"])
+    return Trained(settings, tuple(snapshots), losses)
 
 
 def checkpoints(trained: Trained, *, device: str | torch.device = "cpu") -> Iterator[tuple[int, Model]]:

@@ -1,12 +1,13 @@
 """Do keys cluster by category, beyond the words they were seen with? Words that made no feature and no centre."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.contrast.data.sites import Contrast, Sample, Site
@@ -16,11 +17,12 @@ from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.lists import lists_contrast
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
-from keyhole.figures import pca_figure, save
-from keyhole.reproduce.cc.studies import DRAWS, named, points, stand_in, studied, verdict, wording
-from keyhole.reproduce.cc.subspaces import MOST, passed_over
+from keyhole.figures import pca_figure
+from keyhole.reproduce.cc.studies import DRAWS, Points, points, projected, studied, wording
+from keyhole.reproduce.cc.subject import MOST, Subject, subject
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
 from keyhole.tasks.words import CATEGORIES
 
@@ -40,10 +42,23 @@ class Clusters:
     related: list[int]  # places of related pairs among all pairs of centres, nearest first
 
 
-def categories(job: Job) -> Outcome:
-    """Do keys of more categories cluster? Keys only."""
-    study = studied(job, "lists")
-    model, n = study.test.model, 160 if job.quick else 400
+@dataclass(frozen=True)
+class Categories:
+    """Clusters in every head, and the keys of the first one."""
+
+    subject: Subject
+    lists: int
+    found: Sequence[Clusters]
+    cloud: Points
+
+
+def measure(job: Job) -> Categories:
+    """Clusters of more categories. Keys only."""
+    model, n, about = (
+        studied(job.asked, "lists").test.model,
+        160 if job.quick else 400,
+        subject(job, "lists", "cc-fig6b"),
+    )
     how: dict[str, Any] = wording(model, job.model) | {"per_category": 1 if job.model is None else 5}
     how["categories"] = tuple(CATEGORIES)
     words = [{word for own in CATEGORIES.values() for word in own[side::2]} for side in (0, 1)]
@@ -51,34 +66,8 @@ def categories(job: Job) -> Outcome:
         collect(model, only(lists_contrast(model, n, seed=2 * job.seed + side, **how), words[side])) for side in (0, 1)
     )
     features = find_features(seen, centre="none", permutations=0)  # the paper's contrast
-    found = [_clusters(job, features, seen, asked, head) for head in study.selected]
-    numbers: Numbers = {"nearest": [one.nearest for one in found], "whole": [one.whole for one in found]}
-    numbers |= {f"{label(one.head)} random": one.random for one in found}
-    pairs = len(CATEGORIES) * (len(CATEGORIES) - 1) // 2
-    lines = [
-        f"Head {label(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
-        f"category; random subspaces of that rank {told(one.random, 2)}, whole keys {one.whole:.2f}; fruits and "
-        f"liquids are the pair {one.related[0]} of {pairs} by distance."
-        for one in found
-    ]
-    note = (
-        f"{passed_over(study)}{len(CATEGORIES)} categories instead of {_PUBLISHED}, so at most partly; {n} lists "
-        "instead of 2,000 for the feature and its centres, as many for keys of other words (half of each category). "
-        f"The verdict asks that the median head places {MOST} of these keys and more than all {DRAWS} random "
-        "subspaces. Whether related categories lie side by side is not judged: of the published groups only food has "
-        f"two categories here. Contrasts are uncentred, as in the paper. Brackets: smallest and largest of the random "
-        f"subspaces. {stand_in(job, 'cc-fig6b')}"
-    )
-    holds = clustered(found) and study.passed
-    enough = len(CATEGORIES) >= _PUBLISHED or not named(job, "cc-fig6b")
-    given = verdict(job, "cc-fig6b", holds and enough, part=holds)
-    path = _picture(job, features, asked, study.selected[0], study.model)
-    return Outcome(given, "\n".join(lines), numbers, (path,), note)
-
-
-def clustered(found: list[Clusters]) -> bool:
-    """Does the median head place most keys, and more than any random subspace?"""
-    return median(one.nearest for one in found) >= MOST and median(one.nearest - max(one.random) for one in found) > 0
+    found = [_clusters(job, features, seen, asked, head) for head in about.heads]
+    return Categories(about, n, found, projected(features, about.heads[0], asked, least=3))
 
 
 def only(contrast: Contrast, words: set[str]) -> Contrast:
@@ -137,13 +126,42 @@ def _by_distance(k: Tensor, labels: list[str]) -> list[tuple[str, str]]:
     return sorted(combinations(centres, 2), key=lambda pair: float((centres[pair[0]] - centres[pair[1]]).norm()))
 
 
-def _picture(job: Job, features: Features, asked: Collected, head: Head, model: str) -> Path:
-    layer, index = features.at(head)
-    r = max(3, features.rank(head, "energy"))
-    _, k, labels = points(asked, head)
-    k = k @ features.V[layer, index, :, :r].double()
-    title = f"Keys of unseen words of {len(set(labels))} categories in head {label(head)} of {model}"
-    return save(pca_figure(k[:0], k, [], labels, title=title), job.folder / "keys.png")
+def judge(record: Categories) -> Verdict:
+    """Does the median head place most keys, and more than any random subspace? Of all categories published?"""
+    above = median(one.nearest - max(one.random) for one in record.found)
+    holds = median(one.nearest for one in record.found) >= MOST and above > 0 and record.subject.passed
+    enough = len(CATEGORIES) >= _PUBLISHED or not record.subject.published
+    return record.subject.verdict(holds and enough, part=holds)
 
 
-RUNS: dict[str, Attempt] = {"cc-fig6b": categories}
+def tell(record: Categories) -> Told:
+    """Do keys of more categories cluster?"""
+    found, pairs = record.found, len(CATEGORIES) * (len(CATEGORIES) - 1) // 2
+    numbers: Numbers = {"nearest": [one.nearest for one in found], "whole": [one.whole for one in found]}
+    numbers |= {f"{label(one.head)} random": one.random for one in found}
+    lines = [
+        f"Head {label(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
+        f"category; random subspaces of that rank {told(one.random, 2)}, whole keys {one.whole:.2f}; fruits and "
+        f"liquids are the pair {one.related[0]} of {pairs} by distance."
+        for one in found
+    ]
+    note = (
+        f"{record.subject.selection}{len(CATEGORIES)} categories instead of {_PUBLISHED}, so at most partly; "
+        f"{record.lists} lists instead of 2,000 for the feature and its centres, as many for keys of other words (half "
+        f"of each category). The verdict asks that the median head places {MOST} of these keys and more than all "
+        f"{DRAWS} random subspaces. Whether related categories lie side by side is not judged: of the published groups "
+        "only food has two categories here. Contrasts are uncentred, as in the paper. Brackets: smallest and largest "
+        f"of the random subspaces. {record.subject.stand_in}"
+    )
+    return Told("\n".join(lines), numbers, note)
+
+
+def draw(record: Categories) -> dict[str, Figure]:
+    """Keys of the first head."""
+    _, k, labels = record.cloud
+    head, model = label(record.subject.heads[0]), record.subject.model
+    title = f"Keys of unseen words of {len(set(labels))} categories in head {head} of {model}"
+    return {"keys": pca_figure(k[:0], k, [], labels, title=title)}
+
+
+RUNS: dict[str, Attempt] = {"cc-fig6b": Experiment(measure, judge, tell, draw)}

@@ -1,7 +1,8 @@
 """Which payload heads do the toy's figures share, and were they trained? A head that was not shows nothing."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -12,10 +13,55 @@ from keyhole.lab.payload.toy import Payload, PayloadSettings, ceiling, train
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Verdict
 
-Setting = tuple[int, int, int]  # r1, r2, d_head
+T = TypeVar("T")
 QUICK = {"max_steps": 500, "batch": 64, "lr": 1e-2}
 TRAINED = 0.97  # of the accuracy that can be reached
 SEEDS = "Brackets: smallest and largest of the seeds."
+
+
+class Setting(NamedTuple):
+    """How many entries both latents have, and the head dimensions."""
+
+    r1: int
+    r2: int
+    d_head: int
+
+    def __str__(self) -> str:
+        return f"({self.r1}, {self.r2}) in {self.d_head}"
+
+    @property
+    def filled(self) -> float:
+        """Entries for each dimension: more than 1 do not fit."""
+        return (self.r1 + self.r2) / self.d_head
+
+
+class Ranks(NamedTuple):
+    """How many dimensions the contrast of each latent has."""
+
+    z1: int
+    z2: int
+
+
+@dataclass(frozen=True)
+class Cell(Generic[T]):
+    """What was found in the heads of one setting, one per seed, and in the first of them before training."""
+
+    heads: Sequence[Payload]
+    found: Sequence[T]
+    untrained: Sequence[T] = ()
+
+
+Grid = Mapping[Setting, Cell[T]]
+
+
+def measured(
+    job: Job, of: Callable[[Payload], T], settings: Sequence[Setting], latents: Latents, seeds: int = 3, raw: int = 1
+) -> Grid[T]:
+    """The same of every trained head, and of so many of each setting before training."""
+    return {
+        setting: Cell(own, [of(head) for head in own], [of(head) for head in untrained(own[:raw])])
+        for setting, own in heads_of(job, settings, latents, seeds).items()
+    }
 
 
 def heads_of(job: Job, settings: Sequence[Setting], latents: Latents, seeds: int = 3) -> dict[Setting, list[Payload]]:
@@ -32,6 +78,16 @@ def heads_of(job: Job, settings: Sequence[Setting], latents: Latents, seeds: int
     return {setting: heads[i * seeds : (i + 1) * seeds] for i, setting in enumerate(settings)}
 
 
+def grid_of(ranks: Sequence[int], d_head: int) -> list[Setting]:
+    """Every pair of ranks once: latents may change names, so that a head of (r1, r2) stands for (r2, r1) too."""
+    return [Setting(a, b, d_head) for a in ranks for b in ranks if a <= b]
+
+
+def every(*grids: Grid[Any]) -> list[Payload]:
+    """All heads of these grids."""
+    return [head for grid in grids for cell in grid.values() for head in cell.heads]
+
+
 def untrained(heads: Iterable[Payload]) -> list[Payload]:
     """The same heads after a single step: what a measure shows before anything is learned."""
     return [train([replace(head.settings, max_steps=1, check_every=None)])[0] for head in heads]
@@ -40,6 +96,11 @@ def untrained(heads: Iterable[Payload]) -> list[Payload]:
 def feature_of(job: Job, head: Payload, latent: Latent) -> LatentFeature:
     """The latent's subspaces in a head."""
     return latent_feature(head, latent, triplets=4096 if job.quick else 40_960, seed=job.seed)
+
+
+def ranks_of(job: Job, head: Payload) -> Ranks:
+    """The ranks of both latents in a head."""
+    return Ranks(feature_of(job, head, "z1").rank, feature_of(job, head, "z2").rank)
 
 
 def reachable(settings: PayloadSettings) -> float:
@@ -77,9 +138,11 @@ def are_trained(heads: Iterable[Payload]) -> bool:
     return min(reached(heads)) >= TRAINED
 
 
-def as_trained(verdict: Verdict, heads: Iterable[Payload]) -> Verdict:
-    """The verdict, which for heads trained in another way than printed is a part of the claim at most."""
+def as_trained(verdict: Verdict, heads: Sequence[Payload]) -> Verdict:
+    """The verdict on trained heads; if trained in another way than printed, a part of the claim at most."""
     printed = all(own.lr == PayloadSettings.paper(own.r1, own.r2, own.d_head).lr for own in (h.settings for h in heads))
+    if not are_trained(heads):
+        return "not"
     return verdict if printed or verdict != "reproduced" else "partly"
 
 

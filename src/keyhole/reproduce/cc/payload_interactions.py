@@ -1,136 +1,119 @@
 """Which entries of the latents meet in a payload head's scores? The matrix G: its diagonal, and its symmetry off it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures import interaction_figure, save
+from keyhole.figures import interaction_figure
 from keyhole.lab.payload.features import diagonal_share, interaction
 from keyhole.lab.payload.task import Latents
-from keyhole.lab.payload.toy import Payload
-from keyhole.reproduce.cc.payload import SEEDS, Setting, are_trained, as_trained, heads_of, told_training, untrained
+from keyhole.reproduce.cc.payload import SEEDS, Cell, Grid, Setting, as_trained, every, measured, told_training
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
 
-_SETTINGS: list[Setting] = [(3, 4, 8), (6, 6, 8), (4, 8, 16), (10, 10, 16)]
+_SETTINGS = [Setting(3, 4, 8), Setting(6, 6, 8), Setting(4, 8, 16), Setting(10, 10, 16)]
 _DIAGONAL = 0.9  # of G's energy where it is called diagonal
 _UNRELATED = 0.25  # asymmetry half-way between symmetric (0) and unrelated halves (.5)
 _WHAT = "Asymmetry: share of the off-diagonal energy in (G - G^T) / 2; 0 if symmetric, .5 if both halves are unrelated."
 
 
 @dataclass(frozen=True)
-class Met:
-    """The matrices G of one setting's heads, one per seed."""
+class Interactions:
+    """G in the heads of every setting, and beside discrete latents that of continuous ones."""
 
-    heads: Sequence[Payload]
-    matrices: Sequence[Tensor]
-    untrained: Tensor
-
-    @property
-    def diagonal(self) -> list[float]:
-        """Share of G's energy on its diagonal, by seed."""
-        return [diagonal_share(G) for G in self.matrices]
-
-    @property
-    def asymmetry(self) -> list[float]:
-        """How asymmetric G is off its diagonal, by seed."""
-        return [asymmetry(G) for G in self.matrices]
+    latents: Latents
+    found: Grid[Tensor]
+    continuous: Grid[Tensor] = field(default_factory=dict)
 
 
-Grid = Mapping[Setting, Met]
+def measure(job: Job, latents: Latents) -> Interactions:
+    """Which entries meet, in trained heads and before training?"""
+    kinds: tuple[Latents, ...] = (latents, "gaussian") if latents == "discrete" else (latents,)
+    return Interactions(latents, *(measured(job, interaction, _SETTINGS, kind) for kind in kinds))
 
 
-def continuous(job: Job) -> Outcome:
+def judge_diagonal(record: Interactions) -> Verdict:
+    """Diagonal within capacity, and less so beyond?"""
+    within = [diagonal_share(G) for setting, cell in record.found.items() if setting.filled <= 1 for G in cell.found]
+    beyond = [diagonal_share(G) for setting, cell in record.found.items() if setting.filled > 1 for G in cell.found]
+    if not within or min(within) < _DIAGONAL:
+        return "not"
+    return as_trained("reproduced" if beyond and max(beyond) < min(within) else "partly", every(record.found))
+
+
+def judge_symmetry(record: Interactions) -> Verdict:
+    """Beyond capacity: less symmetric than continuous latents, and by much?"""
+    beyond = [setting for setting in record.found if setting.filled > 1]
+    pairs = [(_asymmetries(record.found[x]), _asymmetries(record.continuous[x])) for x in beyond]
+    if not pairs or any(min(own) <= max(other) for own, other in pairs):
+        return "not"
+    least = min(sum(own) / len(own) for own, _ in pairs)
+    return as_trained("reproduced" if least >= _UNRELATED else "partly", every(record.found, record.continuous))
+
+
+def tell_diagonal(record: Interactions) -> Told:
     """Do latents keep to themselves where they fit, and share directions where they do not?"""
-    found = met(job, "gaussian")
     numbers: Numbers = {}
     lines = []
-    for setting, own in found.items():
-        key, most = _key(setting), bound(setting)
-        numbers |= {f"{key} diagonal": own.diagonal, f"{key} bound": most, f"{key} asymmetry": own.asymmetry}
-        numbers[f"{key} untrained diagonal"] = diagonal_share(own.untrained)
+    for setting, cell in record.found.items():
+        own, most, raw = [diagonal_share(G) for G in cell.found], bound(setting), diagonal_share(cell.untrained[0])
+        numbers |= {f"{setting} diagonal": own, f"{setting} bound": most}
+        numbers |= {f"{setting} asymmetry": _asymmetries(cell), f"{setting} untrained diagonal": raw}
         lines.append(
-            f"{key}: {told(own.diagonal)} of G's energy on the diagonal, where its rank leaves an even one at most "
-            f"{most:.3f} and an untrained head has {diagonal_share(own.untrained):.3f}."
+            f"{setting}: {told(own)} of G's energy on the diagonal, where its rank leaves an even one at most "
+            f"{most:.3f} and an untrained head has {raw:.3f}."
         )
     note = (
         f"Diagonal: at least {_DIAGONAL}. That entries appear off it beyond capacity is forced: G has rank d_head at "
         "most, and an even diagonal then holds at most d_head / (r1 + r2) of its energy; an uneven one may hold more. "
-        f"{SEEDS} {told_training(_heads(found))}"
+        f"{SEEDS} {told_training(every(record.found))}"
     )
-    verdict = as_trained(judged_diagonal(found), _heads(found))
-    return Outcome(verdict, "\n".join(lines), numbers, _draw(job, found, "gaussian"), note)
+    return Told("\n".join(lines), numbers, note)
 
 
-def discrete(job: Job) -> Outcome:
+def tell_symmetry(record: Interactions) -> Told:
     """Is G less symmetric than with continuous latents of the same setting?"""
-    found, other = met(job, "discrete"), met(job, "gaussian")
     numbers: Numbers = {}
-    lines = []
-    for setting, own in found.items():
-        key, beside = _key(setting), other[setting]
-        numbers |= {f"{key} asymmetry": own.asymmetry, f"{key} continuous asymmetry": beside.asymmetry}
-        numbers |= {f"{key} diagonal": own.diagonal, f"{key} untrained asymmetry": asymmetry(own.untrained)}
+    lines, opposite = [], []
+    for setting, cell in record.found.items():
+        own, beside, raw = _asymmetries(cell), _asymmetries(record.continuous[setting]), asymmetry(cell.untrained[0])
+        diagonal = [diagonal_share(G) for G in cell.found]
+        numbers |= {f"{setting} asymmetry": own, f"{setting} continuous asymmetry": beside}
+        numbers |= {f"{setting} diagonal": diagonal, f"{setting} untrained asymmetry": raw}
         lines.append(
-            f"{key}: asymmetry off the diagonal {told(own.asymmetry)}, with continuous latents "
-            f"{told(beside.asymmetry)}, in an untrained head {asymmetry(own.untrained):.3f}; {told(own.diagonal)} of "
-            "G's energy on the diagonal."
+            f"{setting}: asymmetry off the diagonal {told(own)}, with continuous latents {told(beside)}, in an "
+            f"untrained head {raw:.3f}; {told(diagonal)} of G's energy on the diagonal."
         )
-    within = [key for key in found if sum(found[key].asymmetry) < sum(other[key].asymmetry) and fits(key)]
-    opposite = " and ".join(map(_key, within))
+        opposite += [str(setting)] if sum(own) < sum(beside) and setting.filled <= 1 else []
+    within = f"Within capacity it is the other way round: {' and '.join(opposite)}. " if opposite else ""
     note = (
         f"{_WHAT} The verdict is about settings beyond capacity, where G has entries off its diagonal: every discrete "
         f"seed must exceed every continuous one (else not), by a mean of at least {_UNRELATED} (else partly: mostly "
-        f"symmetric still). {f'Within capacity it is the other way round: {opposite}. ' if within else ''}"
-        f"{SEEDS} {told_training([*_heads(found), *_heads(other)])}"
+        f"symmetric still). {within}{SEEDS} {told_training(every(record.found, record.continuous))}"
     )
-    verdict = as_trained(judged_symmetry(found, other), _heads(found))
-    return Outcome(verdict, "\n".join(lines), numbers, _draw(job, found, "discrete"), note)
+    return Told("\n".join(lines), numbers, note)
 
 
-def judged_diagonal(found: Grid) -> Verdict:
-    """Diagonal within capacity, and less so beyond?"""
-    within = [value for setting, own in found.items() if fits(setting) for value in own.diagonal]
-    beyond = [value for setting, own in found.items() if not fits(setting) for value in own.diagonal]
-    if not are_trained(_heads(found)) or not within or min(within) < _DIAGONAL:
-        return "not"
-    return "reproduced" if beyond and max(beyond) < min(within) else "partly"
-
-
-def judged_symmetry(found: Grid, other: Grid) -> Verdict:
-    """Beyond capacity: less symmetric than continuous latents, and by much?"""
-    beyond = [setting for setting in found if not fits(setting)]
-    trained = are_trained([*_heads(found), *_heads(other)])
-    if not trained or not beyond or any(min(found[s].asymmetry) <= max(other[s].asymmetry) for s in beyond):
-        return "not"
-    means = [sum(found[s].asymmetry) / len(found[s].asymmetry) for s in beyond]
-    return "reproduced" if min(means) >= _UNRELATED else "partly"
-
-
-def met(job: Job, latents: Latents) -> dict[Setting, Met]:
-    """G of the heads of every setting."""
-    heads = heads_of(job, _SETTINGS, latents)
-    return {
-        setting: Met(own, [interaction(head) for head in own], interaction(untrained(own[:1])[0]))
-        for setting, own in heads.items()
-    }
-
-
-def fits(setting: Setting) -> bool:
-    """Do both latents fit into the head?"""
-    return setting[0] + setting[1] <= setting[2]
+def draw(record: Interactions) -> dict[str, Figure]:
+    """G of every setting's first seed."""
+    figures = {}
+    for (r1, r2, d_head), cell in record.found.items():
+        title = f"G, {record.latents}, ranks {r1} and {r2} in {d_head} dimensions"
+        figures[f"interaction-{r1}-{r2}-{d_head}"] = interaction_figure(cell.found[0], (r1, r2), title=title)
+    return figures
 
 
 def bound(setting: Setting) -> float:
     """How much of its energy can G hold on an even diagonal? tr(G)^2 <= rank |G|^2, and |diagonal|^2 = tr(G)^2 / r.
 
-    >>> bound((6, 6, 8)), bound((3, 4, 8))
+    >>> bound(Setting(6, 6, 8)), bound(Setting(3, 4, 8))
     (0.6666666666666666, 1.0)
     """
-    return min(1.0, setting[2] / (setting[0] + setting[1]))
+    return min(1.0, setting.d_head / (setting.r1 + setting.r2))
 
 
 def asymmetry(G: Tensor) -> float:
@@ -144,21 +127,11 @@ def asymmetry(G: Tensor) -> float:
     return float(((off - off.T) / 2).square().sum() / off.square().sum().clamp_min(1e-30))
 
 
-def _heads(found: Grid) -> list[Payload]:
-    return [head for own in found.values() for head in own.heads]
+def _asymmetries(cell: Cell[Tensor]) -> list[float]:
+    return [asymmetry(G) for G in cell.found]
 
 
-def _key(setting: Setting) -> str:
-    return "({}, {}) in {}".format(*setting)
-
-
-def _draw(job: Job, found: Grid, latents: Latents) -> tuple[Path, ...]:
-    paths = []
-    for (r1, r2, d_head), own in found.items():
-        title = f"G, {latents}, ranks {r1} and {r2} in {d_head} dimensions"
-        figure = interaction_figure(own.matrices[0], (r1, r2), title=title)
-        paths.append(save(figure, job.folder / f"interaction-{r1}-{r2}-{d_head}.png"))
-    return tuple(paths)
-
-
-RUNS: dict[str, Attempt] = {"cc-fig5": continuous, "cc-fig13": discrete}
+RUNS: dict[str, Attempt] = {
+    "cc-fig5": Experiment(partial(measure, latents="gaussian"), judge_diagonal, tell_diagonal, draw),
+    "cc-fig13": Experiment(partial(measure, latents="discrete"), judge_symmetry, tell_symmetry, draw),
+}

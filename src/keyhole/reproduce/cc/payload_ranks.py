@@ -1,114 +1,106 @@
 """Does the contrast find how many entries the latents of a payload head have? Grids of true and recovered ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import mean
+from typing import Literal
 
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.figures import rank_grid_figure, save
+from keyhole.figures import rank_grid_figure
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
-from keyhole.reproduce.cc.payload import (
-    Setting,
-    are_trained,
-    as_trained,
-    feature_of,
-    heads_of,
-    reachable,
-    reached,
-    told_training,
-    untrained,
-)
+from keyhole.reproduce.cc import payload
+from keyhole.reproduce.cc.payload import Grid, Ranks
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
 
+Where = Literal["below", "at", "beyond"]  # capacity
+_SIGNS: dict[Where, str] = {"below": "<", "at": "=", "beyond": ">"}
 _GRIDS = {8: (2, 3, 4, 5, 6), 16: (4, 6, 8, 10, 12)}
 _MOSTLY, _NEARLY_ALL = 0.8, 0.95  # of heads
-_SIGNS = {"below": "<", "at": "=", "beyond": ">"}
-_Found = dict[Setting, list[tuple[int, ...]]]
 
 
-def ranks(
-    job: Job, variants: Sequence[tuple[Latents, int]], claimed: Sequence[str], accuracy: float | None = None
-) -> Outcome:
-    """Are the true ranks recovered where that is `claimed`: below capacity, or at it too? With this accuracy, if given?
+@dataclass(frozen=True)
+class Recovered:
+    """Ranks in grids of heads, and where true ones are claimed; of heads of this accuracy, if one is told."""
 
-    The task does not change when its latents change names, so that a head trained on (r1, r2) stands for (r2, r1) too.
-    """
-    numbers: Numbers = {}
-    lines, figures, every = [], [], []
-    within: list[float] = []
-    raw: list[float] = []
-    for latents, d_head in variants:
-        grid = _GRIDS[d_head][:2] if job.quick else _GRIDS[d_head]
-        heads = heads_of(job, [(a, b, d_head) for a in grid for b in grid if a <= b], latents)
-        found = {setting: [_ranks(job, head) for head in own] for setting, own in heads.items()}
-        path = job.folder / f"ranks-{latents}-{d_head}.png"
-        figures.append(save(_grid(found, grid, d_head, f"Recovered ranks, {latents}, d_head = {d_head}"), path))
-        exact, control = _exact(found), _exact(_untrained(job, heads))
-        within += [value for where in claimed for value in exact[where]]
-        raw += [value for where in claimed for value in control[where]]
-        own = [head for heads_here in heads.values() for head in heads_here]
-        every += own
-        key = f"{latents} {d_head}"
-        numbers |= {f"{key} exact {where}": values for where, values in exact.items() if values}
-        numbers |= {f"{key} untrained exact {where}": values for where, values in control.items() if values}
-        numbers |= {f"{key} accuracy": [head.accuracy for head in own], f"{key} reached": reached(own)}
-        lines.append(
-            f"{latents}, d_head {d_head}: heads with exact ranks, by r1 + r2: {_shares(exact, d_head)}; untrained "
-            f"heads: {_shares(control, d_head)}. {_accuracy(own)}; {len(own)} heads."
-        )
-    verdict = as_trained(judged(within, raw, every, accuracy), every)
-    return Outcome(verdict, "\n".join(lines), numbers, tuple(figures), _note(variants, every, accuracy))
+    grids: Sequence[Grid[Ranks]]  # each of one kind of latents and one size
+    claimed: Sequence[Where]
+    accuracy: float | None
 
 
-def judged(
-    exact: Sequence[float], untrained: Sequence[float], heads: Sequence[Payload], accuracy: float | None = None
-) -> Verdict:
+def measure(
+    job: Job, *, variants: Sequence[tuple[Latents, int]], claimed: Sequence[Where], accuracy: float | None = None
+) -> Recovered:
+    """The ranks of every head's contrasts."""
+    sizes = {d_head: grid[:2] if job.quick else grid for d_head, grid in _GRIDS.items()}
+    of = partial(payload.ranks_of, job)
+    grids = [payload.measured(job, of, payload.grid_of(sizes[d_head], d_head), latents) for latents, d_head in variants]
+    return Recovered(grids, claimed, accuracy)
+
+
+def judge(record: Recovered) -> Verdict:
     """Are the ranks of trained heads exact, beyond doubt more often than before training, and is the task done?"""
-    if not exact or not are_trained(heads) or mean(exact) < _MOSTLY:
+    heads = payload.every(*record.grids)
+    found, raw = (
+        [value for grid in record.grids for where in record.claimed for value in exact(grid, trained)[where]]
+        for trained in (True, False)
+    )
+    if not found or mean(found) < _MOSTLY:
         return "not"
-    learned = wilson(round(sum(exact)), len(exact))[1] > mean(untrained)
-    as_told = accuracy is None or all(round(head.accuracy, 2) >= accuracy for head in heads)
-    return "reproduced" if mean(exact) >= _NEARLY_ALL and learned and as_told else "partly"
+    learned = wilson(round(sum(found)), len(found))[1] > mean(raw)
+    as_told = record.accuracy is None or all(round(head.accuracy, 2) >= record.accuracy for head in heads)
+    return payload.as_trained("reproduced" if mean(found) >= _NEARLY_ALL and learned and as_told else "partly", heads)
 
 
-def _ranks(job: Job, head: Payload) -> tuple[int, ...]:
-    return tuple(feature_of(job, head, latent).rank for latent in ("z1", "z2"))
-
-
-def _untrained(job: Job, heads: dict[Setting, list[Payload]]) -> _Found:
-    """One head of every setting before training."""
-    return {setting: [_ranks(job, untrained(own[:1])[0])] for setting, own in heads.items()}
-
-
-def _exact(found: _Found) -> dict[str, list[float]]:
+def exact(grid: Grid[Ranks], trained: bool) -> dict[Where, list[float]]:
     """Below, at and beyond capacity: is each head exact?"""
-    shares: dict[str, list[float]] = {where: [] for where in _SIGNS}
-    for (r1, r2, d_head), own in found.items():
-        where = "below" if r1 + r2 < d_head else "at" if r1 + r2 == d_head else "beyond"
-        shares[where] += [float(pair == (r1, r2)) for pair in own]
+    shares: dict[Where, list[float]] = {where: [] for where in _SIGNS}
+    for setting, cell in grid.items():
+        where: Where = "below" if setting.filled < 1 else "at" if setting.filled == 1 else "beyond"
+        own = cell.found if trained else cell.untrained
+        shares[where] += [float(ranks == (setting.r1, setting.r2)) for ranks in own]
     return shares
 
 
-def _shares(exact: dict[str, list[float]], d_head: int) -> str:
+def tell(record: Recovered) -> Told:
+    """How many heads have the true ranks, and how well they do their task."""
+    numbers: Numbers = {}
+    lines = []
+    for grid in record.grids:
+        heads, found, control = payload.every(grid), exact(grid, True), exact(grid, False)
+        latents, d_head = heads[0].settings.latents, heads[0].settings.d_head
+        key = f"{latents} {d_head}"
+        numbers |= {f"{key} exact {where}": values for where, values in found.items() if values}
+        numbers |= {f"{key} untrained exact {where}": values for where, values in control.items() if values}
+        numbers |= {f"{key} accuracy": [head.accuracy for head in heads], f"{key} reached": payload.reached(heads)}
+        lines.append(
+            f"{latents}, d_head {d_head}: heads with exact ranks, by r1 + r2: {_shares(found, d_head)}; untrained "
+            f"heads: {_shares(control, d_head)}. {_accuracy(heads)}; {len(heads)} heads."
+        )
+    return Told("\n".join(lines), numbers, _note(payload.every(*record.grids), record.accuracy))
+
+
+def _shares(exact: Mapping[Where, Sequence[float]], d_head: int) -> str:
     return ", ".join(f"{100 * sum(v) / len(v):.0f} % ({_SIGNS[w]} {d_head})" for w, v in exact.items() if v)
 
 
 def _accuracy(heads: Sequence[Payload]) -> str:
-    values, possible = [head.accuracy for head in heads], [reachable(head.settings) for head in heads]
+    values, possible = [head.accuracy for head in heads], [payload.reachable(head.settings) for head in heads]
     return (
         f"Accuracy {min(values):.2f} to {max(values):.2f} where {min(possible):.2f} to {max(possible):.2f} can be "
-        f"reached, at least {100 * min(reached(heads)):.0f} % of it"
+        f"reached, at least {100 * min(payload.reached(heads)):.0f} % of it"
     )
 
 
-def _note(variants: Sequence[tuple[Latents, int]], heads: Sequence[Payload], accuracy: float | None) -> str:
-    cut = "d_head 16 has ranks 4, 6, 8, 10 and 12 only. " if any(d_head == 16 for _, d_head in variants) else ""
-    cut += "Continuous latents: cc-fig11. " if all(latents == "discrete" for latents, _ in variants) else ""
+def _note(heads: Sequence[Payload], accuracy: float | None) -> str:
+    cut = "d_head 16 has ranks 4, 6, 8, 10 and 12 only. " if any(head.settings.d_head == 16 for head in heads) else ""
+    cut += "Continuous latents: cc-fig11. " if all(head.settings.latents == "discrete" for head in heads) else ""
     as_told = "" if accuracy is None else f", and the published accuracy of {accuracy:.2f} of every head"
     return (
         "The text claims it for r1 + r2 < d_head, the caption of Figure 11 for <=; the verdict asks for "
@@ -116,22 +108,29 @@ def _note(variants: Sequence[tuple[Latents, int]], heads: Sequence[Payload], acc
         f"more than of untrained heads{as_told}. W_Q B1 A1^T W_K^T has the rank of the latent for almost any weights, "
         "so that many untrained heads show it too. Tokens may repeat discrete latents, and a Gaussian one may score "
         "below another's, so that heads with few latents cannot reach such an accuracy. Cells below the diagonal are "
-        f"mirrored: a head trained on (r1, r2) stands for (r2, r1). {cut}{told_training(heads)}"
+        f"mirrored: a head trained on (r1, r2) stands for (r2, r1). {cut}{payload.told_training(heads)}"
     )
 
 
-def _grid(found: _Found, grid: Sequence[int], d_head: int, title: str) -> Figure:
-    table = torch.full((len(grid), len(grid), 2), -1)
-    for (r1, r2, _), own in found.items():
-        median = torch.tensor(own).median(0).values
-        table[grid.index(r1), grid.index(r2)] = median
-        table[grid.index(r2), grid.index(r1)] = median.flip(0)
-    seeds = len(next(iter(found.values())))
-    return rank_grid_figure(table, grid, grid, d_head, title=f"{title}, median of {seeds} seeds")
+def draw(record: Recovered) -> dict[str, Figure]:
+    """Tables of median ranks."""
+    figures = {}
+    for grid in record.grids:
+        own = payload.every(grid)[0].settings
+        ranks = sorted({rank for r1, r2, _ in grid for rank in (r1, r2)})
+        table = torch.full((len(ranks), len(ranks), 2), -1)
+        for (r1, r2, _), cell in grid.items():
+            i, j, median = ranks.index(r1), ranks.index(r2), torch.tensor(cell.found).median(0).values
+            table[i, j], table[j, i] = median, median.flip(0)
+        seeds = len(next(iter(grid.values())).heads)
+        title = f"Recovered ranks, {own.latents}, d_head = {own.d_head}, median of {seeds} seeds"
+        figures[f"ranks-{own.latents}-{own.d_head}"] = rank_grid_figure(table, ranks, ranks, own.d_head, title=title)
+    return figures
 
 
-_runs: dict[str, Callable[[Job], Outcome]] = {
-    "cc-fig2": partial(ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99),
-    "cc-fig11": partial(ranks, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"]),
+_one = partial(measure, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99)
+_others = partial(measure, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"])
+RUNS: dict[str, Attempt] = {
+    "cc-fig2": Experiment(_one, judge, tell, draw),
+    "cc-fig11": Experiment(_others, judge, tell, draw),
 }
-RUNS: dict[str, Attempt] = _runs

@@ -1,22 +1,24 @@
 """What happens to two latents that do not fit into a head? Phase diagrams beyond capacity, which the paper sketches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from keyhole.figures import save
 from keyhole.figures.style import INK, RED, blank, heading, tidy
 from keyhole.lab.payload.features import diagonal_share, interaction, key_overlap
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
-from keyhole.reproduce.cc.payload import SEEDS, are_trained, feature_of, heads_of, reached, told_training
+from keyhole.reproduce.cc import payload
+from keyhole.reproduce.cc.payload import Grid, Setting
 from keyhole.reproduce.cc.payload_interactions import bound
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
 
 _RANKS = (2, 3, 4, 5, 6, 7, 8)
@@ -29,44 +31,83 @@ _PANELS = {
 }
 _COUNTED = "overlap beyond counting"  # what subspaces share beyond what their ranks force
 
-Rows = Mapping[tuple[int, int], Sequence[Mapping[str, float]]]  # by ranks, one per seed
+Row = Mapping[str, float]  # what was measured in one head
+Means = Mapping[str, Sequence[float]]  # over cells, by seed
 
 
-def phase(job: Job) -> Outcome:
-    """Where do recovered ranks, accuracy and separate subspaces break down? Over seeds, with both kinds of latents."""
-    ranks = (3, 6) if job.quick else _RANKS
-    numbers: Numbers = {}
-    lines, figures, rises = [], [], []
-    every: list[Payload] = []
+@dataclass(frozen=True)
+class Phases:
+    """What happens to both latents in the heads of a grid of ranks, for each kind of latents."""
+
+    grids: Mapping[Latents, Grid[Row]]
+
+
+def measure(job: Job) -> Phases:
+    """Ranks, accuracy and subspaces over seeds, with both kinds of latents."""
+    settings = payload.grid_of((3, 6) if job.quick else _RANKS, _D_HEAD)
     kinds: tuple[Latents, ...] = ("discrete", "gaussian")
-    for latents in kinds:
-        heads = heads_of(job, [(a, b, _D_HEAD) for a in ranks for b in ranks if a <= b], latents)
-        rows = {(r1, r2): [_measure(job, head) for head in own] for (r1, r2, _), own in heads.items()}
-        every += [head for own in heads.values() for head in own]
-        tables = {name: _table(rows, name, ranks) for name in _PANELS}
-        title = f"{latents.capitalize()} latents in {_D_HEAD} dimensions (mirrored at the diagonal)"
-        figures.append(save(_figure(tables, ranks, title), job.folder / f"phase-{latents}.png"))
-        inside, beyond = within_and_beyond(rows)
-        numbers |= {f"{latents} {name} within": values for name, values in inside.items()}
-        numbers |= {f"{latents} {name} beyond": values for name, values in beyond.items()}
-        rises.append((risen(inside, beyond, "missed"), risen(inside, beyond, _COUNTED)))
-        lines.append(f"{latents}: {_told(inside, beyond)}")
-    return Outcome(judged(every, rises), "\n".join(lines), numbers, tuple(figures), _note(every))
+    return Phases({kind: payload.measured(job, partial(_row, job), settings, kind, raw=0) for kind in kinds})
 
 
-def judged(heads: Sequence[Payload], rises: Sequence[tuple[bool, bool]]) -> Verdict:
+def _row(job: Job, head: Payload) -> Row:
+    z1, z2 = payload.feature_of(job, head, "z1"), payload.feature_of(job, head, "z2")
+    own = Setting(head.settings.r1, head.settings.r2, head.settings.d_head)
+    least, overlap = max(0, z1.rank + z2.rank - own.d_head) / min(z1.rank, z2.rank), key_overlap(z1, z2)
+    return {
+        "missed": float(abs(z1.rank - own.r1) + abs(z2.rank - own.r2)),
+        "accuracy": head.accuracy,
+        "reached": payload.reached([head])[0],
+        "overlap": overlap,
+        "off": 1 - diagonal_share(interaction(head)),
+        "least overlap": least,
+        _COUNTED: overlap - least,
+        "least off": 1 - bound(own),
+    }
+
+
+def judge(record: Phases) -> Verdict:
     """Do trained heads miss ranks beyond capacity, and share more than counting forces, with each kind of latents?"""
-    if not are_trained(heads) or not any(missed for missed, _ in rises):
+    missed, shared = ([risen(grid, name) for grid in record.grids.values()] for name in ("missed", _COUNTED))
+    if not payload.are_trained(payload.every(*record.grids.values())) or not any(missed):
         return "not"
-    return "reproduced" if all(missed and shared for missed, shared in rises) else "partly"
+    return "reproduced" if all(missed) and all(shared) else "partly"
 
 
-def risen(inside: Mapping[str, Sequence[float]], beyond: Mapping[str, Sequence[float]], name: str) -> bool:
+def risen(grid: Grid[Row], name: str) -> bool:
     """Is a measure larger beyond capacity, in every seed? NaN is not larger."""
+    inside, beyond = means(grid, beyond=False), means(grid, beyond=True)
     return all(a < b for a, b in zip(inside[name], beyond[name], strict=True))
 
 
-def _told(inside: dict[str, list[float]], beyond: dict[str, list[float]]) -> str:
+def means(grid: Grid[Row], *, beyond: bool) -> Means:
+    """Every measure's mean over the cells that fit, or over those that do not, one value per seed."""
+    cells = [cell.found for setting, cell in grid.items() if (setting.filled > 1) == beyond]
+    names = next(iter(grid.values())).found[0]
+    return {name: [sum(row[name] for row in seed) / len(seed) for seed in zip(*cells, strict=True)] for name in names}
+
+
+def tell(record: Phases) -> Told:
+    """Where do recovered ranks, accuracy and separate subspaces break down?"""
+    numbers: Numbers = {}
+    lines = []
+    for latents, grid in record.grids.items():
+        inside, beyond = means(grid, beyond=False), means(grid, beyond=True)
+        numbers |= {f"{latents} {name} within": [*values] for name, values in inside.items()}
+        numbers |= {f"{latents} {name} beyond": [*values] for name, values in beyond.items()}
+        lines.append(f"{latents}: {_told(inside, beyond)}")
+    note = (
+        "Overlap and off-diagonal share are largely forced by counting: in d_head dimensions subspaces of ranks a "
+        "and b share at least a + b - d_head, and G of rank d_head holds at most d_head / (r1 + r2) of its energy on "
+        "an even diagonal. Missed ranks are not; accuracy rises with the entries, as latents repeat less. The "
+        "verdict asks that missed ranks rise in every seed, and for more than partly that overlap rises by more than "
+        "counting forces. Each number is a mean over cells; a head trained on (r1, "
+        f"r2) stands for (r2, r1) and is drawn twice, counted once. Red: r1 + r2 = d_head. {payload.SEEDS} "
+        f"{payload.told_training(payload.every(*record.grids.values()))}"
+    )
+    return Told("\n".join(lines), numbers, note)
+
+
+def _told(inside: Means, beyond: Means) -> str:
     parts = [f"{text.partition(',')[0]} {told(inside[n], 2)} and {told(beyond[n], 2)}" for n, text in _PANELS.items()]
     return (
         f"within and beyond capacity, {'; '.join(parts)}. Beyond it, counting alone gives an overlap of at "
@@ -76,61 +117,20 @@ def _told(inside: dict[str, list[float]], beyond: dict[str, list[float]]) -> str
     )
 
 
-def _note(heads: Sequence[Payload]) -> str:
-    return (
-        "Overlap and off-diagonal share are largely forced by counting: in d_head dimensions subspaces of ranks a "
-        "and b share at least a + b - d_head, and G of rank d_head holds at most d_head / (r1 + r2) of its energy on "
-        "an even diagonal. Missed ranks are not; accuracy rises with the entries, as latents repeat less. The "
-        "verdict asks that missed ranks rise in every seed, and for more than partly that overlap rises by more than "
-        "counting forces. Each number is a mean over cells; a head trained on (r1, "
-        f"r2) stands for (r2, r1) and is drawn twice, counted once. Red: r1 + r2 = d_head. {SEEDS} "
-        f"{told_training(heads)}"
-    )
+def draw(record: Phases) -> dict[str, Figure]:
+    """A row of tables for each kind of latents."""
+    return {f"phase-{latents}": _figure(grid, latents) for latents, grid in record.grids.items()}
 
 
-def _measure(job: Job, head: Payload) -> dict[str, float]:
-    z1, z2 = feature_of(job, head, "z1"), feature_of(job, head, "z2")
-    r1, r2, d_head = head.settings.r1, head.settings.r2, head.settings.d_head
-    least, overlap = max(0, z1.rank + z2.rank - d_head) / min(z1.rank, z2.rank), key_overlap(z1, z2)
-    return {
-        "missed": float(abs(z1.rank - r1) + abs(z2.rank - r2)),
-        "accuracy": head.accuracy,
-        "reached": reached([head])[0],
-        "overlap": overlap,
-        "off": 1 - diagonal_share(interaction(head)),
-        "least overlap": least,
-        _COUNTED: overlap - least,
-        "least off": 1 - bound((r1, r2, d_head)),
-    }
-
-
-def within_and_beyond(rows: Rows) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Every measure's mean over the cells that fit and over those that do not, one value per seed."""
-
-    def means(chosen: Callable[[int], bool]) -> dict[str, list[float]]:
-        cells = [own for (r1, r2), own in rows.items() if chosen(r1 + r2)]
-        names = next(iter(rows.values()))[0]
-        return {name: [_mean([row[name] for row in seed]) for seed in zip(*cells, strict=True)] for name in names}
-
-    return means(lambda total: total <= _D_HEAD), means(lambda total: total > _D_HEAD)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _table(rows: Rows, name: str, ranks: tuple[int, ...]) -> Tensor:
-    table = torch.full((len(ranks), len(ranks)), float("nan"))
-    for (r1, r2), own in rows.items():
-        i, j = ranks.index(r1), ranks.index(r2)
-        table[i, j] = table[j, i] = _mean([row[name] for row in own])  # the same task when latents change names
-    return table
-
-
-def _figure(tables: dict[str, Tensor], ranks: tuple[int, ...], title: str) -> Figure:
+def _figure(grid: Grid[Row], latents: Latents) -> Figure:
     figure = blank(14.5, 4.0)
-    heading(figure, title)
-    for axis, (name, table) in zip(figure.subplots(1, len(tables)), tables.items(), strict=True):
+    heading(figure, f"{latents.capitalize()} latents in {_D_HEAD} dimensions (mirrored at the diagonal)")
+    ranks = sorted({rank for r1, r2, _ in grid for rank in (r1, r2)})
+    for axis, (name, title) in zip(figure.subplots(1, len(_PANELS)), _PANELS.items(), strict=True):
+        table = torch.full((len(ranks), len(ranks)), float("nan"))
+        for (r1, r2, _), cell in grid.items():
+            i, j = ranks.index(r1), ranks.index(r2)
+            table[i, j] = table[j, i] = sum(row[name] for row in cell.found) / len(cell.found)  # either may be r1
         most = max(1.0, float(table.nan_to_num().max()))
         axis.imshow(table.tolist(), cmap="Blues", origin="lower", aspect="auto", vmin=0, vmax=most)
         _border(axis, ranks)
@@ -139,7 +139,7 @@ def _figure(tables: dict[str, Tensor], ranks: tuple[int, ...], title: str) -> Fi
             text = f"{value:.1f}" if name == "missed" else f"{value:.2f}".lstrip("0")
             shade = "white" if value > 0.6 * most else INK
             axis.text(j, i, text, ha="center", va="center", fontsize=8, color=shade)
-        tidy(axis, _PANELS[name], x="r2", y="r1")
+        tidy(axis, title, x="r2", y="r1")
         axis.set_xticks(range(len(ranks)), [str(r) for r in ranks])
         axis.set_yticks(range(len(ranks)), [str(r) for r in ranks])
         axis.tick_params(length=0)
@@ -147,7 +147,7 @@ def _figure(tables: dict[str, Tensor], ranks: tuple[int, ...], title: str) -> Fi
     return figure
 
 
-def _border(axis: Any, ranks: tuple[int, ...]) -> None:
+def _border(axis: Any, ranks: Sequence[int]) -> None:
     """r1 + r2 = d_head along the edges of cells."""
     for i, r1 in enumerate(ranks):
         for j, (r2, following) in enumerate(pairwise(ranks)):
@@ -156,4 +156,4 @@ def _border(axis: Any, ranks: tuple[int, ...]) -> None:
                 axis.plot([i - 0.5, i + 0.5], [j + 0.5] * 2, color=RED, linewidth=2)
 
 
-RUNS: dict[str, Attempt] = {"cc-phase": phase}
+RUNS: dict[str, Attempt] = {"cc-phase": Experiment(measure, judge, tell, draw)}

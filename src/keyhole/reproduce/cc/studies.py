@@ -4,56 +4,36 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
-from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from keyhole.contrast.data.sites import Contrast
-from keyhole.contrast.features.finding import choose
+from keyhole.contrast.features.finding import Features, choose
 from keyhole.contrast.features.selection import head_attention, select_heads
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
 from keyhole.contrast.recipes.lists import lists_contrast, lists_test
 from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
-from keyhole.models.load import load
 from keyhole.models.model import Model
-from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.job import Asked, Job
-from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.job import Asked, loaded
 
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
-CROSSED = "The lexical contrast is crossed: a prompt's query meets the copy's box."
-MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means, whatever it is called
 _SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
 
 
-def studied(job: Job, task: Task) -> Study:
-    """The study of a task on the job's model, made once."""
-    return _study(task, job.asked)
-
-
-def held_out(job: Job, task: Task) -> dict[str, Collected]:
-    """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
-    return _held_out(task, job.asked)
-
-
-def boxes_of(job: Job) -> int:
+def boxes_of(asked: Asked) -> int:
     """How many boxes the prompts of a study have."""
-    return 5 if job.quick else 9
-
-
-@lru_cache(maxsize=1)  # both tasks share it: a large model does not fit twice
-def _model(name: str | None, device: str | None) -> Model:
-    return load(name, device=device)
+    return 5 if asked.quick else 9
 
 
 @lru_cache(maxsize=2)  # both tasks of one model
-def _study(task: Task, asked: Asked) -> Study:
-    model = _model(asked.model, asked.device)
+def studied(asked: Asked, task: Task) -> Study:
+    """The study of a task on a model, made once."""
+    model = loaded(asked.model, asked.device)
     how, sizes = _how(model, task, asked), _sizes(task, asked)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]
@@ -97,8 +77,9 @@ def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[
 
 
 @lru_cache(maxsize=2)
-def _held_out(task: Task, asked: Asked) -> dict[str, Collected]:
-    found = _study(task, asked)
+def held_out(asked: Asked, task: Task) -> dict[str, Collected]:
+    """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
+    found = studied(asked, task)
     if task == "lists":
         return {"category": found.test}
     model = found.test.model
@@ -110,7 +91,7 @@ def _held_out(task: Task, asked: Asked) -> dict[str, Collected]:
 
 def _how(model: Model, task: Task, asked: Asked) -> dict[str, Any]:
     if task == "boxes":
-        return wording(model, asked.model) | {"n_boxes": 5 if asked.quick else 9}
+        return wording(model, asked.model) | {"n_boxes": boxes_of(asked)}
     return wording(model, asked.model) | {"per_category": 2 if asked.model is None else 5}
 
 
@@ -130,8 +111,16 @@ def _sizes(task: Task, asked: Asked) -> tuple[int, int]:
     return (3000, 1000) if task == "boxes" else (2000, 1000)
 
 
-def points(fit: Collected, head: Head) -> tuple[Tensor, Tensor, list[str]]:
+class Points(NamedTuple):
     """Queries, their right keys, and the labels of a contrast's samples, in one head."""
+
+    q: Tensor
+    k: Tensor
+    labels: list[str]
+
+
+def points(fit: Collected, head: Head) -> Points:
+    """Where a head has the samples of a contrast."""
     chosen = choose(fit)
     positive = fit.slots.sign[chosen] == 1
     chosen, first = chosen[positive.any(1)], positive.long().argmax(1)[positive.any(1)]
@@ -139,18 +128,15 @@ def points(fit: Collected, head: Head) -> tuple[Tensor, Tensor, list[str]]:
     q = samples.queries[:, head[1]].double().cpu()
     k = samples.keys[torch.arange(len(chosen)), first, head[1] // samples.group].double().cpu()
     labels = fit.resolved.labels
-    return q, k, [labels[int(i)] or "all" for i in chosen]
+    return Points(q, k, [labels[int(i)] or "all" for i in chosen])
 
 
-def projected(
-    study: Study, name: str, head: Head, fit: Collected, rank: int | None = None
-) -> tuple[Tensor, Tensor, list[str]]:
-    """The same in the feature's subspace, of its own rank or the one given."""
+def projected(features: Features, head: Head, fit: Collected, least: int = 0) -> Points:
+    """The same in the feature's subspace, of its own rank (the paper's rule) or at least the one given."""
     q, k, labels = points(fit, head)
-    features = study.features[name]
     layer, index = features.at(head)
-    r = features.rank(head, study.settings.rank) if rank is None else rank
-    return q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels
+    r = max(least, features.rank(head, "energy"))
+    return Points(q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels)
 
 
 def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
@@ -171,48 +157,3 @@ def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
 def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
     """The same in random subspaces of this rank, each one for queries and keys alike."""
     return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]
-
-
-def mean_shifts(study: Study) -> dict[str, float]:
-    """How much of each contrast, in the median head, is one product of mean queries and keys? Of rank one by nature."""
-    return {
-        name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
-        for name, features in study.features.items()
-    }
-
-
-def mere_shifts(study: Study) -> list[str]:
-    """Contrasts that are but a difference of means: what all queries prefer, and no feature that they match."""
-    return [name for name, share in mean_shifts(study).items() if share > MERE_SHIFT]
-
-
-def told_shifts(study: Study) -> str:
-    """That contrasts are the paper's, and where a difference of means is the whole story."""
-    shares = ", ".join(f"{name} {share:.2f}" for name, share in mean_shifts(study).items())
-    mere = " and ".join(mere_shifts(study))
-    so = f" The contrast of {mere} is a mere difference of means, which all queries prefer alike." if mere else ""
-    return f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}.{so}"
-
-
-def verdict(job: Job, id: str, holds: bool, *, part: bool = False) -> Verdict:
-    """Reproduced only by the published model, which may also show a part; another that shows all is a part of it."""
-    if named(job, id):
-        return "reproduced" if holds else "partly" if part else "not"
-    return "partly" if holds else "needs a model"
-
-
-def stand_in(job: Job, id: str) -> str:
-    """Which model stood in for which?"""
-    if named(job, id):
-        return ""
-    model = job.model or "The built-in organism, trained on such prompts,"
-    return f"{model} stood in for {CATALOGUE[id].needs}."
-
-
-def named(job: Job, id: str) -> bool:
-    """Is the job's model the published one?"""
-    return job.model is not None and _last(job.model) == _last(CATALOGUE[id].needs or "")
-
-
-def _last(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2].lower()

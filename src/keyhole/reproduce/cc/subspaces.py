@@ -1,107 +1,149 @@
 """Do queries and keys of one category, place or thing meet in their feature's subspace? On samples that made none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from importlib.util import find_spec
 from statistics import median
 
-from torch import Tensor
+from matplotlib.figure import Figure
 
 from keyhole.contrast.features.finding import find_features
+from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head, Study
-from keyhole.figures import joint_pca, pca_figure, save, umap_figure
-from keyhole.reproduce.cc.studies import (
-    CROSSED,
-    DRAWS,
-    Task,
-    aligned,
-    aligned_at_random,
-    held_out,
-    named,
-    points,
-    projected,
-    stand_in,
-    studied,
-    told_shifts,
-    verdict,
-)
+from keyhole.contrast.studies import Study
+from keyhole.figures import joint_pca, pca_figure, umap_figure
+from keyhole.reproduce.cc import studies
+from keyhole.reproduce.cc.studies import DRAWS, Points, Task
+from keyhole.reproduce.cc.subject import CROSSED, MOST, Subject, subject
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
 
-MOST = 0.5  # of keys, where a claim says that they lie with their queries
 _APART = 0.95  # of points, where a component tells queries from keys
-_LESS = 0.1  # of keys, where a claim says that something is not shown
 _SHOWN = 3  # heads of which pictures are drawn
 _RANKS = {"order": (2, 3), "lexical": (9, 10)}  # published
-_HEADS = "Brackets: smallest and largest of the heads."
 _FIVE = (
     "The contrast of all categories together has one dimension less than there are: with pairs weighed alike it holds "
     "means of keys about their common mean, which sum to zero. The paper spans five directions, one per category."
 )
 
 
-def subspaces(job: Job, id: str) -> Outcome:
-    """Do queries and keys of one label meet in the feature's subspace, and of which rank is it?"""
-    task: Task = "lists" if id == "cc-fig6a" else "boxes"
-    study, fresh = studied(job, task), held_out(job, task)
-    numbers: Numbers = {}
-    lines, figures, meet, right = [], [], [], []
-    for name, features in study.features.items():
-        ranks = [features.rank(head, study.settings.rank) for head in study.selected]
-        share = [aligned(*projected(study, name, head, fresh[name])) for head in study.selected]
-        random = [
-            aligned_at_random(*points(fresh[name], head), rank, seed=job.seed)
-            for head, rank in zip(study.selected, ranks, strict=True)
-        ]
-        kinds = len(set(points(fresh[name], study.selected[0])[2]))
-        meet.append(meets(share, random))
-        right.append(name not in _RANKS or median(ranks) in _RANKS[name])
-        numbers |= {f"{name} ranks": list(map(float, ranks)), f"{name} aligned": share}
-        numbers |= {f"{name} random {label(head)}": own for head, own in zip(study.selected, random, strict=True)}
-        figures += [_cloud(job, study, name, head) for head in study.selected[:_SHOWN]]
-        lines.append(
-            f"{name}: rank {_span(ranks)}; {told(share, 2)} of keys point where the queries of their label do, "
-            f"{told([max(own) for own in random], 2)} in the best of {DRAWS} random subspaces of that rank, "
-            f"{told([sum(own) / len(own) for own in random], 2)} in their mean (chance {1 / kinds:.2f})."
-        )
-        if id == "cc-fig8" and not job.quick:
-            figures += _umap(job, study, name)
-    if id == "cc-fig6a":
-        single, apart = _single_ranks(study), [_sides(job, study, head) for head in study.selected]
-        right.append(median(apart) >= _APART)
-        numbers |= {"ranks of single categories": single, "told apart by PC 1": apart}
-        lines.append(
-            f"PC 1 tells {told(apart, 2)} of queries and keys apart. Contrasts of one category have rank "
-            f"{_span([int(r) for r in single])}, which the design forces."
-        )
-    lines.append(f"Heads {', '.join(map(label, study.selected))}.")
-    holds = all(meet) and study.passed
-    found = verdict(job, id, holds and (all(right) or not named(job, id)), part=any(meet))
-    return Outcome(found, "\n".join(lines), numbers, tuple(figures), _note(job, id, study))
+@dataclass(frozen=True)
+class Meeting:
+    """How the queries and keys of one feature lie in its subspace, by head."""
+
+    ranks: Sequence[int]
+    aligned: Sequence[float]  # keys that point where the queries of their label do
+    random: Sequence[Sequence[float]]  # the same in random subspaces of that rank
+    kinds: int  # of labels
+    clouds: Sequence[Points]  # of the first heads
+    whole: Points | None = None  # of the first head, for a picture of all dimensions
+
+    @property
+    def meets(self) -> bool:
+        """Do most keys lie with their queries in the median head, and more than in all random subspaces?"""
+        above = [own - max(others) for own, others in zip(self.aligned, self.random, strict=True)]
+        return median(self.aligned) >= MOST and median(above) > 0
 
 
-def meets(share: Sequence[float], random: Sequence[Sequence[float]]) -> bool:
-    """Do most keys lie with their queries in the median head, and more than in all random subspaces?"""
-    above = [own - max(others) for own, others in zip(share, random, strict=True)]
-    return median(share) >= MOST and median(above) > 0
+@dataclass(frozen=True)
+class Subspaces:
+    """Every feature of a task; of categories also what single ones give."""
+
+    subject: Subject
+    features: Mapping[str, Meeting]
+    single: Sequence[int] = ()  # ranks of contrasts of one category
+    apart: Sequence[float] = ()  # points that the first component tells apart, by head
 
 
-def passed_over(study: Study) -> str:
-    """What a reader must know of the heads."""
-    return "" if study.passed else "No head passed the published selection; these look most at the right keys. "
+def measure(job: Job, id: str, task: Task) -> Subspaces:
+    """Every feature of the task's heads, on samples that made none."""
+    study, fresh, about = studies.studied(job.asked, task), studies.held_out(job.asked, task), subject(job, task, id)
+    whole = task == "boxes" and not job.quick
+    features = {name: _meeting(job, study, name, fresh[name], whole) for name in study.features}
+    if task == "boxes":
+        return Subspaces(about, features)
+    apart = [sides(studies.projected(study.features["category"], head, fresh["category"])) for head in about.heads]
+    return Subspaces(about, features, _single_ranks(study), apart)
 
 
-def _note(job: Job, id: str, study: Study) -> str:
-    about, more = _FIVE, f"{_APART} told apart by PC 1 (rank 1 of each category is forced, and not asked for)"
-    if id == "cc-fig8":
-        about, more = CROSSED, "the published ranks (median head)"
-    return (
-        f"{passed_over(study)}The verdict asks that in the median head {MOST} of keys lie with their queries and more "
-        f"than in all {DRAWS} random subspaces (each one for queries and keys alike), on prompts that made no feature; "
-        f"of the published model also for {more}. {about} {told_shifts(study)} {_HEADS} {stand_in(job, id)}"
+def _meeting(job: Job, study: Study, name: str, fresh: Collected, whole: bool) -> Meeting:
+    features, heads, fit = study.features[name], study.selected, study.fits[name]
+    ranks = [features.rank(head, "energy") for head in heads]
+    seen = [studies.points(fresh, head) for head in heads]
+    return Meeting(
+        ranks=ranks,
+        aligned=[studies.aligned(*studies.projected(features, head, fresh)) for head in heads],
+        random=[studies.aligned_at_random(*own, r, seed=job.seed) for own, r in zip(seen, ranks, strict=True)],
+        kinds=len(set(seen[0].labels)),
+        clouds=[studies.projected(features, head, fit, least=3) for head in heads[:_SHOWN]],
+        whole=studies.projected(features, heads[0], fit) if whole else None,
     )
+
+
+def _single_ranks(study: Study) -> list[int]:
+    """Within one category the query hardly varies, so that E[q k^T] is nearly an outer product of means."""
+    fit = study.fits["category"]
+    kinds = sorted({name for name in fit.resolved.labels if name})
+    enough = [kind for kind in kinds if fit.resolved.labels.count(kind) >= 20]
+    each = [find_features(fit, label=kind, centre="none", permutations=0) for kind in enough]  # the paper's contrast
+    return [features.rank(head, "energy") for features in each for head in study.selected]
+
+
+def sides(seen: Points) -> float:
+    """How many points lie on their side of the middle between mean query and mean key, along the first component?
+
+    >>> import torch
+    >>> sides(Points(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[9.0, 1.0], [9.0, 2.0]]), ["a", "b"]))
+    1.0
+    """
+    placed = joint_pca(seen.q, seen.k, 1)
+    x, y = placed.queries[:, 0], placed.keys[:, 0]
+    middle, above = (x.mean() + y.mean()) / 2, bool(x.mean() > y.mean())
+    right = int(((x > middle) == above).sum()) + int(((y > middle) != above).sum())
+    return right / (len(x) + len(y))
+
+
+def judge(record: Subspaces) -> Verdict:
+    """Do keys meet their queries, and are the published model's ranks and sides as published?"""
+    meet = [own.meets for own in record.features.values()]
+    ranks = all(median(own.ranks) in _RANKS[name] for name, own in record.features.items() if name in _RANKS)
+    right = ranks and (not record.apart or median(record.apart) >= _APART)
+    holds = all(meet) and record.subject.passed and (right or not record.subject.published)
+    return record.subject.verdict(holds, part=any(meet))
+
+
+def tell(record: Subspaces) -> Told:
+    """Do queries and keys of one label meet in the feature's subspace, and of which rank is it?"""
+    about, heads = record.subject, [label(head) for head in record.subject.heads]
+    numbers: Numbers = {}
+    lines = []
+    for name, own in record.features.items():
+        numbers |= {f"{name} ranks": [*map(float, own.ranks)], f"{name} aligned": [*own.aligned]}
+        numbers |= {f"{name} random {head}": [*others] for head, others in zip(heads, own.random, strict=True)}
+        lines.append(
+            f"{name}: rank {_span(own.ranks)}; {told(own.aligned, 2)} of keys point where the queries of their label "
+            f"do, {told([max(others) for others in own.random], 2)} in the best of {DRAWS} random subspaces of that "
+            f"rank, {told([sum(others) / len(others) for others in own.random], 2)} in their mean (chance "
+            f"{1 / own.kinds:.2f})."
+        )
+    more, why = "the published ranks (median head)", CROSSED
+    if record.apart:
+        more, why = f"{_APART} told apart by PC 1 (rank 1 of each category is forced, and not asked for)", _FIVE
+        numbers |= {"ranks of single categories": [*map(float, record.single)], "told apart by PC 1": [*record.apart]}
+        lines.append(
+            f"PC 1 tells {told(record.apart, 2)} of queries and keys apart. Contrasts of one category have rank "
+            f"{_span(record.single)}, which the design forces."
+        )
+    note = (
+        f"{about.selection}The verdict asks that in the median head {MOST} of keys lie with their queries and more "
+        f"than in all {DRAWS} random subspaces (each one for queries and keys alike), on prompts that made no feature; "
+        f"of the published model also for {more}. {why} {about.means} Brackets: smallest and largest of the heads. "
+        f"{about.stand_in}"
+    )
+    return Told("\n".join([*lines, f"Heads {', '.join(heads)}."]), numbers, note)
 
 
 def _span(ranks: Sequence[int]) -> str:
@@ -110,103 +152,22 @@ def _span(ranks: Sequence[int]) -> str:
     return str(min(ranks)) if min(ranks) == max(ranks) else f"{min(ranks)} to {max(ranks)}"
 
 
-def _single_ranks(study: Study) -> list[float]:
-    """Within one category the query hardly varies, so that E[q k^T] is nearly an outer product of means."""
-    fit = study.fits["category"]
-    kinds = sorted({name for name in fit.resolved.labels if name})
-    enough = [kind for kind in kinds if fit.resolved.labels.count(kind) >= 20]
-    each = [find_features(fit, label=kind, centre="none", permutations=0) for kind in enough]  # the paper's contrast
-    return [float(features.rank(head, "energy")) for features in each for head in study.selected]
-
-
-def _sides(job: Job, study: Study, head: Head) -> float:
-    q, k, _ = projected(study, "category", head, held_out(job, "lists")["category"])
-    return sides(q, k)
-
-
-def sides(q: Tensor, k: Tensor) -> float:
-    """How many points lie on their side of the middle between mean query and mean key, along the first component?
-
-    >>> import torch
-    >>> sides(torch.tensor([[0.0, 1.0], [0.0, 2.0]]), torch.tensor([[9.0, 1.0], [9.0, 2.0]]))
-    1.0
-    """
-    placed = joint_pca(q, k, 1)
-    x, y = placed.queries[:, 0], placed.keys[:, 0]
-    middle, above = (x.mean() + y.mean()) / 2, bool(x.mean() > y.mean())
-    right = int(((x > middle) == above).sum()) + int(((y > middle) != above).sum())
-    return right / (len(x) + len(y))
-
-
-def _cloud(job: Job, study: Study, name: str, head: Head) -> Path:
-    rank = max(3, study.features[name].rank(head, study.settings.rank))
-    q, k, labels = projected(study, name, head, study.fits[name], rank)
-    title = f"{name} in head {label(head)} of {study.model}"
-    figure = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")
-    return save(figure, job.folder / f"pca-{name}-{label(head)}.png")
-
-
-def _umap(job: Job, study: Study, name: str) -> list[Path]:
-    """Left out where umap-learn is not installed."""
-    try:
-        import umap  # noqa: F401
-    except ImportError:
-        return []
-    head = study.selected[0]
-    q, k, labels = projected(study, name, head, study.fits[name])
-    title = f"{name} in head {label(head)} of {study.model}"
-    figure = umap_figure(q, k, labels, labels, title=title, ordered=name == "order", points=1000)
-    return [save(figure, job.folder / f"umap-{name}-{label(head)}.png")]
-
-
-def unprojected(job: Job) -> Outcome:
-    """What do the first components of whole queries and keys show?"""
-    study, fresh = studied(job, "boxes"), held_out(job, "boxes")
-    numbers: Numbers = {}
-    middle, figures = {}, []
-    for name in study.features:
-        shown, own, random = [], [], []
-        for head in study.selected:
-            q, k, labels = points(fresh[name], head)
-            placed = joint_pca(q, k)
-            shown.append(aligned(placed.queries, placed.keys, labels))
-            own.append(aligned(*projected(study, name, head, fresh[name])))
-            random.append(max(aligned_at_random(q, k, labels, placed.keys.shape[1], seed=job.seed)))
-        numbers |= {name: shown, f"{name} projected": own, f"{name} random": random}
-        middle[name] = median(shown), median(own), median(random)
-        q, k, labels = points(fresh[name], study.selected[0])
-        title = f"Whole queries and keys of head {label(study.selected[0])}, by {name}"
-        figure = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")
-        figures.append(save(figure, job.folder / f"pca-{name}.png"))
-    lines = [
-        f"{name}: {shown:.2f} of keys point where the queries of their label do in three components of everything, "
-        f"{own:.2f} in the feature's own subspace, {random:.2f} in the best of {DRAWS} random subspaces of three "
-        "dimensions."
-        for name, (shown, own, random) in middle.items()
-    ]
-    first, second = shown_by_order(*middle["order"]), hidden(*middle["lexical"])
-    note = (
-        f"{passed_over(study)}Medians of {len(study.selected)} heads, on prompts that made no feature. The verdict "
-        f"asks for {MOST} of keys by order, more than in these random subspaces; and by thing for {MOST} and more than "
-        f"these in its own subspace, but {_LESS} less in the components. {CROSSED} {told_shifts(study)} "
-        f"{stand_in(job, 'cc-fig17')}"
-    )
-    found = verdict(job, "cc-fig17", first and second and study.passed, part=first or second)
-    return Outcome(found, "\n".join(lines), numbers, tuple(figures), note)
-
-
-def shown_by_order(shown: float, own: float, random: float) -> bool:
-    """Do the first components show it, unlike random subspaces?"""
-    return shown >= MOST and shown > random
-
-
-def hidden(shown: float, own: float, random: float) -> bool:
-    """Does its own subspace show it, unlike random ones, and the first components clearly less?"""
-    return own >= MOST and own > random and shown <= own - _LESS
+def draw(record: Subspaces) -> dict[str, Figure]:
+    """Clouds of the first heads; one without a projection to three where umap-learn is installed."""
+    figures = {}
+    heads = [label(head) for head in record.subject.heads]
+    for name, own in record.features.items():
+        titles = [f"{name} in head {head} of {record.subject.model}" for head in heads]
+        for head, title, (q, k, labels) in zip(heads, titles, own.clouds, strict=False):
+            figures[f"pca-{name}-{head}"] = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")
+        if own.whole is not None and find_spec("umap"):
+            q, k, labels = own.whole
+            shown = umap_figure(q, k, labels, labels, title=titles[0], ordered=name == "order", points=1000)
+            figures[f"umap-{name}-{heads[0]}"] = shown
+    return figures
 
 
 RUNS: dict[str, Attempt] = {
-    "cc-fig6a": partial(subspaces, id="cc-fig6a"),
-    "cc-fig8": partial(subspaces, id="cc-fig8"),
-    "cc-fig17": unprojected,
+    "cc-fig6a": Experiment(partial(measure, id="cc-fig6a", task="lists"), judge, tell, draw),
+    "cc-fig8": Experiment(partial(measure, id="cc-fig8", task="boxes"), judge, tell, draw),
 }

@@ -1,9 +1,11 @@
 """Does attention follow categories, places and things? Their key coordinates swapped in heads selected elsewhere."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.contrast.edits.moves import Effect
@@ -12,31 +14,22 @@ from keyhole.contrast.edits.swaps import key_bases, swap
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head, Study
-from keyhole.figures import intervention_figure, save
+from keyhole.figures import intervention_figure
 from keyhole.models.precision import exact_matmul
 from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.cc.studies import (
-    CROSSED,
-    DRAWS,
-    Task,
-    mere_shifts,
-    named,
-    stand_in,
-    studied,
-    told_shifts,
-    verdict,
-)
-from keyhole.reproduce.cc.subspaces import passed_over
+from keyhole.reproduce.cc.studies import DRAWS, Task, studied
+from keyhole.reproduce.cc.subject import CROSSED, Subject, subject
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome
-from keyhole.stats import interval
+from keyhole.reproduce.outcome import Verdict
+from keyhole.stats import as_text, interval
 
 _LEAST = 0.1  # attention that must move for anything to be said
 _MOST = 0.5  # of what whole keys move: "most of it"
 _NOTHING = 0.1  # of what whole keys move: "next to nothing"
 _FAR_MORE = 2.0  # times a random swap
 _OTHERS = 1_000  # added to the seed of random subspaces: not those that made the mean
-_TASKS: dict[str, Task] = {"cc-fig7": "lists", "cc-fig19": "lists"}
+_DRAWN = 8  # heads
 _SAME = {  # items that are about another model, and share the run of a stand-in
     "cc-fig7": "cc-fig19",
     "cc-fig9": "cc-fig20, which has all heads",
@@ -46,6 +39,14 @@ _SAME = {  # items that are about another model, and share the run of a stand-in
 Held = Literal["all", "part", "none"]
 
 
+class Gain(NamedTuple):
+    """What one condition moves more than another, sample by sample: the mean and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Swapped:
     """What swaps do to one head."""
@@ -53,44 +54,41 @@ class Swapped:
     head: Head
     whole: Effect  # all features together
     parts: tuple[Effect, ...]  # each alone, where there are several
-    more: tuple[tuple[float, float, float], ...]  # whole minus each part, sample by sample: mean and 95 % interval
-    short: tuple[float, float, float]  # whole keys minus whole
+    more: tuple[Gain, ...]  # whole minus each part
+    short: Gain  # whole keys minus whole
     random: tuple[float, ...]  # what each of many random subspaces of the same rank moves
 
 
-def swapped(job: Job, id: str, heads: slice) -> Outcome:
-    """Does attention follow swapped features, more than random ones, and more with all of them?"""
-    task = _TASKS.get(id, "boxes")
-    study = studied(job, task)
+@dataclass(frozen=True)
+class Swaps:
+    """Some of the heads of a task, and what is drawn of the first of them."""
+
+    subject: Subject
+    task: Task
+    found: Sequence[Swapped]
+    shown: Mapping[str, Sequence[Effect]]
+
+
+def measure(job: Job, id: str, task: Task, heads: slice) -> Swaps:
+    """Swaps in these of the selected heads."""
+    study = studied(job.asked, task)
     chosen = study.selected[heads]
-    if not chosen:
-        return _none_left(job, id, study)
-    found = [measure(study, head, seed=job.seed) for head in chosen]
-    numbers: Numbers = {}
-    for one in found:
-        numbers |= {f"{label(one.head)} {e.name}": e.shift for e in (one.whole, *one.parts)}
-        numbers |= {f"{label(one.head)} random": one.whole.random, f"{label(one.head)} full": one.whole.full}
-        numbers[f"{label(one.head)} largest random"] = max(one.random)
-    holds = [held(one, task) for one in found]
-    shown = {label(head): study.swaps[head] for head in chosen[:8]}
-    title = f"Attention after swaps of key coordinates, {study.model}"
-    path = save(intervention_figure(shown, title=title), job.folder / "swaps.png")
-    every, some = (2 * sum(one in what for one in holds) > len(holds) for what in (("all",), ("all", "part")))
-    lines = [_told(one) for one in found]
-    lines.append(f"{len(study.selected)} heads selected; all that is asked for holds in {holds.count('all')} of these.")
-    real = not mere_shifts(study)
-    given = verdict(job, id, every and study.passed and real, part=some and real)
-    return Outcome(given, "\n".join(lines), numbers, (path,), _note(job, id, study, task))
+    shown = {label(head): study.swaps[head] for head in chosen[:_DRAWN]}
+    return Swaps(subject(job, task, id), task, [swapped(study, head, seed=job.seed) for head in chosen], shown)
 
 
-def measure(study: Study, head: Head, *, seed: int) -> Swapped:
+def swapped(study: Study, head: Head, *, seed: int) -> Swapped:
     """A head's effects, and how they differ sample by sample."""
     effects = {effect.name: effect for effect in study.swaps[head]}
     whole = effects["both" if "both" in effects else "category"]
     parts = tuple(effects[name] for name in study.features if name in effects and effects[name] is not whole)
     moved, random = _shifts(study, head, whole, seed)
-    more = tuple(interval((moved[whole.name] - moved[part.name]).tolist()) for part in parts)
-    return Swapped(head, whole, parts, more, interval((moved["full"] - moved[whole.name]).tolist()), random)
+
+    def gain(one: str, other: str) -> Gain:
+        return Gain(*interval((moved[one] - moved[other]).tolist()))
+
+    more = tuple(gain(whole.name, part.name) for part in parts)
+    return Swapped(head, whole, parts, more, gain("full", whole.name), random)
 
 
 def _shifts(study: Study, head: Head, whole: Effect, seed: int) -> tuple[dict[str, Tensor], tuple[float, ...]]:
@@ -109,67 +107,94 @@ def held(one: Swapped, task: Task) -> Held:
     """Does a head do what is claimed: in kind, and in size?"""
     whole = one.whole
     beyond = whole.interval[0] > 0 and whole.shift > max(one.random)
-    kind = beyond and whole.shift >= _LEAST and all(low > 0 for _, low, _ in one.more)
+    kind = beyond and whole.shift >= _LEAST and all(gain.low > 0 for gain in one.more)
     if not kind:
         return "none"
     if task == "lists":
-        size = whole.shift >= _FAR_MORE * whole.random and one.short[1] > 0
+        size = whole.shift >= _FAR_MORE * whole.random and one.short.low > 0
     else:
         some = all(part.shift_interval[0] > 0 for part in one.parts)
         size = some and whole.shift >= _MOST * whole.full and whole.random <= _NOTHING * whole.full
     return "all" if size else "part"
 
 
+def judge(record: Swaps) -> Verdict:
+    """Do most heads do all that is claimed, or some of it?"""
+    about, holds = record.subject, [held(one, record.task) for one in record.found]
+    every, some = (2 * sum(one in what for one in holds) > len(holds) for what in (("all",), ("all", "part")))
+    real = bool(record.found) and not about.mere
+    return about.verdict(every and about.passed and real, part=some and real)
+
+
+def tell(record: Swaps) -> Told:
+    """Does attention follow swapped features, more than random ones, and more with all of them?"""
+    about = record.subject
+    if not record.found:
+        names, needs = ", ".join(map(label, about.heads)), CATALOGUE[about.id]
+        measured = f"No other heads than those of cc-fig9 ({names}) were selected, so there was nothing to measure."
+        return Told(measured, {}, f"{about.selection}Needs {needs.needs}: `{needs.command}`. {about.stand_in}")
+    numbers: Numbers = {}
+    for one in record.found:
+        key, whole = label(one.head), one.whole
+        numbers |= {f"{key} {effect.name}": effect.shift for effect in (whole, *one.parts)}
+        numbers |= {f"{key} random": whole.random, f"{key} full": whole.full, f"{key} largest random": max(one.random)}
+    lines = [_told(one) for one in record.found]
+    all_of_it = sum(held(one, record.task) == "all" for one in record.found)
+    lines.append(f"{len(about.heads)} heads selected; all that is asked for holds in {all_of_it} of these.")
+    note = (
+        f"{about.selection}{_same(about)}{_asked(record.task)} Heads are selected on other prompts than those "
+        f"measured. Brackets: 95 % over samples. {about.means} {about.stand_in}"
+    )
+    return Told("\n".join(lines), numbers, note)
+
+
 def _told(one: Swapped) -> str:
     whole, (low, high) = one.whole, one.whole.interval
     parts = "".join(
-        f", {part.name} {part.shift:.2f} (less by {mean:.2f} [{least:.2f}, {most:.2f}])"
-        for part, (mean, least, most) in zip(one.parts, one.more, strict=True)
+        f", {part.name} {part.shift:.2f} (less by {as_text(gain, 2)})"
+        for part, gain in zip(one.parts, one.more, strict=True)
     )
     return (
         f"{label(one.head)}: {whole.name} (rank {whole.rank}) moves {whole.shift:.2f} of attention{parts}, random "
-        f"{whole.random:.2f} (at most {max(one.random):.2f}), whole keys {whole.full:.2f} (more by {one.short[0]:.2f} "
-        f"[{one.short[1]:.2f}, {one.short[2]:.2f}]); between random and whole {whole.normalised:.2f} [{low:.2f}, "
-        f"{high:.2f}]."
+        f"{whole.random:.2f} (at most {max(one.random):.2f}), whole keys {whole.full:.2f} (more by "
+        f"{as_text(one.short, 2)}); between random and whole {whole.normalised:.2f} [{low:.2f}, {high:.2f}]."
     )
 
 
-def _none_left(job: Job, id: str, study: Study) -> Outcome:
-    names = ", ".join(map(label, study.selected))
-    measured = f"No other heads than those of cc-fig9 ({names}) were selected, so there was nothing to measure."
-    note = f"{passed_over(study)}Needs {CATALOGUE[id].needs}: `{CATALOGUE[id].command}`. {stand_in(job, id)}"
-    return Outcome(verdict(job, id, False), measured, {}, (), note)
-
-
-def _note(job: Job, id: str, study: Study, task: Task) -> str:
+def _asked(task: Task) -> str:
     common = (
         f"The verdict asks of most heads that the swap moves {_LEAST} of attention, exceeds the mean of random ones "
         f"(95 % over samples) and each of {DRAWS} random ones"
     )
     if task == "lists":
-        asked = f"{common}, at least {_FAR_MORE:.0f} times as much as they do, but less than whole keys."
-    else:
-        asked = (
-            f"{common}, and each feature alone (95 %, sample by sample); that each alone moves some, both {_MOST} of "
-            f"what whole keys move, and random ones at most {_NOTHING} of it; nothing where a contrast is a mere "
-            f"difference of means. {CROSSED}"
-        )
-    same = "" if id not in _SAME or named(job, id) else f"The same run as {_SAME[id]}. "
-    same = "The same run as cc-fig9, without its heads. " if id == "cc-fig18" else same
+        return f"{common}, at least {_FAR_MORE:.0f} times as much as they do, but less than whole keys."
     return (
-        f"{passed_over(study)}{same}{asked} Heads are selected on other prompts than those measured. Brackets: 95 % "
-        f"over samples. {told_shifts(study)} {stand_in(job, id)}"
+        f"{common}, and each feature alone (95 %, sample by sample); that each alone moves some, both {_MOST} of "
+        f"what whole keys move, and random ones at most {_NOTHING} of it; nothing where a contrast is a mere "
+        f"difference of means. {CROSSED}"
     )
 
 
-def _run(id: str, heads: slice) -> Attempt:
-    return partial(swapped, id=id, heads=heads)
+def _same(about: Subject) -> str:
+    if about.id == "cc-fig18":
+        return "The same run as cc-fig9, without its heads. "
+    return "" if about.published else f"The same run as {_SAME[about.id]}. "
+
+
+def draw(record: Swaps) -> dict[str, Figure]:
+    """Bars of every condition, a panel for each head."""
+    title = f"Attention after swaps of key coordinates, {record.subject.model}"
+    return {"swaps": intervention_figure(record.shown, title=title)} if record.shown else {}
+
+
+def _run(id: str, task: Task, heads: slice) -> Experiment[Swaps]:
+    return Experiment(partial(measure, id=id, task=task, heads=heads), judge, tell, draw)
 
 
 RUNS: dict[str, Attempt] = {
-    "cc-fig7": _run("cc-fig7", slice(3)),
-    "cc-fig9": _run("cc-fig9", slice(2)),
-    "cc-fig18": _run("cc-fig18", slice(2, None)),
-    "cc-fig19": _run("cc-fig19", slice(3)),
-    "cc-fig20": _run("cc-fig20", slice(None)),
+    "cc-fig7": _run("cc-fig7", "lists", slice(3)),
+    "cc-fig9": _run("cc-fig9", "boxes", slice(2)),
+    "cc-fig18": _run("cc-fig18", "boxes", slice(2, None)),
+    "cc-fig19": _run("cc-fig19", "lists", slice(3)),
+    "cc-fig20": _run("cc-fig20", "boxes", slice(None)),
 }

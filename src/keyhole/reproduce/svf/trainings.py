@@ -1,14 +1,13 @@
 """Which trainings show how attention becomes sparse? Pythia's checkpoints, or small models trained once and kept."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import MissingModelError
-from keyhole.lab.stored import alone
+from keyhole.lab.stored import alone, weights_path
 from keyhole.lab.training.checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
 from keyhole.lab.training.curves import Over, together
 from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
@@ -236,8 +235,7 @@ def _trained(asked: Asked, folder: Path, seed: int, progress: Progress) -> "Trai
 
     settings, device, examples = _settings(asked, seed), asked.device or "cpu", 10 if asked.quick else 200
     at = snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
-    told = str((sorted(asdict(settings).items()), at, examples, device))
-    path = folder / f"language-{seed}-{hashlib.sha256(told.encode()).hexdigest()[:12]}.pt"
+    path = weights_path(folder, f"language-{seed}", (settings, at, examples, device))
     with alone(path):
         if not path.is_file():
             trained = train_language(settings, at=at, device=device, examples=examples, progress=progress)

@@ -1,7 +1,7 @@
 """What do the signals into a head do to an answer? Each removed and boosted in many prompts, beside random channels."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,12 +15,10 @@ from keyhole.lab.heads.sparse import Head
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
-from keyhole.reproduce.svt.ioi import LEAST, Subject, answer_ids, stood_in, subject
-from keyhole.stats import interval
-from keyhole.tasks.example import Example
+from keyhole.reproduce.svt.intervals import Interval
+from keyhole.reproduce.svt.ioi import LEAST, Subject, metric_of, stood_in, subject
 from keyhole.tracing.candidates import Keys
 
-Interval = tuple[float, float, float]  # a mean (or another number), and where it lies with 95 %
 _PROMPTS = 48
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
 MATTERS = (
@@ -35,6 +33,7 @@ SIGNALS = (
     "Signals are those of the present tracer (one writer, of any kind, with one source token and set of channels), "
     "finer than the published edges between heads; each is changed at the one token where it is read."
 )
+SIDES: tuple[SideName, SideName] = ("dest", "src")
 MODES: tuple[Mode, Mode] = ("global", "local")
 ODD = 2  # 9.6 is the third of the name movers
 _NAMES = ("IO", "S1", "S2")
@@ -61,11 +60,52 @@ class Effect:
     before: float  # logit(IO) - logit(S) of the prompt as it is
 
 
-def effects(job: Job, role: str, number: int = 0) -> tuple[tuple[Effect, ...], Head]:
-    """All signals into the firings of a role's first, second or third head, changed one by one; measured once."""
+@dataclass(frozen=True)
+class Into:
+    """All signals into the firings of one head, changed one by one."""
+
+    model: str | None  # as it was asked for
+    role: str
+    head: Head
+    effects: tuple[Effect, ...]
+    looks: Mapping[str, float]  # mean attention from END, by name
+
+    def at(self, side: SideName, mode: Mode, *, together: bool = False) -> list[Effect]:
+        """Single signals (or all at once) at one token."""
+        return [one for one in self.effects if (one.side, one.mode, one.together) == (side, mode, together)]
+
+    def where(self, side: SideName, mode: Mode) -> str:
+        """A place in words."""
+        return f"{self.token(side)}, {mode}"
+
+    def token(self, side: SideName) -> str:
+        """Where the head reads a side."""
+        return "END" if side == "dest" else _source(self.role)
+
+    @property
+    def note(self) -> str:
+        """Who was measured, and whether its role is what its name says."""
+        looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
+        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average."
+        return f"{who} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(self)}"
+
+
+def into(job: Job, role: str, number: int = 0) -> Into:
+    """What the signals into a role's first, second or third head do, and where that head looks."""
     seen = subject(job)
     head = seen.one(role, number)
-    return _effects(seen, head, "IO" if role == "name mover" else "S2"), head
+    at = seen.model.attention_layers.index(head[0]), head[1]
+    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
+    return Into(job.model, role, head, effects(seen, role, number), looks)
+
+
+def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:
+    """All signals into the firings of a role's first, second or third head, changed one by one; measured once."""
+    return _effects(seen, seen.one(role, number), _source(role))
+
+
+def _source(role: str) -> str:
+    return "IO" if role == "name mover" else "S2"
 
 
 @lru_cache(maxsize=8)
@@ -82,14 +122,8 @@ def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
                 cuts.append(Cut(*head, firing.dest, firing.src, tuple(signals), _KEYS))
                 weights.append(sum(weights))
             if cuts:
-                found += _changed(run, cuts, weights, _metric(example, run), generator, number)
+                found += _changed(run, cuts, weights, metric_of(example, run), generator, number)
     return tuple(found)
-
-
-def _metric(example: Example, run: Run) -> Metric:
-    """Logit of IO against that of S."""
-    right, wrong = answer_ids(run.model, example)
-    return Metric(len(run) - 1, (right,), (wrong,))
 
 
 def _changed(
@@ -124,29 +158,56 @@ def _changed(
     return found
 
 
-def prompts_of(own: Sequence[Effect]) -> int:
-    """In how many prompts was something changed?"""
-    return len({one.prompt for one in own})
-
-
-def enough(own: Sequence[Effect]) -> bool:
-    """Are these prompts enough to judge from?"""
-    return prompts_of(own) >= LEAST
-
-
 def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> Interval:
     """Prompts are the independent observations: their means, then the interval over them."""
     each: dict[int, list[float]] = {}
     for one in own:
         each.setdefault(one.prompt, []).append(of(one))
-    return interval([sum(values) / len(values) for values in each.values()]) if each else (float("nan"),) * 3
+    if not each:
+        return Interval(math.nan, math.nan, math.nan)
+    return Interval.over(sum(values) / len(values) for values in each.values())
 
 
-def matters(change: Interval, random: Interval, own: Sequence[Effect]) -> bool:
-    """Is a change of the logit difference beyond doubt, more than twice that of random channels, and no trifle?"""
-    size = over_prompts(own, lambda one: abs(one.before))[0]
-    beyond = change[1] * change[2] > 0 and abs(random[0]) < abs(change[0]) / 2
-    return beyond and abs(change[0]) >= _SOME * size
+@dataclass(frozen=True)
+class Change:
+    """By how much does the logit difference change, and by how much with random channels?"""
+
+    by: Interval
+    random: Interval
+    size: float  # of the logit difference as it is
+    prompts: int
+
+    @property
+    def matters(self) -> bool:
+        """Is it beyond doubt, in enough prompts, more than twice that of random channels, and no trifle?"""
+        beyond = self.by.beyond_doubt and abs(self.random.mean) < abs(self.by.mean) / 2
+        return self.prompts >= LEAST and beyond and abs(self.by.mean) >= _SOME * self.size
+
+    @property
+    def falls(self) -> bool:
+        """Does it matter, and for the worse?"""
+        return self.matters and self.by.mean < 0
+
+    @property
+    def rises(self) -> bool:
+        """Does it matter, and for the better?"""
+        return self.matters and self.by.mean > 0
+
+
+def change(own: Sequence[Effect], of: Callable[[Effect], float], random: Callable[[Effect], float]) -> Change:
+    """A change of the logit difference beside that by random channels, over prompts."""
+    size = over_prompts(own, lambda one: abs(one.before)).mean
+    return Change(over_prompts(own, of), over_prompts(own, random), size, len({one.prompt for one in own}))
+
+
+def removed(own: Sequence[Effect]) -> Change:
+    """What removal does."""
+    return change(own, lambda one: one.answer, lambda one: one.random)
+
+
+def boosted(own: Sequence[Effect]) -> Change:
+    """What doubling does."""
+    return change(own, lambda one: one.boosted, lambda one: one.random_boosted)
 
 
 def rank_correlation(
@@ -166,9 +227,9 @@ def rank_correlation(
         drawn = torch.randint(len(groups), (len(groups),), generator=generator).tolist()
         found.append(spearman([pair for i in drawn for pair in groups[i]]))
     if not found:
-        return whole, float("nan"), float("nan")
+        return Interval(whole, math.nan, math.nan)
     low, high = torch.tensor(found, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    return whole, low, high
+    return Interval(whole, low, high)
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float:
@@ -183,23 +244,3 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
     from scipy.stats import spearmanr
 
     return float(spearmanr(a, b).statistic)
-
-
-def measured_in(job: Job, head: Head, role: str) -> str:
-    """Who was measured, and whether its role is what its name says."""
-    seen = subject(job)
-    at = seen.model.attention_layers.index(head[0]), head[1]
-    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
-    looked = ", ".join(f"{value:.2f} to {src}" for src, value in looks.items())
-    where = f"Head {name_of(head)}, for {role}, looks from END {looked} on average."
-    return f"{where} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(job)}"
-
-
-def token_of(side: SideName, role: str = "name mover") -> str:
-    """Where a head of that role reads a side."""
-    return "END" if side == "dest" else "IO" if role == "name mover" else "S2"
-
-
-def as_list(value: Interval) -> list[float]:
-    """As numbers of an outcome: without an interval where there is none."""
-    return [one for one in value if not math.isnan(one)]

@@ -3,20 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
 from keyhole.figures.network import name_of
+from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
 from keyhole.lab.training.roles import IOI_ROLES, find_roles
-from keyhole.models.load import load
 from keyhole.models.model import Model
 from keyhole.models.prompts import encode
 from keyhole.models.run import Run
 from keyhole.models.spans import token_spans, tokens_in
-from keyhole.reproduce.job import Asked, Job
+from keyhole.reproduce.job import Asked, Job, loaded
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
 from keyhole.tasks import ioi
@@ -32,6 +32,15 @@ _ACTORS = ("IO", "S1", "S1+1", "S2", "END")
 _COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
 _SHOWN = 32  # prompts by which heads are given roles
 LEAST = 8  # prompts without which nothing is judged
+
+
+@runtime_checkable
+class Asking(Protocol):
+    """A job, or a record of one: it knows which model was asked for."""
+
+    @property
+    def model(self) -> str | None:
+        """As it was named."""
 
 
 @dataclass(frozen=True)
@@ -94,22 +103,22 @@ def is_gpt2(model: str | None) -> bool:
     return model is not None and model.rstrip("/").rpartition("/")[2].lower() in ("gpt2", "gpt2-small")
 
 
-def judged(job: Job, holds: Sequence[bool], *, first: bool = True) -> Verdict:
+def judged(of: Asking, holds: Sequence[bool], *, first: bool = True) -> Verdict:
     """Half of what was published is a part of it; without `first`, what the rest depends on, or any evidence, nothing.
 
     Another model than GPT-2 shows a part of it, no more; nor does it refute it.
     """
     half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
-    if is_gpt2(job.model):
+    if is_gpt2(of.model):
         return "reproduced" if half and all(holds) else "partly" if half else "not"
     return "partly" if half else "needs a model"
 
 
-def stood_in(job: Job) -> str:
+def stood_in(of: Asking) -> str:
     """Which model stood in for GPT-2?"""
-    if is_gpt2(job.model):
+    if is_gpt2(of.model):
         return ""
-    whose = job.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
+    whose = of.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
     return f"{whose} stood in for GPT-2 small."
 
 
@@ -155,10 +164,12 @@ def measured(job: Job) -> Measured:
 
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
-    model = load(asked.model, device=asked.device)
+    model = loaded(asked.model, asked.device)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
-    study = sparse_study(model, _texts(examples), name="IOI", draws=_draws(asked), progress=asked.progress)
+    study = sparse_study(
+        model, [one.text for one in examples], name="IOI", draws=_draws(asked), progress=asked.progress
+    )
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
     return Measured(model, examples, roles, study)
 
@@ -171,13 +182,9 @@ def unrelated(job: Job) -> tuple[SparseStudy, str]:
 @lru_cache(maxsize=1)
 def _unrelated(asked: Asked) -> tuple[SparseStudy, str]:
     seen = _measured(asked)
-    texts, what = unrelated_text(seen.model, _texts(seen.examples), asked.seed + 1)
+    texts, what = unrelated_text(seen.model, [one.text for one in seen.examples], asked.seed + 1)
     study = sparse_study(seen.model, texts, name="unrelated text", draws=_draws(asked), progress=asked.progress)
     return study, f"The unrelated text is of {what}."
-
-
-def _texts(examples: Sequence[Example]) -> list[str]:
-    return [one.text for one in examples]
 
 
 def _draws(asked: Asked) -> int:
@@ -193,19 +200,18 @@ def subject(job: Job) -> Subject:
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
-    model = load(asked.model, device=asked.device)
+    model = loaded(asked.model, asked.device)
     examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
     return Subject(asked, model, examples, roles, threshold, _solved(model, examples))
 
 
-def answer_ids(model: Model, example: Example) -> tuple[int, int]:
-    """IO and S, each as the token that would follow the prompt."""
-    length = len(encode(model, example.text, None).ids)
+def metric_of(example: Example, run: Run) -> Metric:
+    """The logit of IO against that of S, each as the token that would follow the prompt."""
     names = (example.answer, example.wrong)
-    right, wrong = (encode(model, f"{example.text} {name}", None).ids[length] for name in names)
-    return right, wrong
+    right, wrong = (encode(run.model, f"{example.text} {name}", None).ids[len(run)] for name in names)
+    return Metric(len(run) - 1, (right,), (wrong,))
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
@@ -218,12 +224,8 @@ def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
 
 def _solved(model: Model, examples: Sequence[Example]) -> int:
     """In how many prompts is IO preferred to S?"""
-    solved = 0
-    for example in examples:
-        right, wrong = answer_ids(model, example)
-        logits = model.run(example.text).logits[-1]
-        solved += bool(logits[right] > logits[wrong])
-    return solved
+    runs = ((example, model.run(example.text)) for example in examples)
+    return sum(metric_of(example, run).of(run.logits[-1]) > 0 for example, run in runs)
 
 
 def _require_solved(seen: Subject) -> None:

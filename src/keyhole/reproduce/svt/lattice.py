@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from keyhole.lab.heads.sparse import Head
-from keyhole.reproduce.job import Job, Numbers
+from keyhole.reproduce.job import Numbers
 from keyhole.reproduce.svt.ioi import Subject, is_gpt2
 
 Pair = tuple[Head, Head]  # writer and reader
@@ -35,6 +35,11 @@ class Lattice:
     movers: frozenset[Head]
     inhibitors: frozenset[Head]
     pairs: frozenset[Pair]  # all edges there
+
+    @property
+    def lowest(self) -> int:
+        """The lowest of its layers."""
+        return min(layer for layer, _ in self.movers | self.inhibitors)
 
     @property
     def among(self) -> set[Pair]:
@@ -92,11 +97,11 @@ class Lattice:
         return {(a, b) for a, b in pairs if a in self.inhibitors and b in self.movers}
 
 
-def lattice(job: Job, seen: Subject, starts: Sequence[Head], pairs: Collection[Pair]) -> Lattice:
+def lattice(seen: Subject, starts: Sequence[Head], pairs: Collection[Pair]) -> Lattice:
     """Do name movers (where tracing starts) and S-inhibition heads cross in the network of frequent edges?"""
     movers = frozenset(starts)
     inhibitors = frozenset(seen.roles.get("S-inhibition", ())) - movers
-    if is_gpt2(job.model):
+    if is_gpt2(seen.asked.model):
         inhibitors |= {(7, 3), (7, 9)}  # the others that the published figure names
     lowest = min(layer for layer, _ in movers | inhibitors)
     return Lattice(movers, inhibitors, frozenset(pair for pair in pairs if pair[0][0] >= lowest))

@@ -7,6 +7,9 @@ With U^T q = m_q + A_q s_q and V^T k = m_k + A_k s_k, a score is exactly one ter
     mean     all that m_q or m_k enter          sources are centred, so the averages are a part of their own:
                                                 m_q against a key is a preference whatever the query asks
     outside  what the subspaces do not hold
+
+Features that depend on each other (see `subspaces.py`) are one feature of several dimensions, whose term is the sum of
+theirs and of what is between them.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.contrast.features.subspace import principal_cosines, union
 from keyhole.discover.ica import IDENTIFIED
 
 _GAUSSIAN = 3.0  # standard errors of kurtosis within which a source may be Gaussian
@@ -64,6 +68,32 @@ class MatchedFeature:
 
 
 @dataclass(frozen=True)
+class MatchedSubspace:
+    """A feature of one or several dimensions: pairs of sources that depend on each other, however they are rotated."""
+
+    __repr__ = brief
+
+    members: tuple[int, ...]  # numbers of features
+    query_basis: Float[Tensor, "d_head rank"]  # orthonormal: how queries change with it
+    key_basis: Float[Tensor, "d_head rank"]
+    dependence: float | None  # of energies: the weakest link of its features, on the weaker side; None: one dimension
+    p: float | None  # of that dependence, corrected over all pairs of features; likewise
+    share: float  # of the held-out gap, by the terms of its features and all products between them
+    share_error: float
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions it has."""
+        return len(self.members)
+
+    def cosines(
+        self, query: Float[Tensor, "d_head a"], key: Float[Tensor, "d_head b"]
+    ) -> tuple[Float[Tensor, "_"], Float[Tensor, "_"]]:
+        """Is it this known feature? Cosines of principal angles with what its columns span; smallest rank decides."""
+        return principal_cosines(self.query_basis, union([query])), principal_cosines(self.key_basis, union([key]))
+
+
+@dataclass(frozen=True)
 class Split:
     """Scores, taken apart: terms + cross + mean + outside = scaling q.k."""
 
@@ -97,6 +127,7 @@ class Discovery:
     key_mean: Float[Tensor, "rank"]  # m_k
     scaling: float
     features: tuple[MatchedFeature, ...]
+    subspaces: tuple[MatchedSubspace, ...]  # every feature is in one of them, mostly alone
     gap: float  # held-out mean of score(attended) - score(rest)
     cross: float  # shares of the gap, as the features'; all of them sum to one
     mean: float
@@ -110,6 +141,11 @@ class Discovery:
         """How many dimensions the head matches on."""
         return self.U.shape[1]
 
+    @property
+    def between(self) -> float:
+        """The share of the gap that lies between subspaces."""
+        return 1 - sum(one.share for one in self.subspaces) - self.mean - self.outside
+
     def split(self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]) -> Split:
         """How does each score scaling q.k split over the features?"""
         q, k = q.double(), k.double()
@@ -121,6 +157,17 @@ class Discovery:
         c = self.scaling
         total = c * (q * k).sum(-1)
         return Split(terms, c * centred - terms.sum(-1), c * (inside - centred), total - c * inside)
+
+    def subspace_terms(
+        self, q: Float[Tensor, "*batch d_head"], k: Float[Tensor, "*batch d_head"]
+    ) -> Float[Tensor, "*batch subspace"]:
+        """What does every subspace add to each score scaling q.k?"""
+        asked, offered = self.query_sources(q), self.key_sources(k)
+        A_q = torch.stack([f.query.pattern for f in self.features])
+        A_k = torch.stack([f.key.pattern for f in self.features])
+        inside = [list(one.members) for one in self.subspaces]
+        terms = [((asked[..., at] @ A_q[at]) * (offered[..., at] @ A_k[at])).sum(-1) for at in inside]
+        return self.scaling * torch.stack(terms, dim=-1)
 
     def query_sources(self, q: Float[Tensor, "*batch d_head"]) -> Float[Tensor, "*batch feature"]:
         """How much of each feature do these queries ask for?"""

@@ -1,93 +1,37 @@
 """Which features do a head's queries and keys match on, with no labels given? Attention itself is the contrast.
 
-    k_att = sum_j a_j k_j,   k_rest = sum_j (1 - a_j) k_j / sum_j (1 - a_j)      over the visible keys of a query
-    dC = E[q (k_att - k_rest)^T] = U S V^T                                       the joint subspace of all features
-    U^T q = m_q + A_q s_q,   V^T k_att = m_k + A_k s_k                           independent sources, paired by corr
+    dC = E[q (k_att - k_rest)^T] = U S V^T                    the joint subspace of all features (see `samples.py`)
+    U^T q = m_q + A_q s_q,   V^T k_att = m_k + A_k s_k        independent sources, paired by corr
 
-A feature's share is what its own term of the score (see `found.py`) adds to the gap between attended and rest,
-E[score(q, k_att) - score(q, k_rest)], over samples that it was not fitted to.
+A feature's share is what its own term of the score (see `features.py`) adds to the gap between attended and rest,
+E[score(q, k_att) - score(q, k_rest)], over samples that it was not fitted to. Sources that depend on each other there
+are features of several dimensions (`subspaces.py`).
 """
 
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.brief import brief
+from keyhole.contrast.data.resolve import split_groups
 from keyhole.contrast.features.subspace import decompose, energy_rank
-from keyhole.discover.found import Discovery, MatchedFeature, Side
+from keyhole.discover.features import Discovery, MatchedFeature, Side
 from keyhole.discover.ica import (
     IDENTIFIED,
     Nonlinearity,
     Sources,
     excess_kurtosis,
     fast_ica,
-    first_half,
-    mean_error,
     pair_sources,
     stability,
 )
+from keyhole.discover.samples import Samples, contrast_of, mean_part
+from keyhole.discover.subspaces import merged
 from keyhole.errors import KeyholeError
 
 SAMPLES_PER_DIMENSION = 10  # fewer and the small singular values are noise
 _LARGE = 0.2  # share of the gap from which a rest is no longer small
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Queries of one head, each with what it attends to and what it leaves; float64, in main memory."""
-
-    __repr__ = brief
-
-    q: Float[Tensor, "samples d_head"]
-    attended: Float[Tensor, "samples d_head"]
-    rest: Float[Tensor, "samples d_head"]
-    group: Int[Tensor, "samples"]  # samples of one group (prompt) stay on one side of the split
-    scaling: float
-
-    @property
-    def gap(self) -> Float[Tensor, "samples"]:
-        """The score of what is attended minus the score of the rest."""
-        return self.scaling * (self.q * (self.attended - self.rest)).sum(-1)
-
-    def where(self, chosen: Bool[Tensor, "samples"]) -> "Samples":
-        """Some of the samples."""
-        return Samples(self.q[chosen], self.attended[chosen], self.rest[chosen], self.group[chosen], self.scaling)
-
-
-def samples_of(
-    q: Float[Tensor, "samples d_head"],
-    keys: Float[Tensor, "samples keys d_head"],
-    attention: Float[Tensor, "samples keys"],
-    *,
-    visible: Bool[Tensor, "samples keys"] | None = None,
-    groups: Int[Tensor, "samples"] | None = None,
-    scaling: float | None = None,
-) -> Samples:
-    """What does each query attend to, and what does it leave? Attention is normalised over the visible keys.
-
-    Queries that see fewer than two keys, or attend to none that is visible, have no contrast and are left out.
-    `scaling` is 1 / sqrt(d_head) unless given.
-    """
-    if not bool(torch.isfinite(q).all() and torch.isfinite(keys).all()):
-        raise KeyholeError("queries or keys hold NaN or infinite numbers: fill padded keys with zeros.")
-    seen = torch.ones_like(attention, dtype=torch.bool) if visible is None else visible
-    a = attention.double().masked_fill(~seen, 0.0)
-    mass, count = a.sum(1), seen.sum(1)
-    usable = (mass > 0) & (count > 1)
-    a, seen, k = a[usable] / mass[usable, None], seen[usable].double(), keys[usable].double()
-    attended = (a[:, None] @ k)[:, 0]
-    rest = ((seen - a)[:, None] @ k)[:, 0] / (count[usable, None] - 1)  # sum_j (1 - a_j) = count - 1
-    group = torch.arange(len(q), device=q.device) if groups is None else groups
-    c = q.shape[1] ** -0.5 if scaling is None else scaling
-    return Samples(q[usable].double().cpu(), attended.cpu(), rest.cpu(), group[usable].cpu(), c)
-
-
-def contrast_of(samples: Samples, *, centre: bool = False) -> Float[Tensor, "d_head d_head"]:
-    """E[q (k_att - k_rest)^T]; centred: the covariance, without what E[q] prefers whatever a query asks."""
-    q, d = samples.q, samples.attended - samples.rest
-    return q.T @ d / len(q) - (_mean_part(samples) if centre else 0.0)
 
 
 def discover(
@@ -98,16 +42,18 @@ def discover(
     centre: bool = True,
     nonlinearity: Nonlinearity = "cube",
     refits: int = 5,
+    permutations: int = 99,
     seed: int = 0,
 ) -> Discovery:
-    """Which features does this head match on? Subspace, sources, pairs; then their shares of held-out attention.
+    """Which features does this head match on? Sources in a subspace, paired; then their shares of held-out attention.
 
     `rank=None` keeps `energy` of the squared singular values; `centre` leaves out of the contrast what the average
-    query prefers. Everything is fitted on a random half of the groups and scored on the other half.
+    query prefers. Everything is fitted on a random half of the groups and scored on the other half, where
+    `permutations` tell which features depend on each other.
     """
-    _check(samples, rank)
-    half = first_half(samples.group, seed)
-    fit, held = samples.where(half), samples.where(~half)
+    _check(samples, rank, permutations)
+    half = split_groups(samples.group, seed)
+    fit, held = samples.where(half == 0), samples.where(half == 1)
     U, S, V = decompose(contrast_of(fit, centre=centre))
     r = int(energy_rank(S, energy)) if rank is None else rank
     if r == 0:
@@ -125,15 +71,16 @@ def discover(
         key_mean=key.sources.mean,
         scaling=samples.scaling,
         features=_paired(query, key, fit, scaling=samples.scaling),
+        subspaces=(),
         gap=float(held.gap.mean()),
         cross=0.0,
         mean=0.0,
         outside=0.0,
-        mean_energy=float(_mean_part(fit).square().sum() / contrast_of(fit).square().sum()),
+        mean_energy=float(mean_part(fit).square().sum() / contrast_of(fit).square().sum()),
         samples=(len(fit.q), len(held.q)),
         warnings=(),
     )
-    scored = _scored(found, held)
+    scored = merged(_scored(found, held), held, permutations=permutations, seed=seed)
     return replace(scored, warnings=_warnings(scored, converged=query.sources.converged and key.sources.converged))
 
 
@@ -198,9 +145,7 @@ def _scored(found: Discovery, held: Samples) -> Discovery:
     """Shares of the held-out gap, largest first."""
     parts = found.split(held.q, held.attended).minus(found.split(held.q, held.rest))
     rows = torch.cat([parts.terms, torch.stack([parts.cross, parts.mean, parts.outside], dim=1)], dim=1)
-    gap = held.gap.mean()
-    shares = rows.mean(0) / gap
-    errors = mean_error((rows - shares * held.gap[:, None]) / gap, held.group)  # of a ratio of two means
+    shares, errors = held.shares(rows)
     scored = [
         replace(feature, share=float(share), share_error=float(error))
         for feature, share, error in zip(found.features, shares, errors, strict=False)
@@ -208,10 +153,6 @@ def _scored(found: Discovery, held: Samples) -> Discovery:
     cross, mean, outside = shares[-3:].tolist()
     ordered = tuple(sorted(scored, key=lambda feature: -feature.share))
     return replace(found, features=ordered, cross=cross, mean=mean, outside=outside)
-
-
-def _mean_part(samples: Samples) -> Tensor:
-    return torch.outer(samples.q.mean(0), (samples.attended - samples.rest).mean(0))
 
 
 def _warnings(found: Discovery, *, converged: bool) -> tuple[str, ...]:
@@ -240,9 +181,9 @@ def _warnings(found: Discovery, *, converged: bool) -> tuple[str, ...]:
             f"{found.outside:.0%} of the gap lies outside the {found.rank} dimensions kept: the contrast weighs "
             "directions by their length, not by their effect. Raise energy or rank."
         )
-    if abs(found.cross) > _LARGE:
+    if abs(found.between) > _LARGE:
         said.append(
-            f"{found.cross:.0%} of the gap lies between features: query and key sources do not match one to one."
+            f"{found.between:.0%} of the gap lies between features: query and key sources do not match one to one."
         )
     if not converged:
         said.append("ICA did not converge: give more samples, a lower rank, or the other nonlinearity.")
@@ -251,10 +192,12 @@ def _warnings(found: Discovery, *, converged: bool) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _check(samples: Samples, rank: int | None) -> None:
+def _check(samples: Samples, rank: int | None, permutations: int) -> None:
     n, d = samples.q.shape
     if rank is not None and not 1 <= rank <= d:
         raise KeyholeError(f"rank {rank} is impossible: a head of {d} dimensions has ranks 1 to {d}.")
+    if permutations < 1:
+        raise KeyholeError("whether features depend on each other is told by permutations: give at least one.")
     need = 2 * SAMPLES_PER_DIMENSION * d
     if n < need:
         raise KeyholeError(

@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.contrast.data.resolve import split_groups
 from keyhole.contrast.features.subspace import decompose, energy_rank
-from keyhole.discover.attended import View, attended, each_run, groups_of
-from keyhole.discover.fit import SAMPLES_PER_DIMENSION
-from keyhole.discover.ica import first_half
+from keyhole.discover.attended_keys import View, attended, each_run, groups_of
+from keyhole.discover.discovery import SAMPLES_PER_DIMENSION
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt
@@ -119,7 +119,7 @@ def survey(
     `centre` leaves out what the average query prefers. `progress` is told (prompts done, prompts in all).
     """
     view = view or View()
-    half = first_half(groups_of(model, prompts, bos), seed)
+    half = split_groups(groups_of(model, prompts, bos), seed)
     layers = model.attention_layers
     sums = [_nothing(len(layers), model.dims.heads, model.dims.d_head, model.hf.device) for _ in range(2)]
     scaling = torch.zeros(len(layers), dtype=torch.float64)

@@ -10,9 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.discover.attended import View, attended, each_run, groups_of
-from keyhole.discover.fit import Samples, discover
-from keyhole.discover.found import Discovery
+from keyhole.discover.attended_keys import View, attended, each_run, groups_of
+from keyhole.discover.discovery import discover
+from keyhole.discover.features import Discovery
+from keyhole.discover.samples import Samples
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import Prompt
