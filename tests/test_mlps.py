@@ -53,7 +53,7 @@ def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
     for layer in (0, 2):
         places = mlp_places(run, layer, [8], constants=False)
         g, offset = places.back(direction(run)[None])
-        parts = attributions(places, 0, g[0])
+        parts = attributions(run, 8, g[0], layer=layer, attended=not places.weights.parallel)
         assert len(parts) == len({writer for writer, _ in parts})
         total = float(offset) + sum(value for _, value in parts)
         s = float((direction(run)[None] * places.write(places.x)).sum())

@@ -52,6 +52,7 @@ def explain(
     model: ModelOption = None,
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
+    why_not: Annotated[bool, typer.Option("--why-not", help="What keeps the head from attending to --src?")] = False,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -71,6 +72,8 @@ def explain(
 
         keyhole explain "The war lasted from the year 1745 to the year 17" --head 2.3 --src 10 --tau 0.2
 
+        keyhole explain "When Mary and John went to the store, John gave a drink to" --head 1.6 --src store --why-not
+
         keyhole explain "When Mary and John went to the store, John gave a drink to" --mlp 3 --for Mary --against John
     """
     if (head is None) == (mlp is None):
@@ -83,7 +86,7 @@ def explain(
     from keyhole.tracing.firing import explain as explain_firing
 
     with show.progress("Searching"):
-        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys)
+        firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
     if json:
         fields = [name for name in firing.__dataclass_fields__ if name != "run"]
         record = {name: getattr(firing, name) for name in fields}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyhole.qk.omega import Basis
     from keyhole.tracing.assemble import Seeds, Sinks
     from keyhole.tracing.candidates import Keys
-    from keyhole.tracing.firing import Firing, Tau
+    from keyhole.tracing.firing import Firing, Tau, Why
     from keyhole.tracing.levels import Options
     from keyhole.tracing.methods import Method
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
@@ -184,11 +184,12 @@ class Run:
         *,
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
+        why: "Why" = "here",
     ) -> "Firing":
-        """Which signals cause this attention weight? See `keyhole.tracing.firing`."""
+        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.firing`."""
         from keyhole.tracing.firing import explain
 
-        return explain(self, head, dest, src, tau=tau, keys=keys)
+        return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
 
     def explain_mlp(
         self,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.signals import Flavour
 
 Tau = Literal["dynamic"] | float | Callable[[int], float]
+Why = Literal["here", "not"]  # what is explained: that a head attends here, or that it does not
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
 
 
@@ -39,7 +40,7 @@ class Side:
     signals: tuple[Signal, ...]
     removed: tuple[Removal, ...]
     after: float  # the attention weight once all is removed
-    reached: bool  # is that below tau?
+    reached: bool  # is that below tau? Where a head does not attend: is it above?
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Firing:
     attention: float
     tau: float
     visible: int
-    sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau
+    sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau (of "not": is not)
     run: "Run" = field(repr=False, compare=False)
+    why: Why = "here"
 
     def side(self, name: SideName) -> Side:
         """The dest or src side."""
@@ -91,20 +93,30 @@ def explain(
     *,
     tau: Tau = "dynamic",
     keys: Keys = "all",
+    why: Why = "here",
 ) -> Firing:
-    """Which signals cause this attention weight?
+    """Which signals cause this attention weight? With `why="not"`: which ones keep the head from attending to `src`?
 
     `dest` is the last token unless it is given, and `src` the token that dest attends to most. `tau`: "dynamic" =
     min(1, 2.5 / visible keys), a number, or a function of dest. `keys`: a src-side removal touches all keys, as in the
-    paper, or the source alone.
+    paper, or the source alone. Signals against a firing are the fewest whose removal lifts the weight to tau; their
+    `weight`, `ig` and `alone` are what they take from it.
     """
     require_choice("keys", keys, Keys)
+    require_choice("why", why, Why)
+    if why == "not" and src is None:
+        raise KeyholeError("say which token the head does not attend to: src.")
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
         writes = Writes(run)
         (reads,) = reads_of(writes, layer, [index])
-        (firing,) = explain_head(writes, layer, reads, [(d, s)], tau=tau, keys=keys)
+        (firing,) = explain_head(writes, layer, reads, [(d, s)], tau=tau, keys=keys, why=why)
+    if why == "not" and not firing.sides:
+        raise KeyholeError(
+            f"head {layer}.{index} attends here already: {firing.attention:.3f} of token {d}'s attention is on token "
+            f"{s}, and tau is {firing.tau:.3f}. Leave `why` out to see which signals cause it."
+        )
     return firing
 
 
@@ -116,8 +128,9 @@ def explain_head(
     *,
     tau: Tau = "dynamic",
     keys: Keys = "all",
+    why: Why = "here",
 ) -> list[Firing]:
-    """Explain some firings (dest, src) of one head together; those below tau get no sides."""
+    """Explain some firings (dest, src) of one head together; those below tau (of "not": above) get no sides."""
     run, head = writes.run, reads.head
     record = run.layer(layer)
     dest = torch.tensor([d for d, _ in places], device=record.first.device)
@@ -128,21 +141,22 @@ def explain_head(
     taus = [threshold(tau, d, n) for (d, _), n in zip(places, counts, strict=True)]
     rows = Rows(scores, visible, src, torch.tensor(taus, dtype=torch.float64, device=dest.device), record.rule, head)
     weights = rows.weight_after(torch.zeros_like(scores)).tolist()
-    fires = [i for i, (weight, t) in enumerate(zip(weights, taus, strict=True)) if weight >= t]
+    here = why == "here"
+    fires = [i for i, (weight, t) in enumerate(zip(weights, taus, strict=True)) if (weight >= t) == here]
     sides: dict[int, tuple[Side, ...]] = {}
     for chunk in _chunks(fires, reads):
         at = torch.tensor(chunk, device=dest.device)
         part = rows.subset(at)
         w = ig_vectors(part.scores, part.visible, part.src, record.rule, head=head)
-        batch = Places(writes, layer, dest[at], src[at], w)
+        batch = Places(writes, layer, dest[at], src[at], w if here else -w)  # what pulls the other way comes first
         before = [weights[i] for i in chunk]
         found = [
-            _sides(batch, part, dest_candidates(batch, reads), before, side="dest", head=head),
-            _sides(batch, part, src_candidates(batch, reads, keys), before, side="src", head=head),
+            _sides(batch, part, dest_candidates(batch, reads), before, side="dest", head=head, lift=not here),
+            _sides(batch, part, src_candidates(batch, reads, keys), before, side="src", head=head, lift=not here),
         ]
         sides.update({i: (found[0][j], found[1][j]) for j, i in enumerate(chunk)})
     return [
-        Firing(layer, head, d, s, weights[i], taus[i], counts[i], sides.get(i, ()), run)
+        Firing(layer, head, d, s, weights[i], taus[i], counts[i], sides.get(i, ()), run, why)
         for i, (d, s) in enumerate(places)
     ]
 
@@ -159,10 +173,10 @@ def threshold(tau: Tau, dest: int, visible: int) -> float:
 
 
 def _sides(
-    places: Places, rows: Rows, candidates: Candidates, before: list[float], *, side: SideName, head: int
+    places: Places, rows: Rows, candidates: Candidates, before: list[float], *, side: SideName, head: int, lift: bool
 ) -> list[Side]:
     """One side of each firing: what the search removed, gathered into signals."""
-    prefixes = search(candidates, rows)
+    prefixes, sign = search(candidates, rows, lift=lift), -1 if lift else 1
     tokens = (places.dest if side == "dest" else places.src).tolist()
     found = []
     for prefix, token, weight, alone in zip(prefixes, tokens, before, _left_alone(prefixes, rows), strict=True):
@@ -171,7 +185,7 @@ def _sides(
             Removal(made[c], k, ig, after)
             for c, k, ig, after in zip(prefix.components, prefix.channels, prefix.ig, prefix.after, strict=True)
         )
-        signals = _signals(removed, side, weight, {made[c]: weight - left for c, left in alone.items()})
+        signals = _signals(removed, side, weight, {made[c]: sign * (weight - left) for c, left in alone.items()}, sign)
         last = prefix.after[-1] if prefix.after else weight
         found.append(Side(side, signals, removed, last, prefix.reached))
     return found
@@ -189,7 +203,7 @@ def _left_alone(prefixes: list[Prefix], rows: Rows) -> list[dict[int, float]]:
 
 
 def _signals(
-    removed: Sequence[Removal], side: SideName, before: float, alone: dict[Writer, float]
+    removed: Sequence[Removal], side: SideName, before: float, alone: dict[Writer, float], sign: int
 ) -> tuple[Signal, ...]:
     """Removals gathered by writer; a write moved from after the token cannot be its cause and is left out."""
     channels: dict[Writer, list[int]] = {}
@@ -198,7 +212,7 @@ def _signals(
     for removal in removed:
         writer = removal.writer
         channels.setdefault(writer, []).append(removal.channel)
-        weight[writer] = weight.get(writer, 0.0) + before - removal.after
+        weight[writer] = weight.get(writer, 0.0) + sign * (before - removal.after)
         ig[writer] = ig.get(writer, 0.0) + removal.ig
         before = removal.after
     return tuple(

@@ -28,7 +28,7 @@ class Prefix:
     ig: tuple[float, ...]
     after: tuple[float, ...]  # the attention weight after each removal
     rows: Float[np.ndarray, "removed key"]
-    reached: bool  # did the weight fall below tau?
+    reached: bool  # did the weight pass tau?
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ class Rows:
         )
 
 
-def search(candidates: Candidates, rows: Rows, picks: int = _FIRST_PICKS) -> list[Prefix]:
-    """The shortest prefix for each firing."""
+def search(candidates: Candidates, rows: Rows, picks: int = _FIRST_PICKS, *, lift: bool = False) -> list[Prefix]:
+    """The shortest prefix for each firing whose removal takes it below tau or, with `lift`, up to it."""
     ig, components, channels = candidates.top(picks)
     removed = candidates.rows(components, channels)
     after = rows.weight_after(removed.double().cumsum(1))
     useful = ig > max(torch.finfo(ig.dtype).eps, _NO_IG)
-    below = (after < rows.tau[:, None]) & useful
-    reached = below.any(1)
+    done = ((after >= rows.tau[:, None]) if lift else (after < rows.tau[:, None])) & useful
+    reached = done.any(1)
     found: list[Prefix] = []
     exhausted = ~useful.all(1) if ig.shape[1] < candidates.n else torch.ones_like(reached)
-    length = torch.where(reached, below.int().argmax(1) + 1, useful.sum(1))
+    length = torch.where(reached, done.int().argmax(1) + 1, useful.sum(1))
     lengths, ended = length.tolist(), reached.tolist()
     more = torch.nonzero(~reached & ~exhausted).flatten()
-    longer = iter(search(candidates.subset(more), rows.subset(more), 4 * picks) if len(more) else [])
+    longer = iter(search(candidates.subset(more), rows.subset(more), 4 * picks, lift=lift) if len(more) else [])
     waiting, kept = set(more.tolist()), removed.double().cpu().numpy()
     picked, where, values, steps = (x.tolist() for x in (components, channels, ig, after))
     for f in range(len(ig)):

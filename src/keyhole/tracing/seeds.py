@@ -8,7 +8,7 @@
 `probe`   any direction in the residual stream that a layer reads.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ class Seed:
     writer: Writer
     weight: float  # its attribution
     alone: float  # what the objective loses when it alone is removed
+    along: Float[Tensor, "d_model"] | None = field(default=None, repr=False, compare=False)  # weight = along . write
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0
             "alone would: there is nothing to trace. Choose a target the model predicts."
         )
     pulled = _mean_along_path(loss.pull, z)
-    attribution = _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype))
-    return _prob_prefix(writes, end, attribution, loss, enough=seed_tau * (whole - nothing))
+    direction = out.W_U @ pulled.to(out.W_U.dtype)
+    attribution = _attributions(writes, end, direction)
+    seeds = _prob_prefix(writes, end, attribution, loss, enough=seed_tau * (whole - nothing))
+    return _read_along(seeds, direction / writes.run.final_scale[end])
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,11 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
         direction -= 1 / len(direction)
     z = _state(writes, end) @ out.W_U
     pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
-    seeds = _linear_prefix(writes, end, _attributions(writes, end, out.W_U @ pulled.to(out.W_U.dtype)))
+    along = out.W_U @ pulled.to(out.W_U.dtype)
+    seeds = _linear_prefix(writes, end, _attributions(writes, end, along))
     if not seeds:
         raise NothingToTraceError(_not_favoured(writes, end, targets, against))
+    seeds = _read_along(seeds, along / writes.run.final_scale[end])
     if out.softcap is None:
         return seeds
     pushed = torch.stack([_share(writes, end, seed.writer) for seed in seeds]) @ out.W_U
@@ -161,7 +166,11 @@ def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:
             f"what layer {probe.layer} reads at token {end} lies {float(contributions.double().sum()):.3g} along the "
             "probe: nothing pushes that way, all in all. Turn the direction round to trace what pushes against it."
         )
-    return seeds
+    return _read_along(seeds, direction)
+
+
+def _read_along(seeds: list[Seed], along: Float[Tensor, "d_model"]) -> list[Seed]:
+    return [replace(seed, along=along) for seed in seeds]
 
 
 def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int | None = None) -> list[Seed]:

@@ -105,7 +105,9 @@ def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> M
     g, offset = places.back(d)
     constant = bool(places.x0.any())
     parts = [
-        (writer, value) for writer, value in attributions(places, 0, g[0]) if not (constant and writer.kind == "bias")
+        (writer, value)
+        for writer, value in attributions(run, t, g[0], layer=places.layer, attended=not places.weights.parallel)
+        if not (constant and writer.kind == "bias")
     ]
     total = float(offset) + sum(value for _, value in parts)
     causes = _covering([(None, float(offset)), *parts], s, cover)
