@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from keyhole.circuits.parameters import Parameters
-from keyhole.circuits.writer import Kind, Removal, Writer
+from keyhole.circuits.writer import Kind, Removal, SideName, Writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.progress import Progress
 
-SCHEMA = 1
+SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
 NodeKind = Literal[Kind, "target"]
-EdgeSide = Literal["dest", "src", "target"]
+EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """A signal: what the writer `source` puts into some channels of the firing `target`, on one side."""
+    """A signal: what the writer `source` puts into some channels of the firing `target`, on one side.
+
+    Or a cause: what it does to what the MLP or the value `target` writes, as shares of that.
+    """
 
     source: int  # index of a node
     target: int
@@ -66,7 +69,8 @@ class Edge:
     weight: float
     ig: float
     alone: float
-    channels: tuple[int, ...]  # in the order of their removal; empty on edges into the target
+    channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals
+    influence: float | None = None  # share of the answer that is handed on here; None: not accounted for
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,20 @@ class Traced:
     visible: int
     dest: tuple[Removal, ...]
     src: tuple[Removal, ...]
+
+
+@dataclass(frozen=True)
+class TracedMlp:
+    """One MLP that was explained: what is left without its causes, and which neurons wrote."""
+
+    node: int
+    offset: float  # all as shares of what it writes
+    left: float
+    left_renormed: float
+    kept: float
+    cancellation: float
+    causes: tuple[int, ...]  # nodes, largest first
+    neurons: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -94,6 +112,9 @@ class Circuit:
     attention: tuple[float | None, ...]  # of each node; None for all but heads
     edges: tuple[Edge, ...]
     firings: tuple[Traced, ...]
+    influence: tuple[float, ...] = ()  # of each node, if the circuit goes through MLPs
+    leaves: tuple[str | None, ...] = ()  # why a node was not explained; None: it was
+    mlps: tuple[TracedMlp, ...] = ()
     run: "Run | None" = field(default=None, repr=False, compare=False)
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
 
-from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced
+from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
 from keyhole.circuits.parameters import parameters_from
 from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
@@ -28,19 +28,21 @@ def save(circuit: Circuit, path: str | Path) -> None:
 
 def to_json(circuit: Circuit) -> str:
     """A circuit as a JSON document; `from_json` gives back an equal one."""
-    attention = circuit.attention
+    through = bool(circuit.influence)
     document = {
-        "schema": SCHEMA,
+        "schema": SCHEMA if through else 1,
         "model": dict(circuit.model),
         "versions": dict(circuit.versions),
         "parameters": circuit.parameters.record(),
         "errors": dict(circuit.errors),
         "token_ids": list(circuit.token_ids),
         "tokens": list(circuit.tokens),
-        "nodes": [{**asdict(n), "attention": a} for n, a in zip(circuit.nodes, attention, strict=True)],
-        "edges": [_edge_record(edge) for edge in circuit.edges],
+        "nodes": [_node_record(circuit, i) for i in range(len(circuit.nodes))],
+        "edges": [_edge_record(edge, through) for edge in circuit.edges],
         "firings": [_traced_record(traced) for traced in circuit.firings],
     }
+    if through:
+        document["mlps"] = [asdict(one) for one in circuit.mlps]
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
@@ -57,10 +59,11 @@ def from_json(text: str) -> Circuit:
     """A circuit from its JSON document."""
     document = parse_json(text)
     require(isinstance(document, dict), "it is not a JSON object.")
-    require(
-        document.get("schema") == SCHEMA, f"its schema is {document.get('schema')!r}, and this version reads {SCHEMA}."
-    )
-    require(set(document) == set(_KEYS), f"its keys should be {', '.join(_KEYS)}.")
+    schema = document.get("schema")
+    require(schema in (1, SCHEMA), f"its schema is {schema!r}, and this version reads 1 and {SCHEMA}.")
+    through = schema == SCHEMA
+    keys = (*_KEYS, "mlps") if through else _KEYS
+    require(set(document) == set(keys), f"its keys should be {', '.join(keys)}.")
     for name in ("model", "versions", "parameters", "errors"):
         require(isinstance(document[name], dict), f"{name} should be an object.")
     ids, tokens = document["token_ids"], document["tokens"]
@@ -68,6 +71,7 @@ def from_json(text: str) -> Circuit:
         is_list(ids, int) and is_list(tokens, str) and len(ids) == len(tokens) > 0, "token_ids and tokens do not match."
     )
     require(all(is_number(v) for v in document["errors"].values()), "errors should be numbers.")
+    own = [_own(record) for record in document["nodes"]] if through and is_list(document["nodes"], dict) else []
     nodes, attention = _nodes(document["nodes"], len(ids))
     return Circuit(
         model=document["model"],
@@ -78,13 +82,48 @@ def from_json(text: str) -> Circuit:
         tokens=tuple(tokens),
         nodes=nodes,
         attention=attention,
-        edges=_edges(document["edges"], len(nodes)),
+        edges=_edges(document["edges"], len(nodes), through),
         firings=_firings(document["firings"], nodes, len(ids)),
+        influence=tuple(influence for influence, _ in own),
+        leaves=tuple(leaf for _, leaf in own),
+        mlps=_mlps(document["mlps"], len(nodes)) if through else (),
     )
 
 
-def _edge_record(edge: Edge) -> dict[str, Any]:
+def _node_record(circuit: Circuit, index: int) -> dict[str, Any]:
+    record = {**asdict(circuit.nodes[index]), "attention": circuit.attention[index]}
+    if not circuit.influence:
+        return record
+    return {**record, "influence": circuit.influence[index], "leaf": circuit.leaves[index]}
+
+
+def _own(record: dict[str, Any]) -> tuple[float, str | None]:
+    """A node's influence, and why it was not explained; taken out of its record."""
+    influence, leaf = record.pop("influence", None), record.pop("leaf", None)
+    require(is_number(influence), "a node's influence is not a number.")
+    require(leaf is None or isinstance(leaf, str), "a node's reason not to be explained is no text.")
+    return influence, leaf
+
+
+def _mlps(records: Any, n: int) -> tuple[TracedMlp, ...]:
+    require(is_list(records, dict), "mlps should be a list.")
+    shares, found = ("offset", "left", "left_renormed", "kept", "cancellation"), []
+    for record in records:
+        require_fields(record, {"node", *shares, "causes", "neurons"}, "an MLP")
+        require(is_index(record["node"], n) and all(is_number(record[name]) for name in shares), "an MLP is wrong.")
+        require(is_list(record["causes"], int) and all(is_index(i, n) for i in record["causes"]), "wrong causes.")
+        pairs = record["neurons"]
+        good = is_list(pairs, list) and all(len(p) == 2 and is_index(p[0]) and is_number(p[1]) for p in pairs)
+        require(good, "an MLP's neurons are wrong.")
+        lists = {"causes": tuple(record["causes"]), "neurons": tuple((index, share) for index, share in pairs)}
+        found.append(TracedMlp(**{**record, **lists}))
+    return tuple(found)
+
+
+def _edge_record(edge: Edge, through: bool) -> dict[str, Any]:
     record = asdict(edge)
+    if not through:
+        del record["influence"]
     return {"from": record.pop("source"), "to": record.pop("target"), **record, "channels": list(edge.channels)}
 
 
@@ -118,16 +157,21 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
     return tuple(nodes), tuple(attention)
 
 
-def _edges(records: Any, n: int) -> tuple[Edge, ...]:
+def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
     require(isinstance(records, list), "edges should be a list.")
     edges = []
     for record in records:
-        require_fields(record, {"from", "to", "side", "weight", "ig", "alone", "channels"}, "an edge")
+        names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
+        require_fields(record, names, "an edge")
+        share = record.get("influence")
+        require(share is None or is_number(share), "an edge's influence is no number.")
         require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
         require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
         require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
         require(isinstance(record["channels"], list) and all(map(is_index, record["channels"])), "wrong channels.")
-        edges.append(Edge(record["from"], record["to"], record["side"], *_numbers(record), tuple(record["channels"])))
+        edges.append(
+            Edge(record["from"], record["to"], record["side"], *_numbers(record), tuple(record["channels"]), share)
+        )
     return tuple(edges)
 
 

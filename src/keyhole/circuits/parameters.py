@@ -42,6 +42,11 @@ class Accpp(Parameters):
     tau: float | Literal["dynamic", "function"] = "dynamic"
     keys: Literal["all", "source"] = "all"
     sinks: Literal["keep", "mark", "collapse"] = "keep"
+    through: Literal["heads", "mlps"] = "heads"  # what follows is of "mlps"
+    cover: float | None = None
+    eps: float | None = None
+    values: bool | None = None
+    constants: Literal["baseline", "causes"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:
         return f"answer at {where}"
     if node.kind == "offset":
         return f"offset of {node.layer}.{node.head} ({where})"
+    if node.kind == "mlp_offset":
+        return f"constant of mlp {node.layer} ({where})"
     return f"embedding ({where})" if node.kind == "embedding" else f"{node.kind} {node.layer} ({where})"
 
 
@@ -56,11 +58,30 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
     root = kinds.index("target")
     lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
     _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root})
+    if circuit.influence:
+        lines.append(f"where influence ends: {ends_label(circuit)}")
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
     lines.append(f"errors: {errors}")
     if not circuit.heads:
         lines.append(_headless(circuit))
     return "\n".join(lines)
+
+
+def ends_label(circuit: Circuit, most: int = 6) -> str:
+    """Where a circuit's influence ends: words by their tokens, everything else by its reason."""
+    ends: dict[str, float] = {}
+    for node, share, leaf in zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True):
+        if leaf is not None:
+            word = node.kind == "embedding"
+            who = (
+                token_label(circuit.tokens, node.dest)
+                if word
+                else f"{node.kind} {leaf}".replace(f"{leaf} {leaf}", leaf)
+            )
+            ends[who] = ends.get(who, 0.0) + share
+    ranked = sorted(ends.items(), key=lambda end: -end[1])
+    shown = ", ".join(f"{name} {share:.0%}" for name, share in ranked[:most])
+    return shown + (f", others {sum(share for _, share in ranked[most:]):.0%}" if len(ranked) > most else "")
 
 
 def _headless(circuit: Circuit) -> str:
@@ -99,7 +120,7 @@ def _likely(texts: Sequence[str], likely: Sequence[float], unit: str = "") -> st
 def _branch(
     circuit: Circuit, node: int, lines: list[str], *, depth: int, width: int, indent: str, seen: set[int]
 ) -> None:
-    edges = sorted(circuit.edges_into(node), key=lambda e: -e.weight)
+    edges = sorted(circuit.edges_into(node), key=lambda e: -(e.weight if e.influence is None else e.influence))
     for position, edge in enumerate(edges[:width]):
         last = position == min(width, len(edges)) - 1 and len(edges) <= width
         source = circuit.nodes[edge.source]
@@ -119,12 +140,15 @@ def _branch(
 
 
 def _edge_label(edge: Edge) -> str:
-    side = {"dest": "dest", "src": "src ", "target": ""}[edge.side]
+    side = {"src": "src ", "target": "", "mlp": ""}.get(edge.side, edge.side)
     channels = f" ch {channels_label(edge.channels, 3)}" if edge.channels else ""
-    return f"{edge.weight:+.2f} {side}{channels}".rstrip()
+    share = f"{edge.weight:+.2f}" if edge.influence is None else f"{edge.influence:6.1%}"
+    return f"{share} {side}{channels}".rstrip()
 
 
 def _attention_label(circuit: Circuit, node: int) -> str:
     value = circuit.attention[node]
+    if value is None and circuit.leaves and circuit.nodes[node].kind in ("mlp", "head"):
+        return f" [{circuit.leaves[node]}]" if circuit.leaves[node] else ""
     marked = " sink" if getattr(circuit.parameters, "sinks", None) == "mark" and circuit.is_sink(node) else ""
     return "" if value is None else f" {value:.2f}{marked}"

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset"]
+Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset"]
 SideName = Literal["dest", "src"]
 
 

@@ -140,7 +140,7 @@ def _cuts(circuit: Circuit, edges: bool) -> Iterator[tuple[_Label, Cut]]:
         if not edges:
             continue
         for index, edge in enumerate(circuit.edges):
-            if edge.target == traced.node and edge.side != "target":
+            if edge.target == traced.node and (edge.side == "dest" or edge.side == "src"):
                 yield (traced, edge.side, index), edge_cut(circuit, edge)
 
 
@@ -154,21 +154,21 @@ def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
 
 def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
     """One signal."""
-    if edge.side == "target":
-        raise KeyholeError("an edge into the answer is not a signal of a firing and cannot be cut.")
+    if edge.side != "dest" and edge.side != "src":
+        raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing and cannot be cut.")
     return _cut(circuit, edge.target, [Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)])
 
 
 def parallel(circuit: Circuit, node: int) -> list[Cut]:
     """All signals out of a node at once: the edges that leave it side by side."""
-    return [edge_cut(circuit, e) for e in circuit.edges if e.source == node and e.side != "target"]
+    return [edge_cut(circuit, e) for e in circuit.edges if e.source == node and e.side in ("dest", "src")]
 
 
 def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
     """The signals along a path of nodes, one after the other."""
     cuts = []
     for source, target in pairwise(path):
-        found = [e for e in circuit.edges if (e.source, e.target) == (source, target) and e.side != "target"]
+        found = [e for e in circuit.edges if (e.source, e.target) == (source, target) and e.side in ("dest", "src")]
         if not found:
             raise KeyholeError(f"nodes {source} and {target} are not joined by a signal.")
         cuts += [edge_cut(circuit, edge) for edge in found]

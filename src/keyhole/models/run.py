@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.assemble import Seeds, Sinks
     from keyhole.tracing.candidates import Keys
     from keyhole.tracing.firing import Firing, Tau, Why
-    from keyhole.tracing.levels import Options
+    from keyhole.tracing.levels import Options, ThroughOption
     from keyhole.tracing.methods import Method
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
     from keyhole.tracing.targets import Target, Tokens
@@ -235,13 +235,15 @@ class Run:
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
         sinks: "Sinks" = "keep",
+        through: "ThroughOption" = "heads",
         end: int | str = -1,
         progress: "Progress | None" = None,
     ) -> "Circuit":
         """Which circuit is behind this answer? See `keyhole.tracing.levels`; for the 2024 method, "svt", `.svt`."""
         from keyhole.tracing.methods import trace_by
 
-        options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "end": end, "progress": progress}
+        options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
+        options["progress"] = progress
         return trace_by(method, self, target, against=against, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":

@@ -1,14 +1,15 @@
 """How do firings become a circuit? Settings, the growing collection, and the finished graph."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import transformers
 
-from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
+from keyhole.circuits.circuit import Circuit, Edge, Node, Traced, TracedMlp
 from keyhole.circuits.parameters import Accpp, Parameters, Place
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
@@ -16,6 +17,7 @@ from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.exactness import check_run
 from keyhole.tracing.firing import Firing, Tau
+from keyhole.tracing.mlps.through import Flow, StepSide, Through
 from keyhole.tracing.seeds import Probability, Probe, Seed
 from keyhole.tracing.targets import Likeliest
 from keyhole.tracing.upstream import Writes
@@ -40,6 +42,7 @@ class Settings:
     tau: Tau = "dynamic"
     keys: Keys = "all"
     sinks: Sinks = "keep"
+    through: Through | None = None  # None: circuits of heads, which end at MLPs
 
     def __post_init__(self) -> None:
         if not isinstance(self.seeds, Probability | Probe) and self.seeds not in ("prob", "linear"):
@@ -75,7 +78,8 @@ class Settings:
     def parameters(self) -> Accpp:
         """As it is kept."""
         tau: Any = "function" if callable(self.tau) else self.tau
-        return Accpp(**self.shared(), tau=tau, keys=self.keys, sinks=self.sinks)
+        further: dict[str, Any] = {} if self.through is None else {"through": "mlps", **asdict(self.through)}
+        return Accpp(**self.shared(), tau=tau, keys=self.keys, sinks=self.sinks, **further)
 
 
 @dataclass
@@ -87,6 +91,7 @@ class Growing:
     seeds: list[Seed]
     firings: dict[Place, Firing] = field(default_factory=dict)
     waiting: set[Place] = field(default_factory=set)
+    flow: Flow | None = None  # influence, if the circuit goes through MLPs
 
 
 def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
@@ -101,22 +106,29 @@ def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
         if firing.sides:
             found.add(Node("head", *place))
             found |= {Node.of(signal.writer) for side in firing.sides for signal in side.signals}
+    flow = circuit.flow
+    found |= {Node.of(writer) for writer in flow.influence} if flow is not None else set()
     nodes = sorted(found, key=lambda node: node.key)
     index = {node: i for i, node in enumerate(nodes)}
     edges = [
-        Edge(index[Node.of(s.writer)], index[target], "target", s.weight, s.weight, s.alone, ()) for s in circuit.seeds
+        Edge(
+            index[Node.of(s.writer)], index[target], "target", s.weight, s.weight, s.alone, (), _handed(flow, s.writer)
+        )
+        for s in circuit.seeds
     ]
     traced = []
     for place, firing in sorted(circuit.firings.items(), reverse=True):
         if not firing.sides:
             continue
         at = index[Node("head", *place)]
-        for side in firing.sides:
-            edges += [
-                Edge(index[Node.of(s.writer)], at, side.side, s.weight, s.ig, s.alone, s.channels) for s in side.signals
-            ]
+        into = Writer("head", *place)
+        for s in (signal for side in firing.sides for signal in side.signals):
+            share = _handed(flow, s.writer, into, s.side)
+            edges.append(Edge(index[Node.of(s.writer)], at, s.side, s.weight, s.ig, s.alone, s.channels, share))
         dest, src = (side.removed for side in firing.sides)
         traced.append(Traced(at, firing.tau, firing.visible, dest, src))
+    if flow is not None:
+        edges += _caused(flow, index)
     return Circuit(
         model={
             "name": run.model.name,
@@ -137,7 +149,40 @@ def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
         edges=tuple(edges),
         firings=tuple(traced),
         run=run,
+        **({} if flow is None else _accounted(flow, nodes, index)),
     )
+
+
+def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side: StepSide = "target") -> float | None:
+    """How much influence goes this way; None in a circuit that does not account for it."""
+    return None if flow is None else flow.steps.get((writer, into, side), 0.0)
+
+
+def _caused(flow: Flow, index: dict[Node, int]) -> list[Edge]:
+    """The edges into MLPs and values."""
+    made = []
+    for (who, into, side), cause in flow.causes.items():
+        assert into is not None
+        ends = index[Node.of(who)], index[Node.of(into)]
+        made.append(Edge(*ends, side, cause.weight, cause.part, cause.alone, (), flow.steps[(who, into, side)]))
+    return made
+
+
+def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dict[str, Any]:
+    """Influence and reasons of all nodes, and the MLPs that were explained."""
+    leaves = {Node.of(writer): reason for writer, reason in flow.leaves().items()}
+    influence = {Node.of(writer): share for writer, share in flow.influence.items()}
+    mlps = []
+    for writer, write in flow.mlps.items():
+        causes = (c.writer or Writer("mlp_offset", writer.layer, None, writer.dest, writer.dest) for c in write.causes)
+        shares = {name: getattr(write, name) for name in ("offset", "left", "left_renormed", "kept", "cancellation")}
+        named = tuple(index[Node.of(who)] for who in causes)
+        mlps.append(TracedMlp(index[Node.of(writer)], **shares, causes=named, neurons=write.neurons))
+    return {
+        "influence": tuple(1.0 if n.kind == "target" else influence.get(n, 0.0) for n in nodes),
+        "leaves": tuple(leaves.get(node) for node in nodes),
+        "mlps": tuple(mlps),
+    }
 
 
 def _answer(run: "Run", settings: Settings) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from keyhole.models.prompts import prompt_text
 from keyhole.progress import Progress
 from keyhole.tracing.assemble import Growing, Seeds, Settings, Sinks, build_circuit
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Tau, explain_head
+from keyhole.tracing.firing import Firing, Tau, explain_head
+from keyhole.tracing.mlps.through import Flow, Through
 from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
 from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Errors = Literal["raise", "keep"]
+ThroughOption = Literal["heads", "mlps"] | Through
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Options(TypedDict, total=False):
     tau: Tau
     keys: Keys
     sinks: Sinks
+    through: ThroughOption
     end: int | str
     progress: Progress | None
 
@@ -60,11 +63,13 @@ def trace(
     tau: Tau = "dynamic",
     keys: Keys = "all",
     sinks: Sinks = "keep",
+    through: ThroughOption = "heads",
     end: int | str = -1,
     progress: Progress | None = None,
 ) -> Circuit:
     """Trace the circuit behind one answer. See `trace_many` for the options."""
-    options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "end": end, "progress": progress}
+    options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
+    options["progress"] = progress
     return trace_many([run], [target], against=[against], errors="raise", **options)[0]
 
 
@@ -99,6 +104,7 @@ def trace_many(
     tau: Tau = "dynamic",
     keys: Keys = "all",
     sinks: Sinks = "keep",
+    through: ThroughOption = "heads",
     end: int | str = -1,
     errors: Errors = "keep",
     progress: Progress | None = None,
@@ -108,14 +114,15 @@ def trace_many(
     A target is a token (text or id), several, `Likeliest(k)`, `Likeliest(p=share)`, or None: the likeliest. `against`:
     the other answer, one per run. `seeds`: "prob" or, with another share, a Probability; "linear" (the default with
     `against`); or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings on the first
-    token are kept, marked, or collapsed (kept as leaves, not traced further). `errors`: a prompt that cannot be traced
-    is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
+    token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits end at MLPs ("heads",
+    as in the paper), or go on through them to the words ("mlps", or a Through). `errors`: a prompt that cannot be
+    traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
     """
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
     attempts, growing, found = _Attempts(runs, errors), dict[int, Growing](), dict[int, Circuit]()
-    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks)
+    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
     with exact_matmul():
         for i, (run, target, other) in enumerate(zip(runs, targets, others, strict=True)):
             with attempts.at(i):
@@ -132,6 +139,13 @@ def trace_many(
             with attempts.at(i):
                 found[i] = build_circuit(circuit, circuit.settings.parameters())
     return [attempts.failed.get(i) or found[i] for i in range(len(runs))]
+
+
+def _through(asked: ThroughOption) -> Through | None:
+    if isinstance(asked, Through):
+        return asked
+    require_choice("through", asked, Literal["heads", "mlps"])
+    return Through() if asked == "mlps" else None
 
 
 @dataclass
@@ -185,7 +199,11 @@ def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
 def _start(run: "Run", settings: Settings) -> Growing:
     writes = Writes(run)
     circuit = Growing(writes, settings, find_seeds(writes, settings))
-    _enqueue(circuit, [seed.writer for seed in circuit.seeds])
+    if settings.through is None:
+        _enqueue(circuit, [seed.writer for seed in circuit.seeds])
+    else:
+        circuit.flow = Flow(run, settings.through)
+        circuit.flow.seed(circuit.seeds)
     return circuit
 
 
@@ -203,7 +221,20 @@ def _enqueue(circuit: Growing, writers: Sequence[Writer]) -> None:
 
 
 def _grow(circuit: Growing, layer: int) -> None:
-    """Explain all waiting firings of one layer and queue the heads behind them."""
+    """Explain what waits in one layer, and queue what is behind it. MLPs come first: they read the layer's heads."""
+    flow = circuit.flow
+    if flow is not None:
+        flow.explain_mlps(layer)
+        _enqueue(circuit, flow.reached("head", layer))
+    for firing in _explained(circuit, layer):
+        if flow is not None:
+            flow.explain_firing(firing)
+        else:
+            _enqueue(circuit, [signal.writer for side in firing.sides for signal in side.signals])
+
+
+def _explained(circuit: Growing, layer: int) -> Iterator[Firing]:
+    """All waiting firings of a layer, head by head."""
     places = sorted(place for place in circuit.waiting if place[0] == layer)
     if not places:
         return
@@ -215,4 +246,4 @@ def _grow(circuit: Growing, layer: int) -> None:
             at = [(d, s) for _, head, d, s in places if head == reads.head]
             for firing in explain_head(circuit.writes, layer, reads, at, tau=settings.tau, keys=settings.keys):
                 circuit.firings[(layer, reads.head, firing.dest, firing.src)] = firing
-                _enqueue(circuit, [signal.writer for side in firing.sides for signal in side.signals])
+                yield firing

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Method = Literal["accpp", "svt"]
-_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep"}  # what the other method would not heed
+_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep", "through": "heads"}  # what the other method would not heed
 
 
 def trace_by(
@@ -24,7 +24,7 @@ def trace_by(
         return trace(run, target, against=against, **options)
     if any(options.get(name, usual) != usual for name, usual in _ACCPP.items()):
         raise KeyholeError(
-            "tau, keys and sinks are settings of the method accpp: leave them out. Those of svt (start, threshold, "
-            "share, channels) are options of keyhole.tracing.trace_svt."
+            "tau, keys, sinks and through are settings of the method accpp: leave them out. Those of svt (start, "
+            "threshold, share, channels) are options of keyhole.tracing.trace_svt."
         )
     return trace_svt(run, target, against=against, seeds=options.get("seeds"), end=options.get("end", -1))

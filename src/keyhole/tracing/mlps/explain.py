@@ -5,7 +5,9 @@
 The causes are the writers, and the offset, with the largest parts, until these add up to `cover` of s.
 """
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
+from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
 from keyhole.tracing.mlps.attribution import attributions
@@ -33,7 +36,9 @@ class Cause:
     """One writer, or the MLP's own offset, and its part."""
 
     writer: Writer | None  # None: the offset, what the MLP writes with nothing (or constants alone) to read
-    part: float  # of s, as a share
+    part: float  # of s, as a share, by attribution
+    weight: float = math.nan  # what s loses when it goes after those before it, as a share
+    alone: float = math.nan  # and when it alone goes
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,8 @@ def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> M
     run, t = places.run, places.tokens[0]
     written = places.write(places.x)
     own = run.layers[places.layer].mlp[[t]].to(written)
-    require_exact(
-        float((written - own).abs().max() / own.abs().max()), run.logits.dtype, f"the MLP of layer {places.layer}"
-    )
+    error = float((written - own).abs().max() / own.abs().max())
+    require_exact(error, run.logits.dtype, f"the MLP of layer {places.layer}")
     s = float((d * written).sum())
     if s <= 0:
         raise NothingToTraceError(
@@ -103,36 +107,58 @@ def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> M
             "there: ask for the opposite direction."
         )
     g, offset = places.back(d)
-    constant = bool(places.x0.any())
+    return write_of(places, 0, d[0], g[0], float(offset), cover=cover)
+
+
+def write_of(
+    places: Places, index: int, d: Float[Tensor, "d_model"], g: Float[Tensor, "d_model"], offset: float, *, cover: float
+) -> MlpWrite:
+    """What an MLP writes along d at one of its places, given what a pass back through it found."""
+    run, t, one = places.run, places.tokens[index], places.at(index)
+    s = float(d @ one.write(one.x)[0])
+    constant = bool(one.x0.any())
     parts = [
         (writer, value)
-        for writer, value in attributions(run, t, g[0], layer=places.layer, attended=not places.weights.parallel)
+        for writer, value in attributions(run, t, g, layer=places.layer, attended=not places.weights.parallel)
         if not (constant and writer.kind == "bias")
     ]
-    total = float(offset) + sum(value for _, value in parts)
-    causes = _covering([(None, float(offset)), *parts], s, cover)
-    removed = _vector(places, causes)
-    offset_chosen = float(offset) if any(cause.writer is None for cause in causes) else 0.0
-    alone = places.write(places.x0 + removed)
-    shares = places.neurons(d)[0] / s
+    causes = covering([(None, offset), *parts], s, cover)
+    removed = _vector(one, causes)
+    chosen = offset if any(cause.writer is None for cause in causes) else 0.0
+    both = places.at(index, 2).write(torch.cat([one.x - removed, one.x0 + removed])) @ d
+    shares = one.neurons(d[None])[0] / s
     top = shares.abs().topk(min(_NEURONS, len(shares))).indices.tolist()
     return MlpWrite(
         layer=places.layer,
         pos=t,
         value=s,
-        offset=float(offset) / s,
-        causes=causes,
-        left=(float((d * places.write(places.x - removed)).sum()) - offset_chosen) / s,
-        left_renormed=(float((d * _renormed(places, removed)).sum()) - offset_chosen) / s,
-        kept=float((d * alone).sum()) / s,
-        cancellation=(abs(float(offset)) + sum(abs(value) for _, value in parts)) / s,
+        offset=offset / s,
+        causes=_removed_in_turn(one, d, s, causes, offset),
+        left=(float(both[0]) - chosen) / s,
+        left_renormed=(float(d @ _renormed(one, removed)[0]) - chosen) / s,
+        kept=float(both[1]) / s,
+        cancellation=(abs(offset) + sum(abs(value) for _, value in parts)) / s,
         neurons=tuple((i, float(shares[i])) for i in top),
-        error=abs(total - s) / s,
+        error=abs(offset + sum(value for _, value in parts) - s) / s,
         run=run,
     )
 
 
-def _covering(parts: list[tuple[Writer | None, float]], s: float, cover: float) -> tuple[Cause, ...]:
+def _removed_in_turn(
+    one: Places, d: Float[Tensor, "d_model"], s: float, causes: tuple[Cause, ...], offset: float
+) -> tuple[Cause, ...]:
+    """The causes with what s loses: in their order, and alone."""
+    each = torch.cat([_vector(one, (cause,)) for cause in causes])
+    taken = torch.tensor([offset if cause.writer is None else 0.0 for cause in causes]).to(each)
+    inputs = torch.cat([one.x - each.cumsum(0), one.x - each])
+    left = one.at(0, len(inputs)).write(inputs) @ d - torch.cat([taken.cumsum(0), taken])
+    steps = torch.cat([left.new_tensor([s]), left[: len(causes)]])
+    drops = ((steps[:-1] - steps[1:]) / s).tolist()
+    alone = (1 - left[len(causes) :] / s).tolist()
+    return tuple(replace(c, weight=w, alone=a) for c, w, a in zip(causes, drops, alone, strict=True))
+
+
+def covering(parts: Sequence[tuple[Writer | None, float]], s: float, cover: float) -> tuple[Cause, ...]:
     """The largest parts until they add up to `cover` of s; only what pushes towards it."""
     found, covered = [], 0.0
     for writer, value in sorted(parts, key=lambda part: -part[1]):
@@ -152,17 +178,13 @@ def _vector(places: Places, causes: tuple[Cause, ...]) -> Float[Tensor, "1 d_mod
     return total
 
 
-def _renormed(places: Places, removed: Tensor) -> Tensor:
+def _renormed(one: Places, removed: Tensor) -> Tensor:
     """The MLP's write without them, its norm's scale computed anew; routing and a norm after it stay."""
-    from dataclasses import replace
-
-    from keyhole.models.norms import read_norm
-
-    left = places.x - removed
-    if places.weights.norm is None:
-        return places.write(left)
-    family = places.run.model.family
-    scale = read_norm(places.weights.norm, family.norm, family.norm_adds_one).scale(left)[:, None]
-    again = replace(places, scale=scale)
-    again.__dict__["out_scale"] = places.out_scale
+    left = one.x - removed
+    if one.weights.norm is None:
+        return one.write(left)
+    family = one.run.model.family
+    scale = read_norm(one.weights.norm, family.norm, family.norm_adds_one).scale(left)[:, None]
+    again = replace(one, scale=scale)
+    again.__dict__["out_scale"] = one.out_scale
     return again.write(left)

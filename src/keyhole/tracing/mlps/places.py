@@ -11,7 +11,7 @@ remainder, so that an MLP's write is offset + slopes, to rounding, whatever the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,17 @@ class Places:
     def write(self, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
         return sum((self._raw(e, x) for e in range(len(self.weights.neurons))), torch.zeros_like(x)) / self.out_scale
+
+    def at(self, index: int, times: int = 1) -> "Places":
+        """One of the tokens, so often, for as many inputs of it; with the scale that its own output had."""
+        rows = [index] * times
+        one = replace(
+            self,
+            tokens=tuple(self.tokens[i] for i in rows),
+            **{name: getattr(self, name)[rows] for name in ("x", "x0", "scale", "reads", "writes")},
+        )
+        one.__dict__["out_scale"] = self.out_scale[rows]
+        return one
 
     @cached_property
     def slopes(self) -> tuple[Slopes, ...]:

@@ -1,0 +1,185 @@
+"""How far back does an answer go? Through MLPs and values to the words, with the influence that each step hands on.
+
+Influence says which share of the answer passes through a node: 1 at the target, and every explained node hands all of
+its own on, by attributions. What an MLP (or a head) writes is read by several consumers, each along a direction of its
+own; weighted by influence these are one direction D, so that each (layer, token) is explained once.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.writer import Signal, Writer
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.tracing.mlps.attribution import attributions
+from keyhole.tracing.mlps.directions import read_along, value_along
+from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, covering, write_of
+from keyhole.tracing.mlps.places import mlp_places
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+    from keyhole.tracing.firing import Firing, Side
+    from keyhole.tracing.seeds import Seed
+
+StepSide = Literal["dest", "src", "target", "mlp", "value"]
+Step = tuple[Writer, Writer | None, StepSide]  # who, into whom (None: the answer), through which side
+_CONSTANT = ("bias", "offset")  # written whatever the prompt says
+
+
+@dataclass(frozen=True)
+class Through:
+    """How circuits go on behind MLPs: settings of `trace(through=...)`."""
+
+    cover: float = 0.8  # share of a write that its causes account for
+    eps: float = 0.01  # influence below which a node is not explained
+    values: bool = True  # explain what heads move, beside where they look
+    constants: Constants = "baseline"  # what biases write is a baseline, or a cause as any other
+
+    def __post_init__(self) -> None:
+        require_choice("constants", self.constants, Constants)
+        if not 0 < self.cover <= 1:
+            raise KeyholeError(f"cover is {self.cover}, but the share that causes account for lies between 0 and 1.")
+        if not 0 <= self.eps < 1:
+            raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
+
+
+@dataclass
+class Flow:
+    """Influence on its way down: what reaches each writer, along which direction, and through which steps."""
+
+    run: "Run"
+    settings: Through
+    influence: defaultdict[Writer, float] = field(default_factory=lambda: defaultdict(float))
+    steps: defaultdict[Step, float] = field(default_factory=lambda: defaultdict(float))
+    along: dict[Writer, Float[Tensor, "d_model"]] = field(default_factory=dict)
+    causes: dict[Step, Cause] = field(default_factory=dict)  # of mlp and value steps
+    mlps: dict[Writer, MlpWrite] = field(default_factory=dict)
+    explained: set[Writer] = field(default_factory=set)
+    reasons: dict[Writer, str] = field(default_factory=dict)  # why a writer that could have been explained was not
+
+    def seed(self, seeds: Sequence["Seed"]) -> None:
+        """The answer hands all of itself to its seeds."""
+        total = sum(seed.weight for seed in seeds)
+        for seed in seeds:
+            self.reach(seed.writer, seed.weight / total, seed.along, seed.weight, (None, "target"))
+
+    def reach(
+        self,
+        writer: Writer,
+        share: float,
+        along: Float[Tensor, "d_model"] | None,
+        value: float,
+        into: tuple[Writer | None, StepSide],
+    ) -> None:
+        """Hand influence to a writer whose write is read along a direction, with that value."""
+        self.influence[writer] += share
+        self.steps[(writer, *into)] += share
+        if along is None or value <= 0 or writer.kind not in ("mlp", "head"):
+            return
+        read = (share / value) * along.double()
+        self.along[writer] = self.along[writer] + read if writer in self.along else read
+
+    def reached(self, kind: str, layer: int) -> list[Writer]:
+        """Writers of a layer that carry enough to be explained, and can be: not at the first token."""
+        own = [w for w in self.influence if (w.kind, w.layer) == (kind, layer)]
+        return sorted(
+            (w for w in own if self.influence[w] >= self.settings.eps and w.dest > 0),
+            key=lambda w: (w.head or 0, w.dest, w.src),
+        )
+
+    def explain_mlps(self, layer: int) -> None:
+        """All MLPs of a layer that carry enough, in one pass back."""
+        found = [writer for writer in self.reached("mlp", layer) if writer in self.along]
+        self.reasons |= {w: "at other keys" for w in self.reached("mlp", layer) if w not in self.along}
+        if not found or self.run.model.mlp(layer) is None:
+            return
+        constants = self.settings.constants == "baseline"
+        places = mlp_places(self.run, layer, [writer.dest for writer in found], constants=constants)
+        D = torch.stack([self.along[writer] for writer in found]).to(places.x)
+        g, offset = places.back(D)
+        for i, writer in enumerate(found):
+            if float((D[i] * places.write(places.x)[i]).sum()) <= 0:
+                self.reasons[writer] = "at other keys"
+                continue
+            write = write_of(places, i, D[i], g[i], float(offset[i]), cover=self.settings.cover)
+            self.mlps[writer] = write
+            self._hand_on(writer, self.influence[writer], write.causes, write.value, g[i], side="mlp")
+
+    def explain_firing(self, firing: "Firing") -> None:
+        """One head: where it looks, side by side, and what it moves."""
+        assert firing.head is not None
+        writer = Writer("head", firing.layer, firing.head, firing.dest, firing.src)
+        sides = [(side, list(self._handing(side))) for side in firing.sides]
+        sides = [(side, signals) for side, signals in sides if signals]
+        own = self.influence[writer]
+        moved = self._moved(firing, writer) if self.settings.values and writer in self.along else ()
+        value = own * (0.5 if sides else 1.0) if moved else 0.0
+        if moved:
+            g = value_along(firing, self.along[writer])
+            self._hand_on(writer, value, moved, float(self.along[writer] @ self._write(writer).to(g)), g, side="value")
+        for side, signals in sides:
+            share, total = (own - value) / len(sides), sum(signal.ig for signal in signals)
+            for signal in signals:
+                d = read_along(firing, signal) if signal.writer.kind in ("mlp", "head") else None
+                read = 0.0 if d is None else float(d @ self._write(signal.writer).to(d))
+                self.reach(signal.writer, share * signal.ig / total, d, read, (writer, side.side))
+        if sides or moved:
+            self.explained.add(writer)
+        elif not firing.sides:
+            self.reasons[writer] = "below tau"
+
+    def leaves(self) -> dict[Writer, str]:
+        """Every writer that was not explained, and why."""
+        return {writer: self._reason(writer) for writer in self.influence if writer not in self.explained}
+
+    def _handing(self, side: "Side") -> Iterator[Signal]:
+        """The signals that take a side's influence: those of the prompt, where it has any."""
+        useful = [signal for signal in side.signals if signal.ig > 0]
+        told = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
+        yield from told if told and self.settings.constants == "baseline" else useful
+
+    def _moved(self, firing: "Firing", writer: Writer) -> tuple[Cause, ...]:
+        """Who wrote, at the source, what this head moves along the direction it is read; none where it pushes away."""
+        g = value_along(firing, self.along[writer])
+        parts = attributions(self.run, firing.src, g, layer=firing.layer, attended=False)
+        whole, constant = sum(part for _, part in parts), self.settings.constants == "baseline"
+        told = [(who, part) for who, part in parts if not (constant and who.kind == "bias")]
+        named = sum(part for _, part in told)
+        if min(whole, named) <= 0:
+            return ()
+        causes = covering(told, named, self.settings.cover)
+        return tuple(Cause(c.writer, *[c.part * named / whole] * 3) for c in causes)  # it is linear: all the same
+
+    def _hand_on(
+        self, writer: Writer, share: float, causes: Sequence[Cause], s: float, g: Tensor, *, side: StepSide
+    ) -> None:
+        """All of an explained write's influence to its causes, by their parts."""
+        total = sum(cause.part for cause in causes)
+        if total <= 0:
+            return
+        for cause in causes:
+            who = cause.writer or Writer("mlp_offset", writer.layer, None, writer.dest, writer.dest)
+            self.reach(who, share * cause.part / total, g, cause.part * s, (writer, side))
+            self.causes[(who, writer, side)] = cause
+        self.explained.add(writer)
+
+    def _write(self, writer: Writer) -> Float[Tensor, "d_model"]:
+        from keyhole.tracing.written import written_by
+
+        return written_by(self.run, writer, [writer.dest])[0]
+
+    def _reason(self, writer: Writer) -> str:
+        if writer.kind not in ("mlp", "head"):
+            return "constant" if writer.kind == "mlp_offset" else writer.kind
+        if writer.dest == 0:
+            return "at the first token"
+        if self.influence[writer] < self.settings.eps:
+            return "pruned"
+        if writer in self.reasons:
+            return self.reasons[writer]
+        return "in layer 0" if writer.layer == 0 and writer.kind == "head" else "no facts"
