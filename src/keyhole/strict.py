@@ -69,7 +69,7 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and len(value) == len(several) and all(map(fits, value, several))
     if inside:
         return any(fits(value, one) for one in inside)
-    return is_number(value) if hint is float else isinstance(value, hint) and not isinstance(value, bool)
+    return is_number(value) if hint is float else isinstance(value, hint) and isinstance(value, bool) == (hint is bool)
 
 
 def frozen(value: Any) -> Any:

@@ -202,7 +202,7 @@ def _start(run: "Run", settings: Settings) -> Growing:
     if settings.through is None:
         _enqueue(circuit, [seed.writer for seed in circuit.seeds])
     else:
-        circuit.flow = Flow(run, settings.through)
+        circuit.flow = Flow(writes, settings.through)
         circuit.flow.seed(circuit.seeds)
     return circuit
 

@@ -1,5 +1,7 @@
-"""How much of a value read at a token does each writer account for? g . o_w, for every writer of the stream there."""
+"""How much of what is read at a token does each writer account for? g . o_w, for every writer of the stream there."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -7,36 +9,64 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.writers import bias_writes, moved_values
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
+    from keyhole.tracing.upstream import Writes
 
 
-def attributions(
-    run: "Run", t: int, g: Float[Tensor, "d_model"], *, layer: int, attended: bool
-) -> list[tuple[Writer, float]]:
-    """Every writer of a layer's residual stream at a token, with its part of g . x; after its attention, or before."""
-    found = [(Writer("embedding", 0, None, t, t), float(run.layers[0].resid[t].to(g) @ g))]
-    for upper in range(layer + attended):
-        record = run.layers[upper]
-        if record.attention is not None:
-            rows = _moved(run, upper, t, g).tolist()
-            found += [
-                (Writer("head", upper, h, t, b), part) for h, row in enumerate(rows) for b, part in enumerate(row)
-            ]
-            found.append((Writer("bias", upper, None, t, t), float(bias_writes(run, upper, [t])[0].to(g) @ g)))
-        if record.mixer is not None:
-            found.append((Writer("mixer", upper, None, t, t), float(record.mixer[t].to(g) @ g)))
-        if upper < layer:
-            found.append((Writer("mlp", upper, None, t, t), float(record.mlp[t].to(g) @ g)))
+@dataclass(frozen=True)
+class Parts:
+    """Every writer's part of g . x at one token: head writes (layer, head, source) first, then local writers."""
+
+    writes: "Writes"
+    token: int
+    n_moved: int
+    values: Float[Tensor, "component"]  # float64
+
+    def writer(self, component: int) -> Writer:
+        """Who is it?"""
+        t, n = self.token, len(self.writes.run)
+        if component >= self.n_moved:
+            kind, layer = self.writes.local_slots[component - self.n_moved]
+            return Writer(kind, layer, None, t, t)
+        index, rest = divmod(component, self.writes.patterns.n_heads * n)
+        return Writer("head", self.writes.attention_layers[index], rest // n, t, rest % n)
+
+    def without_constants(self) -> "Parts":
+        """The same, but for what biases write whatever the prompt says."""
+        local = self.writes.local_slots[: len(self.values) - self.n_moved]
+        constant = torch.tensor([kind == "bias" for kind, _ in local], device=self.values.device)
+        values = self.values.clone()
+        values[self.n_moved :][constant] = 0.0
+        return Parts(self.writes, self.token, self.n_moved, values)
+
+
+def parts_at(
+    writes: "Writes", tokens: Sequence[int], g: Float[Tensor, "token d_model"], *, layer: int, attended: bool
+) -> list[Parts]:
+    """All writers of a layer's residual stream at some tokens, each along its own g; after its attention, or before."""
+    n_layers, n_local = writes.below(layer)
+    if attended:
+        n_layers += layer in writes.attention_layers
+        n_local += sum(1 for kind, own in writes.local_slots if own == layer and kind in ("bias", "mixer"))
+    g = g.to(writes.dtype)
+    moved = _moved(writes, n_layers, g)
+    found = []
+    for i, t in enumerate(tokens):
+        local = writes.local[:n_local, t] @ g[i]
+        if n_layers:
+            A = writes.patterns.rows(n_layers, t) / writes.out_scale[:n_layers, t][:, None, None]
+            local = torch.cat([(A * moved[i]).flatten(), local])
+        found.append(Parts(writes, t, len(local) - n_local, local.double()))
     return found
 
 
-def _moved(run: "Run", layer: int, t: int, g: Tensor) -> Float[Tensor, "heads src"]:
-    """A_tb (v_b W_O) . g / m_t of every head and source; W_O g first, so that no write is built."""
-    record, w = run.layer(layer), run.model.weights(layer)
-    along = w.W_O.to(g) @ g  # [heads, d_head]
-    A = record.weights(record.heads, [t])[:, 0, : t + 1].to(g)
-    v = moved_values(run, layer)[:, : t + 1].to(g)
-    return A * torch.einsum("hbr,hr->hb", v, along) / record.out_scale[t].to(g)
+def _moved(writes: "Writes", n_layers: int, g: Tensor) -> Float[Tensor, "token layers heads pos"]:
+    """(v_b W_O) . g of every head and source; writes themselves for short prompts, W_O g first for long ones."""
+    if len(writes.run) <= writes.values.shape[-1]:
+        return (writes.moved[:n_layers] @ g.T).permute(3, 0, 1, 2)
+    found = []
+    for index, layer in enumerate(writes.attention_layers[:n_layers]):
+        along = torch.einsum("hrd,nd->nhr", writes.weights(layer).W_O, g)
+        found.append(torch.einsum("hbr,nhr->nhb", writes.values[index], along))
+    return torch.stack(found, dim=1) if found else g.new_zeros(len(g), 0, 0, 0)

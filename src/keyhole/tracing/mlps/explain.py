@@ -6,7 +6,6 @@ The causes are the writers, and the offset, with the largest parts, until these 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,8 +18,9 @@ from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
 from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
-from keyhole.tracing.mlps.attribution import attributions
+from keyhole.tracing.mlps.attribution import Parts, parts_at
 from keyhole.tracing.mlps.places import Places, mlp_places
+from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 
 if TYPE_CHECKING:
@@ -107,22 +107,18 @@ def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> M
             "there: ask for the opposite direction."
         )
     g, offset = places.back(d)
-    return write_of(places, 0, d[0], g[0], float(offset), cover=cover)
+    (parts,) = parts_at(Writes(run), [t], g, layer=places.layer, attended=not places.weights.parallel)
+    return write_of(places, 0, d[0], parts, float(offset), cover=cover)
 
 
 def write_of(
-    places: Places, index: int, d: Float[Tensor, "d_model"], g: Float[Tensor, "d_model"], offset: float, *, cover: float
+    places: Places, index: int, d: Float[Tensor, "d_model"], parts: Parts, offset: float, *, cover: float
 ) -> MlpWrite:
     """What an MLP writes along d at one of its places, given what a pass back through it found."""
     run, t, one = places.run, places.tokens[index], places.at(index)
     s = float(d @ one.write(one.x)[0])
-    constant = bool(one.x0.any())
-    parts = [
-        (writer, value)
-        for writer, value in attributions(run, t, g, layer=places.layer, attended=not places.weights.parallel)
-        if not (constant and writer.kind == "bias")
-    ]
-    causes = covering([(None, offset), *parts], s, cover)
+    told = parts.without_constants() if bool(one.x0.any()) else parts
+    causes = covering(told, s, cover, offset)
     removed = _vector(one, causes)
     chosen = offset if any(cause.writer is None for cause in causes) else 0.0
     both = places.at(index, 2).write(torch.cat([one.x - removed, one.x0 + removed])) @ d
@@ -137,9 +133,9 @@ def write_of(
         left=(float(both[0]) - chosen) / s,
         left_renormed=(float(d @ _renormed(one, removed)[0]) - chosen) / s,
         kept=float(both[1]) / s,
-        cancellation=(abs(offset) + sum(abs(value) for _, value in parts)) / s,
+        cancellation=(abs(offset) + float(told.values.abs().sum())) / s,
         neurons=tuple((i, float(shares[i])) for i in top),
-        error=abs(offset + sum(value for _, value in parts) - s) / s,
+        error=abs(offset + float(told.values.sum()) - s) / s,
         run=run,
     )
 
@@ -158,13 +154,16 @@ def _removed_in_turn(
     return tuple(replace(c, weight=w, alone=a) for c, w, a in zip(causes, drops, alone, strict=True))
 
 
-def covering(parts: Sequence[tuple[Writer | None, float]], s: float, cover: float) -> tuple[Cause, ...]:
-    """The largest parts until they add up to `cover` of s; only what pushes towards it."""
+def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple[Cause, ...]:
+    """The largest parts, the offset among them, until they add up to `cover` of s; only what pushes towards it."""
+    values, order = parts.values.sort(descending=True)
+    useful = int((values > 0).sum())
+    ranked = [(float(value), int(i)) for value, i in zip(values[:useful], order[:useful], strict=True)]
     found, covered = [], 0.0
-    for writer, value in sorted(parts, key=lambda part: -part[1]):
+    for value, component in sorted([*ranked, (offset, -1)], key=lambda part: -part[0]):
         if covered >= cover * s or value <= 0:
             break
-        found.append(Cause(writer, value / s))
+        found.append(Cause(parts.writer(component) if component >= 0 else None, value / s))
         covered += value
     return tuple(found)
 

@@ -92,10 +92,10 @@ class Places:
         g, offset = torch.zeros_like(self.x), torch.zeros_like(self.x[:, 0])
         d = d.to(self.x.dtype) / self.out_scale
         for e, (own, at) in enumerate(zip(self.weights.neurons, self.slopes, strict=True)):
-            c = d @ own.W_out.T.to(d.dtype) * self.writes[:, e, None]
-            read = (c * at.up) @ own.W_u.T.to(d.dtype)
+            c = _product(d, own.W_out.T) * self.writes[:, e, None]
+            read = _product(c * at.up, own.W_u.T)
             if at.gate is not None and own.W_g is not None:
-                read = read + (c * at.gate) @ own.W_g.T.to(d.dtype)
+                read = read + _product(c * at.gate, own.W_g.T)
             g += read * self.reads[:, e, None] / self.scale
             offset += (c * at.start).sum(1) + self.writes[:, e] * (d @ own.b_out.to(d.dtype))
         return g, offset
@@ -104,24 +104,25 @@ class Places:
         """What each neuron, expert after expert, writes along d."""
         d, found = d.to(self.x.dtype) / self.out_scale, []
         for e, own in enumerate(self.weights.neurons):
-            found.append(self._values(e, self.x) * (d @ own.W_out.T.to(d.dtype)) * self.writes[:, e, None])
+            found.append(self._values(e, self.x) * _product(d, own.W_out.T) * self.writes[:, e, None])
         return torch.cat(found, dim=1)
 
     def _pre(self, e: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
         own = self.weights.neurons[e]
         read = x * self.reads[:, e, None] / self.scale
-        return read @ own.W_u.to(x.dtype), None if own.W_g is None else read @ own.W_g.to(x.dtype)
+        return _product(read, own.W_u), None if own.W_g is None else _product(read, own.W_g)
 
     def _values(self, e: int, x: Tensor) -> Tensor:
         return self.weights.neurons[e].values(*self._pre(e, x))
 
     def _raw(self, e: int, x: Tensor) -> Tensor:
         own = self.weights.neurons[e]
-        return (self._values(e, x) @ own.W_out.to(x.dtype) + own.b_out.to(x.dtype)) * self.writes[:, e, None]
+        return (_product(self._values(e, x), own.W_out) + own.b_out.to(x.dtype)) * self.writes[:, e, None]
 
     def _slopes(self, e: int, own: Neurons) -> Slopes:
         (p0, h0), (p, h) = self._pre(e, self.x0), self._pre(e, self.x - self.x0)
-        start, end = own.values(p0, h0), self._values(e, self.x)
+        start = own.values(p0, h0)
+        end = own.values(p0 + p, None if h is None or h0 is None else h0 + h)
         if h is None or h0 is None or own.b_g is None:
             return Slopes(start, _secant(own, p0, p, end - start), None)
         b_u, b_g = own.b_u.to(p.dtype) + p0, own.b_g.to(p.dtype) + h0
@@ -176,6 +177,11 @@ def mlp_input(run: "Run", layer: int, tokens: Sequence[int]) -> Float[Tensor, "t
     after = run.layers[layer + 1].resid if layer + 1 < len(run.layers) else run.final_resid
     written = run.layers[layer].mlp[at].double()
     return after[at].to(written.device).double() - written
+
+
+def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:
+    """In the precision of the weights: only neurons, which are differences of nearly equal values, need more."""
+    return (x.to(W.dtype) @ W).to(x.dtype)
 
 
 def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:

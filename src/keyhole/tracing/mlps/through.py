@@ -16,7 +16,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.tracing.mlps.attribution import attributions
+from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.directions import read_along, value_along
 from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, covering, write_of
 from keyhole.tracing.mlps.places import mlp_places
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.firing import Firing, Side
     from keyhole.tracing.seeds import Seed
+    from keyhole.tracing.upstream import Writes
 
 StepSide = Literal["dest", "src", "target", "mlp", "value"]
 Step = tuple[Writer, Writer | None, StepSide]  # who, into whom (None: the answer), through which side
@@ -52,7 +53,7 @@ class Through:
 class Flow:
     """Influence on its way down: what reaches each writer, along which direction, and through which steps."""
 
-    run: "Run"
+    writes: "Writes"
     settings: Through
     influence: defaultdict[Writer, float] = field(default_factory=lambda: defaultdict(float))
     steps: defaultdict[Step, float] = field(default_factory=lambda: defaultdict(float))
@@ -61,6 +62,11 @@ class Flow:
     mlps: dict[Writer, MlpWrite] = field(default_factory=dict)
     explained: set[Writer] = field(default_factory=set)
     reasons: dict[Writer, str] = field(default_factory=dict)  # why a writer that could have been explained was not
+
+    @property
+    def run(self) -> "Run":
+        """The run whose answer it is."""
+        return self.writes.run
 
     def seed(self, seeds: Sequence["Seed"]) -> None:
         """The answer hands all of itself to its seeds."""
@@ -102,11 +108,14 @@ class Flow:
         places = mlp_places(self.run, layer, [writer.dest for writer in found], constants=constants)
         D = torch.stack([self.along[writer] for writer in found]).to(places.x)
         g, offset = places.back(D)
+        attended = not places.weights.parallel
+        parts = parts_at(self.writes, [w.dest for w in found], g, layer=layer, attended=attended)
+        read = (D * places.write(places.x)).sum(1).tolist()
         for i, writer in enumerate(found):
-            if float((D[i] * places.write(places.x)[i]).sum()) <= 0:
+            if read[i] <= 0:
                 self.reasons[writer] = "at other keys"
                 continue
-            write = write_of(places, i, D[i], g[i], float(offset[i]), cover=self.settings.cover)
+            write = write_of(places, i, D[i], parts[i], float(offset[i]), cover=self.settings.cover)
             self.mlps[writer] = write
             self._hand_on(writer, self.influence[writer], write.causes, write.value, g[i], side="mlp")
 
@@ -146,10 +155,9 @@ class Flow:
     def _moved(self, firing: "Firing", writer: Writer) -> tuple[Cause, ...]:
         """Who wrote, at the source, what this head moves along the direction it is read; none where it pushes away."""
         g = value_along(firing, self.along[writer])
-        parts = attributions(self.run, firing.src, g, layer=firing.layer, attended=False)
-        whole, constant = sum(part for _, part in parts), self.settings.constants == "baseline"
-        told = [(who, part) for who, part in parts if not (constant and who.kind == "bias")]
-        named = sum(part for _, part in told)
+        (parts,) = parts_at(self.writes, [firing.src], g[None], layer=firing.layer, attended=False)
+        told = parts.without_constants() if self.settings.constants == "baseline" else parts
+        whole, named = float(parts.values.sum()), float(told.values.sum())
         if min(whole, named) <= 0:
             return ()
         causes = covering(told, named, self.settings.cover)
