@@ -27,7 +27,7 @@ from keyhole.tasks import boxes, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, explain
-from keyhole.tracing.levels import trace, trace_many
+from keyhole.tracing.levels import ThroughOption, trace, trace_many
 from keyhole.tracing.methods import Method
 from keyhole.tracing.seeds import Probability
 from keyhole.tracing.signals import signal_vector
@@ -40,8 +40,8 @@ SAME = [
     (look.channels, Run.channels, {"dest", "src", "basis"}),
     (circuits.explain, explain, {"dest", "src", "tau", "keys"}),
     (circuits.explain, Run.explain, {"dest", "src", "tau", "keys"}),
-    (circuits.trace, trace_many, {"against", "seeds", "tau", "keys", "sinks"}),
-    (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks"}),
+    (circuits.trace, trace_many, {"against", "seeds", "tau", "keys", "sinks", "through"}),
+    (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks"}),
     (circuits.verify, verify, {"mode", "draws", "seed"}),
@@ -98,6 +98,7 @@ def test_choices_are_the_librarys() -> None:
     for name, of_library in {
         "Basis": get_args(Basis),
         "Keys": get_args(Keys),
+        "ThroughWhat": get_args(get_args(ThroughOption)[0]),
         "Sinks": get_args(Sinks),
         "SeedRule": get_args(get_args(Seeds)[0]),
         "Mode": get_args(Mode),

@@ -15,7 +15,7 @@ from keyhole.models.mlps import MlpWeights, Neurons, Shape
 from keyhole.tracing.exactness import check
 from keyhole.tracing.mlps import explain_mlp, toward
 from keyhole.tracing.mlps.attribution import parts_at
-from keyhole.tracing.mlps.places import Places, mlp_places
+from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
@@ -30,6 +30,10 @@ def direction(run: keyhole.Run, seed: int = 0) -> torch.Tensor:
     return torch.randn(run.final_resid.shape[1], generator=generator, dtype=torch.float64)
 
 
+def places_at(run: keyhole.Run, layer: int, tokens: list[int], *, constants: bool = True) -> Places:
+    return mlp_places(Writes(run), weights_of(run, layer), layer, tokens, constants=constants)
+
+
 @pytest.mark.parametrize("variant", SUPPORTED)
 def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
     """From folded weights to 1e-5; along any direction it is offset + slopes to 1e-5, from either baseline."""
@@ -40,7 +44,7 @@ def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
     run = model.run(prompt)
     for layer in range(len(run.layers)):
         for constants in (True, False):
-            places = mlp_places(run, layer, [3, 11], constants=constants)
+            places = places_at(run, layer, [3, 11], constants=constants)
             d = torch.stack([direction(run, layer), direction(run, layer + 9)])
             g, offset = places.back(d)
             s = (d * places.write(places.x)).sum(1)
@@ -52,7 +56,7 @@ def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])
     for layer in (0, 2):
-        places = mlp_places(run, layer, [8], constants=False)
+        places = places_at(run, layer, [8], constants=False)
         g, offset = places.back(direction(run)[None])
         (parts,) = parts_at(Writes(run), [8], g, layer=layer, attended=not places.weights.parallel)
         writers = [parts.writer(i) for i in range(len(parts.values))]
@@ -65,12 +69,26 @@ def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
             assert value == pytest.approx(float(written @ g[0]), rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.parametrize("variant", ["gpt2", "llama-bias", "qwen2", "phi"])
+def test_writers_and_the_baseline_make_up_the_write(variant: str) -> None:
+    """With constants as the baseline, the other writers' parts and the offset are all there is."""
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 10)[0])
+    for layer in (0, 2):
+        places = places_at(run, layer, [8])
+        d = direction(run)[None]
+        g, offset = places.back(d)
+        (parts,) = parts_at(Writes(run), [8], g, layer=layer, attended=not places.weights.parallel)
+        total = float(offset) + float(parts.without_constants().values.sum())
+        assert total == pytest.approx(float((d * places.write(places.x)).sum()), rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.parametrize("variant", ["gpt2", "nemotron", "llama-bias", "gpt_oss", "mixtral", "gemma2"])
 def test_slopes_are_integrated_gradients(variant: str) -> None:
     """256 gradients along the straight line give the same direction as the closed form."""
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])
-    places = mlp_places(run, 1, [7])
+    places = places_at(run, 1, [7])
     d = direction(run)[None]
     g, _ = places.back(d)
     steps, total = 256, torch.zeros_like(places.x)
@@ -130,7 +148,7 @@ def test_the_write_is_the_models_own_and_removal_is_what_the_mlp_does(organism: 
     d = run.toward("Mary", "John")
     write = explain_mlp(run, 3, -1, d, constants="causes")
     assert write.value == pytest.approx(float(run.layers[3].mlp[-1].double() @ d), rel=1e-5)
-    places = mlp_places(run, 3, [14], constants=False)
+    places = places_at(run, 3, [14], constants=False)
     taken = sum(written_by(run, c.writer, [14])[0].double() for c in write.causes if c.writer is not None)
     block = organism.blocks[3]
     norm = block.ln_2
@@ -176,3 +194,19 @@ def test_what_cannot_be_explained_is_refused(organism: Model, monkeypatch: pytes
         run.explain_mlp(3, -1, d)
     assert check(organism, IOI).mlps is None and check(organism, IOI).exact
     assert math.isfinite(check(organism, IOI).scores)
+
+
+def test_an_offset_that_is_a_cause_goes_too(organism: Model) -> None:
+    """All causes taken away, the offset among them, leave what was predicted."""
+    run = organism.run(IOI)
+    for layer in range(4):
+        for token in range(2, len(run)):
+            d = run.layers[layer].mlp[token].double()  # its own write, of which the offset is often a large part
+            write = run.explain_mlp(layer, token, d, cover=1.0, constants="causes")
+            if any(cause.writer is None for cause in write.causes):
+                places = places_at(run, layer, [token], constants=False)
+                taken = [written_by(run, c.writer, [token])[0].double() for c in write.causes if c.writer is not None]
+                left = float(d @ places.write(places.x - sum(taken))[0]) - write.offset * write.value
+                assert write.left == pytest.approx(left / write.value, abs=1e-6)
+                return
+    raise AssertionError("no offset is a cause")

@@ -28,9 +28,13 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
             "attention": circuit.attention[index],
             "sink": circuit.is_sink(index),
         }
+        if circuit.influence:
+            attributes |= {"influence": circuit.influence[index], "leaf": circuit.leaves[index]}
         graph.add_node(index, label=node_label(node, circuit.tokens), **attributes)
     for edge in circuit.edges:
         numbers = {"weight": edge.weight, "ig": edge.ig, "alone": edge.alone}
+        if edge.influence is not None:
+            numbers["influence"] = edge.influence
         graph.add_edge(edge.source, edge.target, side=edge.side, channels=tuple(edge.channels), **numbers)
     return graph
 
@@ -63,17 +67,17 @@ def to_graphml(circuit: Circuit) -> str:
 def to_mib(circuit: Circuit) -> str:
     """Edge scores under EAP-IG's names, as MIB reads them: `a1.h2->a3.h0<q>`, `m0->logits`.
 
-    Those graphs know no tokens: edges of all tokens between two components are summed. Biases and offsets have no
-    place there and are left out.
+    Those graphs know no tokens: edges of all tokens between two components are summed, by influence where a circuit
+    goes through MLPs. Biases and offsets have no place there and are left out.
     """
     edges: dict[str, float] = {}
     for edge in circuit.edges:
         parent, child = _mib_name(circuit.nodes[edge.source]), _mib_name(circuit.nodes[edge.target])
         if parent is None or child is None:
             continue
-        slot = {"dest": "<q>", "src": "<k>", "target": ""}[edge.side]
+        slot = {"dest": "<q>", "src": "<k>", "value": "<v>"}.get(edge.side, "")
         name = f"{parent}->{child}{slot}"
-        edges[name] = edges.get(name, 0.0) + edge.weight
+        edges[name] = edges.get(name, 0.0) + (edge.weight if edge.influence is None else edge.influence)
     nodes = {_mib_name(node) for node in circuit.nodes} - {None}
     document = {
         "nodes": {name: {"in_graph": True} for name in sorted(n for n in nodes if n is not None)},

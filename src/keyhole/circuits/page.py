@@ -6,7 +6,8 @@ from pathlib import Path
 from string import Template
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.text import answer_label, channels_label, count, node_label
+from keyhole.circuits.shown import SHOWN, shown
+from keyhole.circuits.text import answer_label, channels_label, count, ends_label, node_label
 
 _PAGE = Path(__file__).with_name("page.html")  # its style and script
 _LEFT, _TOP, _WIDTH, _HEIGHT = 70, 40, 1400, 860
@@ -16,6 +17,7 @@ _COLOURS = {
     "bias": "#8a8a85",
     "embedding": "#4e8f4a",
     "offset": "#b5b5ae",
+    "mlp_offset": "#b5b5ae",
     "mixer": "#7d4fa0",
     "target": "#cc4b37",
 }
@@ -24,13 +26,14 @@ _COLOURS = {
 def to_html(circuit: Circuit) -> str:
     """Tokens from left to right, layers from bottom to top; click a node for what causes it."""
     title = f"{circuit.model['name']}: why “{_answer(circuit)}”?"
+    summary, circuit = _summary(circuit), shown(circuit)
     places = _places(circuit)
     depth = max((n.layer for n in circuit.nodes if n.layer is not None), default=0) + 2
     width, height = _LEFT + _column(circuit) * len(circuit.tokens) + 20, _TOP + _row(depth) * depth + 50
     marks = "".join(_edge_marks(circuit, places)) + "".join(_node_marks(circuit, places))
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
-        summary=html.escape(_summary(circuit)),
+        summary=html.escape(summary),
         width=width,
         height=height,
         axes="".join(_axes(circuit, depth)),
@@ -59,7 +62,17 @@ def _summary(circuit: Circuit) -> str:
     return (f"{answer}. " if answer else "") + (
         f"{count(len(circuit.nodes), 'node')}, {count(len(circuit.edges), 'signal')}, "
         f"{count(len(circuit.firings), 'firing')} explained. "
-        f"Blue: attention heads, placed at the token they write to."
+        f"Blue: attention heads, placed at the token they write to.{_through(circuit)}"
+    )
+
+
+def _through(circuit: Circuit) -> str:
+    if not circuit.influence:
+        return ""
+    few = shown(circuit)
+    return (
+        f" Drawn: {count(len(few.nodes), 'node')} with {SHOWN:.0%} of the answer or more. Where influence ends: "
+        f"{ends_label(circuit)}."
     )
 
 
@@ -103,7 +116,8 @@ def _edge_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str
     for edge in circuit.edges:
         (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
         bend = (y1 + y2) / 2
-        thickness = max(0.6, min(5.0, 5 * abs(edge.weight)))
+        strength = edge.weight if edge.influence is None else 4 * edge.influence
+        thickness = max(0.6, min(5.0, 5 * abs(strength)))
         marks.append(
             f'<path class="edge {edge.side}" data-from="{edge.source}" data-to="{edge.target}" '
             f'style="stroke-width:{thickness:.2f}" d="M{x1:.1f} {y1:.1f} C{x1:.1f} {bend:.1f} {x2:.1f} {bend:.1f} '
@@ -118,6 +132,7 @@ def _node_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str
         x, y = places[index]
         weight = circuit.attention[index]
         label = node_label(node, circuit.tokens) + ("" if weight is None else f", attention {weight:.3f}")
+        label += f", {circuit.influence[index]:.1%} of the answer" if circuit.influence else ""
         radius = 8 if node.kind in ("head", "target") else 5.5
         marks.append(
             f'<circle class="node" tabindex="0" data-node="{index}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}" '
@@ -128,11 +143,12 @@ def _node_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str
 
 def _rows(circuit: Circuit) -> list[str]:
     rows = []
-    for edge in sorted(circuit.edges, key=lambda e: -e.weight):
+    for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
+        share = f"{edge.weight:.3f}" if edge.influence is None else f"{edge.influence:.1%} of the answer"
         source, target = (html.escape(node_label(circuit.nodes[i], circuit.tokens)) for i in (edge.source, edge.target))
         rows.append(
             f'<tr data-from="{edge.source}" data-to="{edge.target}"><td>{source}</td><td>{target}</td>'
-            f"<td>{edge.side}</td><td>{edge.weight:.3f}</td><td>{edge.alone:.3f}</td>"
+            f"<td>{edge.side}</td><td>{share}</td><td>{edge.alone:.3f}</td>"
             f"<td>{html.escape(channels_label(edge.channels, 12))}</td></tr>\n"
         )
     return rows

@@ -73,15 +73,16 @@ def ends_label(circuit: Circuit, most: int = 6) -> str:
     for node, share, leaf in zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True):
         if leaf is not None:
             word = node.kind == "embedding"
-            who = (
-                token_label(circuit.tokens, node.dest)
-                if word
-                else f"{node.kind} {leaf}".replace(f"{leaf} {leaf}", leaf)
-            )
+            who = token_label(circuit.tokens, node.dest) if word else _ended(node.kind, leaf)
             ends[who] = ends.get(who, 0.0) + share
     ranked = sorted(ends.items(), key=lambda end: -end[1])
     shown = ", ".join(f"{name} {share:.0%}" for name, share in ranked[:most])
     return shown + (f", others {sum(share for _, share in ranked[most:]):.0%}" if len(ranked) > most else "")
+
+
+def _ended(kind: str, leaf: str) -> str:
+    """What ended there: heads that are pruned, MLPs at the first token, constants."""
+    return {"head": f"heads {leaf}", "mlp": f"MLPs {leaf}", "mlp_offset": "constants of MLPs"}.get(kind, f"{kind}s")
 
 
 def _headless(circuit: Circuit) -> str:

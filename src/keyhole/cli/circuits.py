@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Keys, Method, Mode, SeedRule
+from keyhole.cli.choices import Keys, Method, Mode, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
     DestOption,
@@ -127,6 +127,7 @@ def trace(
     seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
+    through: Annotated[ThroughWhat, typer.Option(help="End at MLPs, or go on through them to the words.")] = "heads",
     out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     token_ids: IdsOption = None,
@@ -145,6 +146,8 @@ def trace(
         keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --out mary.html
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --against John
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through mlps
 
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
@@ -166,6 +169,7 @@ def trace(
             tau=read_tau(tau),
             keys=keys,
             sinks=sinks,
+            through=through,
             progress=progress,
         )
     _show_circuit(circuit, json=json, depth=depth)

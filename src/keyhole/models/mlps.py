@@ -126,7 +126,8 @@ def _folded(
 ) -> Neurons:
     W_u, b_u = fold_input(*up, norm)
     W_g, b_g = (None, None) if gate[0] is None or gate[1] is None else fold_input(gate[0], gate[1], norm)
-    return Neurons(W_u, b_u, W_g, b_g, out[0] * gain, out[1] * gain, shape)
+    W_out, b_out = out if isinstance(gain, float) and gain == 1.0 else (out[0] * gain, out[1] * gain)
+    return Neurons(W_u, b_u, W_g, b_g, W_out, b_out, shape)
 
 
 def _experts(module: nn.Module, facts: ExpertFacts, norm: Norm | None, gain: Tensor | float) -> tuple[Neurons, ...]:

@@ -14,6 +14,7 @@ from keyhole.models.reading import read_values
 from keyhole.models.tolerance import tolerance_of
 from keyhole.qk.coordinates import in_channels
 from keyhole.tracing.mlps.places import mlp_places
+from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import attention_writes
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     with exact_matmul():
         own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
         found = check_run(run, tolerance=tolerance)
-        layers = tuple(replace(one, mlp=_mlp_error(run, one.layer)) for one in found.layers)
+        writes = Writes(run)
+        layers = tuple(replace(one, mlp=_mlp_error(writes, one.layer)) for one in found.layers)
     return replace(found, own=_relative(run.logits, own[0]), layers=layers)
 
 
@@ -143,11 +145,13 @@ def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
     return float((missed / largest).max()), int((found.rank < found.k.shape[-1]).sum()), float((terms / largest).max())
 
 
-def _mlp_error(run: "Run", layer: int) -> float | None:
+def _mlp_error(writes: Writes, layer: int) -> float | None:
     """What an MLP writes at all tokens, against what it wrote; as exact as the stream that it reads is rounded."""
-    if run.model.mlp(layer) is None:
+    run = writes.run
+    weights = run.model.mlp(layer)
+    if weights is None:
         return None
-    places = mlp_places(run, layer, range(len(run)))
+    places = mlp_places(writes, weights, layer, range(len(run)))
     return _relative(places.write(places.x), run.layers[layer].mlp)
 
 

@@ -242,14 +242,7 @@ def _attributions(
 
 def _share(writes: Writes, end: int, writer: Writer) -> Float[Tensor, "d_model"]:
     """A writer's share of the normalised last residual stream."""
-    if writer.kind != "head":
-        found = writes.local[writes.local_slots.index((writer.kind, writer.layer)), end]
-    else:
-        assert writer.head is not None
-        index, W_O = writes.attention_layers.index(writer.layer), writes.weights(writer.layer).W_O
-        A = writes.patterns.rows(index + 1, end)[index, writer.head, writer.src]
-        found = A * (writes.values[index, writer.head, writer.src] @ W_O[writer.head]) / writes.out_scale[index, end]
-    return found / writes.run.final_scale[end]
+    return writes.written(writer) / writes.run.final_scale[end]
 
 
 def _writer(writes: Writes, component: int, end: int, layer: int | None = None) -> Writer:

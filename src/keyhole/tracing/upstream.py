@@ -90,6 +90,18 @@ class Writes:
 
         return torch.stack([vectors(kind, layer) for kind, layer in self.local_slots])
 
+    def written(self, writer: Writer) -> Float[Tensor, "d_model"]:
+        """What one writer adds to the residual stream at its token; nothing of an MLP's own offset."""
+        if writer.kind == "mlp_offset":
+            return torch.zeros_like(self.local[0, 0])
+        if writer.kind != "head":
+            return self.local[self.local_slots.index((writer.kind, writer.layer)), writer.dest]
+        assert writer.head is not None
+        index, W_O = self.attention_layers.index(writer.layer), self.weights(writer.layer).W_O
+        A = self.patterns.rows(index + 1, writer.dest)[index, writer.head, writer.src]
+        moved = self.values[index, writer.head, writer.src] @ W_O[writer.head]
+        return A * moved / self.out_scale[index, writer.dest]
+
     @cached_property
     def _below(self) -> list[tuple[int, int]]:
         found = []

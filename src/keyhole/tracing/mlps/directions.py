@@ -1,5 +1,6 @@
 """Along which direction is an MLP's write read? A token's logit, or what one firing compares."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,13 +9,13 @@ from torch import Tensor
 
 from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
-from keyhole.qk.omega import omega
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.targets import Tokens, token_ids
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.firing import Firing
+    from keyhole.tracing.upstream import Writes
 
 
 def toward(
@@ -34,36 +35,51 @@ def toward(
     return (d / run.final_scale[at]).to(torch.float64)
 
 
-def read_along(firing: "Firing", signal: Signal) -> Float[Tensor, "d_model"]:
-    """The direction at a signal's token along which its firing reads it: its part of the attention weight, d . o.
+@dataclass(frozen=True)
+class Reading:
+    """Along which directions does a firing read what is written at its tokens? d . o is a part of the weight.
 
         dest:  W_Q R^T G_d[:, S] gain_S s / n,  gain_k = scaling * sum over keys of w_j B_jk
         src:   w_src W_K R^T G_s[S]^T a_S s / n,  a = scaling * q G_d
 
-    with w the vector of integrated gradients. On the dest side d . o is the signal's `ig`; on the src side `ig` is over
+    with w the vector of integrated gradients. On the dest side d . o is a signal's `ig`; on the src side `ig` is over
     all keys, and d . o is what it does at src.
     """
-    run, head = firing.run, firing.head
-    record, w, om = run.layer(firing.layer), run.model.weights(firing.layer), omega(run.model, firing.layer)
-    kv, scaling, t = record.kv(head), record.rule.scaling, signal.writer.dest
-    dest, ks = signal.side == "dest", list(signal.channels)
-    G_d, G_s = om.G_d[head].double(), om.G_s[head].double()
-    scores, visible = record.scores([head], [firing.dest])[0], record.visible([firing.dest])
-    pull = ig_vectors(scores, visible, torch.tensor([firing.src], device=scores.device), record.rule, head=head)[0]
-    if dest:
-        B = record.k[kv].double() @ G_s.T
-        turned, scale, W = G_d[:, ks] @ (scaling * pull @ B)[ks], record.q_scale[head, t], w.W_Q[head]
-    else:
-        a = scaling * (record.q[head, firing.dest].double() @ G_d)
-        turned, scale, W = pull[firing.src] * (G_s[ks].T @ a[ks]), record.k_scale[kv, t], w.W_K[kv]
-    if record.rotary is not None:
-        turned = record.rotary.at(torch.tensor([t])).transpose(turned[None])[0]
-    return W.double() @ turned * (scale / record.norm_scale[t]).double()
+
+    firing: "Firing"
+    writes: "Writes"
+    dest: Float[Tensor, "d_head channel"]  # G_d and its gains
+    src: Float[Tensor, "d_head channel"]
+
+    @classmethod
+    def of(cls, firing: "Firing", writes: "Writes") -> "Reading":
+        """What is the same for all signals of a firing."""
+        head, record = firing.head, writes.run.layer(firing.layer)
+        om, scaling = writes.omega(firing.layer), record.rule.scaling
+        G_d, G_s = om.G_d[head], om.G_s[head]
+        scores, visible = record.scores([head], [firing.dest])[0], record.visible([firing.dest])
+        at = torch.tensor([firing.src], device=scores.device)
+        pull = ig_vectors(scores, visible, at, record.rule, head=head)[0].to(G_d.dtype)
+        gain = scaling * (pull @ record.k[record.kv(head)].to(G_d.dtype)) @ G_s.T
+        a = scaling * (record.q[head, firing.dest].to(G_d.dtype) @ G_d)
+        return cls(firing, writes, G_d * gain, pull[firing.src] * (G_s.T * a))
+
+    def along(self, signal: Signal) -> Float[Tensor, "d_model"]:
+        """The direction at the signal's token."""
+        firing, t, ks = self.firing, signal.writer.dest, list(signal.channels)
+        record, w = self.writes.run.layer(firing.layer), self.writes.weights(firing.layer)
+        if signal.side == "dest":
+            turned, scale, W = self.dest[:, ks].sum(1), record.q_scale[firing.head, t], w.W_Q[firing.head]
+        else:
+            kv = record.kv(firing.head)
+            turned, scale, W = self.src[:, ks].sum(1), record.k_scale[kv, t], w.W_K[kv]
+        if record.rotary is not None:
+            turned = record.rotary.at(torch.tensor([t])).transpose(turned[None])[0]
+        return W @ turned * (scale / record.norm_scale[t])
 
 
-def value_along(firing: "Firing", d: Float[Tensor, "d_model"]) -> Float[Tensor, "d_model"]:
+def value_along(firing: "Firing", writes: "Writes", d: Float[Tensor, "d_model"]) -> Float[Tensor, "d_model"]:
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
-    run, head = firing.run, firing.head
-    record, w = run.layer(firing.layer), run.model.weights(firing.layer)
-    moved = w.W_V[record.kv(head)].double() @ (w.W_O[head].double() @ d)
-    return moved * firing.attention / (record.out_scale[firing.dest] * record.norm_scale[firing.src]).double()
+    head, record, w = firing.head, writes.run.layer(firing.layer), writes.weights(firing.layer)
+    moved = w.W_V[record.kv(head)] @ (w.W_O[head] @ d.to(w.W_O.dtype))
+    return moved * firing.attention / (record.out_scale[firing.dest] * record.norm_scale[firing.src])

@@ -19,9 +19,8 @@ from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
 from keyhole.tracing.mlps.attribution import Parts, parts_at
-from keyhole.tracing.mlps.places import Places, mlp_places
+from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.written import written_by
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -90,11 +89,12 @@ def explain_mlp(
         raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(run.layers) - 1}.")
     t = run.position(pos)
     with exact_matmul():
-        places = mlp_places(run, layer, [t], constants=constants == "baseline")
-        return _explained(places, direction.to(places.x)[None], cover)
+        writes = Writes(run)
+        places = mlp_places(writes, weights_of(run, layer), layer, [t], constants=constants == "baseline")
+        return _explained(places, writes, direction.to(places.x)[None], cover)
 
 
-def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> MlpWrite:
+def _explained(places: Places, writes: Writes, d: Float[Tensor, "1 d_model"], cover: float) -> MlpWrite:
     run, t = places.run, places.tokens[0]
     written = places.write(places.x)
     own = run.layers[places.layer].mlp[[t]].to(written)
@@ -107,7 +107,7 @@ def _explained(places: Places, d: Float[Tensor, "1 d_model"], cover: float) -> M
             "there: ask for the opposite direction."
         )
     g, offset = places.back(d)
-    (parts,) = parts_at(Writes(run), [t], g, layer=places.layer, attended=not places.weights.parallel)
+    (parts,) = parts_at(writes, [t], g, layer=places.layer, attended=not places.weights.parallel)
     return write_of(places, 0, d[0], parts, float(offset), cover=cover)
 
 
@@ -119,7 +119,8 @@ def write_of(
     s = float(d @ one.write(one.x)[0])
     told = parts.without_constants() if bool(one.x0.any()) else parts
     causes = covering(told, s, cover, offset)
-    removed = _vector(one, causes)
+    each = torch.stack([_written(parts.writes, cause) for cause in causes]).to(one.x)
+    removed = each.sum(0, keepdim=True)
     chosen = offset if any(cause.writer is None for cause in causes) else 0.0
     both = places.at(index, 2).write(torch.cat([one.x - removed, one.x0 + removed])) @ d
     shares = one.neurons(d[None])[0] / s
@@ -129,7 +130,7 @@ def write_of(
         pos=t,
         value=s,
         offset=offset / s,
-        causes=_removed_in_turn(one, d, s, causes, offset),
+        causes=_removed_in_turn(one, d, s, causes, each, offset),
         left=(float(both[0]) - chosen) / s,
         left_renormed=(float(d @ _renormed(one, removed)[0]) - chosen) / s,
         kept=float(both[1]) / s,
@@ -141,10 +142,14 @@ def write_of(
 
 
 def _removed_in_turn(
-    one: Places, d: Float[Tensor, "d_model"], s: float, causes: tuple[Cause, ...], offset: float
+    one: Places,
+    d: Float[Tensor, "d_model"],
+    s: float,
+    causes: tuple[Cause, ...],
+    each: Float[Tensor, "cause d_model"],
+    offset: float,
 ) -> tuple[Cause, ...]:
     """The causes with what s loses: in their order, and alone."""
-    each = torch.cat([_vector(one, (cause,)) for cause in causes])
     taken = torch.tensor([offset if cause.writer is None else 0.0 for cause in causes]).to(each)
     inputs = torch.cat([one.x - each.cumsum(0), one.x - each])
     left = one.at(0, len(inputs)).write(inputs) @ d - torch.cat([taken.cumsum(0), taken])
@@ -168,13 +173,9 @@ def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple
     return tuple(found)
 
 
-def _vector(places: Places, causes: tuple[Cause, ...]) -> Float[Tensor, "1 d_model"]:
-    """What the causes wrote at the place."""
-    total = torch.zeros_like(places.x)
-    for cause in causes:
-        if cause.writer is not None:
-            total += written_by(places.run, cause.writer, places.tokens).to(total)
-    return total
+def _written(writes: Writes, cause: Cause) -> Float[Tensor, "d_model"]:
+    """What a cause wrote at the place; the offset is none of the input."""
+    return torch.zeros_like(writes.local[0, 0]) if cause.writer is None else writes.written(cause.writer)
 
 
 def _renormed(one: Places, removed: Tensor) -> Tensor:

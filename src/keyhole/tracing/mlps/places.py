@@ -23,10 +23,10 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.mlps import MlpWeights, Neurons
 from keyhole.models.norms import read_norm
-from keyhole.tracing.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
+    from keyhole.tracing.upstream import Writes
 
 _NODES = 16  # of the quadrature: 96 change credit between gate and up by 1e-6
 _TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
@@ -139,39 +139,42 @@ class Places:
         return Slopes(start, up, gate)
 
 
-def mlp_places(run: "Run", layer: int, tokens: Sequence[int], *, constants: bool = True) -> Places:
-    """The MLP of a layer at some tokens; with `constants`, from a baseline of what biases write there whatever is said.
+def mlp_places(
+    writes: "Writes", weights: MlpWeights, layer: int, tokens: Sequence[int], *, constants: bool = True
+) -> Places:
+    """The MLP of a layer at some tokens; with `constants`, from a baseline of what biases write there anyway."""
+    run, at = writes.run, list(tokens)
+    x = mlp_input(run, weights, layer, at)
+    x0 = torch.zeros_like(x)
+    if constants:
+        highest = layer - weights.parallel
+        biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
+        x0 += writes.local[biases][:, at].sum(0).to(x0)
+    family = run.model.family
+    scale = torch.ones_like(x[:, :1])
+    if weights.norm is not None:
+        scale = read_norm(weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
+    reads = writes_out = torch.ones(len(at), len(weights.neurons), dtype=x.dtype, device=x.device)
+    if weights.route is not None:
+        read = x.to(run.layers[layer].resid.dtype)
+        routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
+        reads, writes_out = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (reads, routed)
+    return Places(run, layer, tuple(at), weights, x, x0, scale, reads, writes_out)
 
-    Refuses an architecture whose MLPs Keyhole has no facts of.
-    """
+
+def weights_of(run: "Run", layer: int) -> MlpWeights:
+    """The folded MLP of a layer; refuses an architecture whose MLPs Keyhole has no facts of."""
     weights = run.model.mlp(layer)
     if weights is None:
         raise KeyholeError(
             f"MLPs of {run.model.hf.config.model_type!r} models cannot be explained: Keyhole has no facts of them."
         )
-    at = list(tokens)
-    x = mlp_input(run, layer, at)
-    x0 = torch.zeros_like(x)
-    if constants:
-        for index in range(layer if weights.parallel else layer + 1):
-            if run.layers[index].attention is not None:
-                x0 += bias_writes(run, index, at).to(x0)
-    family = run.model.family
-    scale = torch.ones_like(x[:, :1])
-    if weights.norm is not None:
-        scale = read_norm(weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
-    reads = writes = torch.ones(len(at), len(weights.neurons), dtype=x.dtype, device=x.device)
-    if weights.route is not None:
-        read = x.to(run.layers[layer].resid.dtype)
-        routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
-        reads, writes = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (writes, routed)
-    return Places(run, layer, tuple(at), weights, x, x0, scale, reads, writes)
+    return weights
 
 
-def mlp_input(run: "Run", layer: int, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
+def mlp_input(run: "Run", weights: MlpWeights, layer: int, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
     """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it."""
-    weights, at = run.model.mlp(layer), list(tokens)
-    assert weights is not None
+    at = list(tokens)
     if weights.parallel:
         return run.layers[layer].resid[at].double()
     after = run.layers[layer + 1].resid if layer + 1 < len(run.layers) else run.final_resid

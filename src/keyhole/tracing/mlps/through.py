@@ -14,15 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import Signal, Writer
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.tracing.mlps.attribution import parts_at
-from keyhole.tracing.mlps.directions import read_along, value_along
+from keyhole.tracing.mlps.directions import Reading, value_along
 from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, covering, write_of
 from keyhole.tracing.mlps.places import mlp_places
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
     from keyhole.tracing.firing import Firing, Side
     from keyhole.tracing.seeds import Seed
     from keyhole.tracing.upstream import Writes
@@ -63,11 +62,6 @@ class Flow:
     explained: set[Writer] = field(default_factory=set)
     reasons: dict[Writer, str] = field(default_factory=dict)  # why a writer that could have been explained was not
 
-    @property
-    def run(self) -> "Run":
-        """The run whose answer it is."""
-        return self.writes.run
-
     def seed(self, seeds: Sequence["Seed"]) -> None:
         """The answer hands all of itself to its seeds."""
         total = sum(seed.weight for seed in seeds)
@@ -102,10 +96,11 @@ class Flow:
         """All MLPs of a layer that carry enough, in one pass back."""
         found = [writer for writer in self.reached("mlp", layer) if writer in self.along]
         self.reasons |= {w: "at other keys" for w in self.reached("mlp", layer) if w not in self.along}
-        if not found or self.run.model.mlp(layer) is None:
+        weights = self.writes.run.model.mlp(layer) if found else None
+        if weights is None:
             return
         constants = self.settings.constants == "baseline"
-        places = mlp_places(self.run, layer, [writer.dest for writer in found], constants=constants)
+        places = mlp_places(self.writes, weights, layer, [writer.dest for writer in found], constants=constants)
         D = torch.stack([self.along[writer] for writer in found]).to(places.x)
         g, offset = places.back(D)
         attended = not places.weights.parallel
@@ -129,18 +124,28 @@ class Flow:
         moved = self._moved(firing, writer) if self.settings.values and writer in self.along else ()
         value = own * (0.5 if sides else 1.0) if moved else 0.0
         if moved:
-            g = value_along(firing, self.along[writer])
-            self._hand_on(writer, value, moved, float(self.along[writer] @ self._write(writer).to(g)), g, side="value")
-        for side, signals in sides:
-            share, total = (own - value) / len(sides), sum(signal.ig for signal in signals)
-            for signal in signals:
-                d = read_along(firing, signal) if signal.writer.kind in ("mlp", "head") else None
-                read = 0.0 if d is None else float(d @ self._write(signal.writer).to(d))
-                self.reach(signal.writer, share * signal.ig / total, d, read, (writer, side.side))
+            d, g = self.along[writer], value_along(firing, self.writes, self.along[writer])
+            self._hand_on(writer, value, moved, float(d @ self.writes.written(writer).to(d)), g, side="value")
+        if sides:
+            reading = Reading.of(firing, self.writes)
+            for side, signals in sides:
+                self._hand_to_signals(writer, (own - value) / len(sides), side.side, signals, reading)
         if sides or moved:
             self.explained.add(writer)
         elif not firing.sides:
             self.reasons[writer] = "below tau"
+
+    def _hand_to_signals(
+        self, writer: Writer, share: float, side: SideName, signals: Sequence[Signal], reading: Reading
+    ) -> None:
+        """A side's influence to its signals, by what integrated gradients give them."""
+        total = sum(signal.ig for signal in signals)
+        for signal in signals:
+            who, d, read = signal.writer, None, 0.0
+            if who.kind in ("mlp", "head"):
+                d = reading.along(signal)
+                read = float(d @ self.writes.written(who))
+            self.reach(who, share * signal.ig / total, d, read, (writer, side))
 
     def leaves(self) -> dict[Writer, str]:
         """Every writer that was not explained, and why."""
@@ -154,7 +159,7 @@ class Flow:
 
     def _moved(self, firing: "Firing", writer: Writer) -> tuple[Cause, ...]:
         """Who wrote, at the source, what this head moves along the direction it is read; none where it pushes away."""
-        g = value_along(firing, self.along[writer])
+        g = value_along(firing, self.writes, self.along[writer])
         (parts,) = parts_at(self.writes, [firing.src], g[None], layer=firing.layer, attended=False)
         told = parts.without_constants() if self.settings.constants == "baseline" else parts
         whole, named = float(parts.values.sum()), float(told.values.sum())
@@ -175,11 +180,6 @@ class Flow:
             self.reach(who, share * cause.part / total, g, cause.part * s, (writer, side))
             self.causes[(who, writer, side)] = cause
         self.explained.add(writer)
-
-    def _write(self, writer: Writer) -> Float[Tensor, "d_model"]:
-        from keyhole.tracing.written import written_by
-
-        return written_by(self.run, writer, [writer.dest])[0]
 
     def _reason(self, writer: Writer) -> str:
         if writer.kind not in ("mlp", "head"):

@@ -1,0 +1,196 @@
+"""Circuits through MLPs: influence is conserved, directions are attributions, paths walked one by one agree."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+
+import keyhole
+from conftest import prompts_of, tiny_model
+from keyhole import Circuit, KeyholeError, Model, Run
+from keyhole.circuits.files import from_json, to_json
+from keyhole.circuits.writer import Writer
+from keyhole.tasks import ioi
+from keyhole.tracing.assemble import Settings
+from keyhole.tracing.levels import find_seeds, trace
+from keyhole.tracing.mlps.directions import Reading, value_along
+from keyhole.tracing.mlps.explain import explain_mlp
+from keyhole.tracing.mlps.through import Flow, Through
+from keyhole.tracing.seeds import Probe
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import attention_writes
+
+IOI = "When Mary and John went to the store, John gave a drink to"
+VARIANTS = [
+    "gpt2",
+    "llama-bias",
+    "qwen2",
+    "gemma2",
+    "olmo2",
+    "cohere",
+    "gpt_oss",
+    "mixtral",
+    "llama4_text",
+    "lfm2",
+    "gptj",
+]
+
+
+def through(run: Run, **settings: object) -> Circuit:
+    """A circuit with many firings and MLPs."""
+    direction = (
+        sum(attention_writes(run, layer)[-1] for layer in run.model.attention_layers[-2:]) + run.layers[-1].mlp[-1]
+    )
+    return trace(run, seeds=Probe(direction, len(run.layers)), through=Through(**{"eps": 0.001, **settings}))
+
+
+@pytest.fixture(scope="module")
+def circuit(organism: Model) -> Circuit:
+    return organism.run(IOI).trace("Mary", against="John", through="mlps")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("constants", ["baseline", "causes"])
+def test_influence_is_conserved(variant: str, constants: str) -> None:
+    """All of the answer ends somewhere, and every explained node hands on what it gets."""
+    model = tiny_model(variant)
+    circuit = through(model.run(prompts_of(model, 10)[0]), constants=constants)
+    leaves = [share for share, leaf in zip(circuit.influence, circuit.leaves, strict=True) if leaf is not None]
+    assert sum(leaves) == pytest.approx(1, abs=1e-5)
+    handed, got = defaultdict(float), defaultdict(float)
+    for edge in circuit.edges:
+        assert edge.influence is not None
+        handed[edge.target] += edge.influence
+        got[edge.source] += edge.influence
+    for node, (share, leaf) in enumerate(zip(circuit.influence, circuit.leaves, strict=True)):
+        assert leaf is not None or handed[node] == pytest.approx(share, abs=1e-6)
+        assert circuit.nodes[node].kind == "target" or got[node] == pytest.approx(share, abs=1e-6)
+    assert {"mlp", "value"} <= {edge.side for edge in circuit.edges} and circuit.mlps
+    assert from_json(to_json(circuit)) == circuit
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama-bias", "qwen3", "gemma2", "stablelm", "granite"])
+def test_directions_are_attributions(variant: str) -> None:
+    """Along its direction a dest-side writer has its `ig`; a value's parts make up what the head writes along it."""
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 12)[0])
+    writes, checked = Writes(run), 0
+    for site in [s for s in run.firings() if s.layer == 2 and s.src > 0][:3]:
+        firing = run.explain((2, site.head), site.dest, site.src, tau=0.05)
+        reading = Reading.of(firing, writes)
+        for signal in [s for side in firing.sides for s in side.signals if s.writer.kind not in ("offset",)]:
+            read = float(reading.along(signal) @ writes.written(signal.writer))
+            if signal.side == "dest":
+                assert read == pytest.approx(signal.ig, rel=1e-3, abs=1e-6)
+                checked += 1
+        d = torch.randn(model.dims.d_model, generator=torch.Generator().manual_seed(0))
+        moved = writes.written(Writer("head", 2, site.head, site.dest, site.src))
+        x = run.layers[2].resid[site.src]
+        assert float(value_along(firing, writes, d) @ x) == pytest.approx(float(d @ moved), rel=1e-3, abs=1e-5)
+    assert checked > 3
+
+
+def test_merging_is_exact(circuit: Circuit) -> None:
+    """Along the merged direction an MLP writes its influence, and one consumer alone has parts in proportion."""
+    run = circuit.run
+    assert run is not None
+    top = max(circuit.mlps, key=lambda one: circuit.influence[one.node])
+    node = circuit.nodes[top.node]
+    alone = explain_mlp(run, node.layer, node.dest, run.toward("Mary", "John"))
+    into = [e for e in circuit.edges if e.source == top.node]
+    assert [e.side for e in into] == ["target"] and len(alone.causes) == len(top.causes)  # read by the answer alone
+    edges = {circuit.nodes[e.source]: e for e in circuit.edges_into(top.node)}
+    for cause in alone.causes:
+        assert cause.writer is not None
+        edge = next(e for n, e in edges.items() if n.kind == cause.writer.kind and n.writer == cause.writer)
+        assert edge.ig == pytest.approx(cause.part, rel=1e-4) and edge.alone == pytest.approx(cause.alone, rel=1e-3)
+
+
+def test_along_the_merged_direction_a_write_is_its_influence(organism: Model) -> None:
+    """Several consumers, one direction: what an MLP writes along it is all the influence that reaches it."""
+    run = organism.run(IOI)
+    writes = Writes(run)
+    flow = Flow(writes, Through())
+    flow.seed(find_seeds(writes, Settings((7,), (), len(run) - 1, None, Probe(run.final_resid[-1], 4))))
+    reader = Writer("mlp", 3, None, 14, 14)
+    for share, seed in ((0.3, 1), (0.2, 2)):
+        d = torch.randn(128, generator=torch.Generator().manual_seed(seed)).double()
+        value = float(d @ writes.written(reader).double())
+        flow.reach(reader, share, d if value > 0 else -d, abs(value), (Writer("head", 3, seed, 14, 2), "dest"))
+    along = float(flow.along[reader] @ writes.written(reader).double())
+    assert along == pytest.approx(flow.influence[reader], rel=1e-5)
+
+
+def test_paths_walked_one_by_one_reach_the_same_words(organism: Model) -> None:
+    """Every path from the answer down, an edge at a time: products of shares add up to the influence of each leaf."""
+    circuit = organism.run(IOI).trace("Mary", against="John", through="mlps")
+    root = next(i for i, node in enumerate(circuit.nodes) if node.kind == "target")
+    into = {i: circuit.edges_into(i) for i in range(len(circuit.nodes))}
+    reached: dict[int, float] = defaultdict(float)
+
+    def walk(node: int, share: float) -> None:
+        if circuit.leaves[node] is not None:
+            reached[node] += share
+            return
+        for edge in into[node]:
+            if edge.influence:
+                walk(edge.source, share * edge.influence / circuit.influence[node])
+
+    walk(root, 1.0)
+    for node, share in reached.items():
+        assert share == pytest.approx(circuit.influence[node], abs=1e-6)
+    assert sum(reached.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_organisms_circuits_reach_the_words(organism: Model) -> None:
+    """MLPs end next to nothing, and heads that look from END at IO carry much of the answer."""
+    ends, looks = [], []
+    for example in ioi(6, 3, held_out=True):
+        run = organism.run(example.text)
+        circuit = run.trace(example.answer, against=example.wrong, through="mlps")
+        end, io = (example.position(run, role) for role in ("END", "IO"))
+        nodes = list(zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True))
+        ends.append(sum(share for node, share, leaf in nodes if node.kind == "mlp" and leaf is not None))
+        looks.append(
+            sum(share for node, share, _ in nodes if node.kind == "head" and (node.dest, node.src) == (end, io))
+        )
+    assert sum(ends) / len(ends) < 0.02 and sum(looks) / len(looks) > 0.4
+
+
+def test_heads_alone_are_as_ever(organism: Model) -> None:
+    run = organism.run(IOI)
+    heads, plain = run.trace("Mary", against="John", through="heads"), run.trace("Mary", against="John")
+    assert heads == plain and not heads.influence and '"schema": 1' in to_json(heads)
+    assert all(edge.influence is None for edge in heads.edges)
+
+
+def test_eps_prunes_and_values_can_be_left_out(organism: Model) -> None:
+    run = organism.run(IOI)
+    few, many = (run.trace("Mary", against="John", through=Through(eps=eps)) for eps in (0.2, 0.001))
+    assert len(few.nodes) < len(many.nodes) and "pruned" in few.leaves
+    looks = run.trace("Mary", against="John", through=Through(values=False))
+    assert all(edge.side != "value" for edge in looks.edges) and looks.parameters.values is False
+    assert math.isclose(sum(s for s, leaf in zip(looks.influence, looks.leaves, strict=True) if leaf), 1, abs_tol=1e-5)
+
+
+def test_a_circuit_reads_as_what_it_is(circuit: Circuit) -> None:
+    told = str(circuit)
+    assert "where influence ends: 2:Mary" in told and "head 1.6 (14:to <- 2:Mary)" in told and "value" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"), [({"cover": 0.0}, "cover is"), ({"eps": 1.0}, "eps is"), ({"constants": "x"}, "constants")]
+)
+def test_settings_are_checked(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(KeyholeError, match=reason):
+        Through(**settings)  # type: ignore[arg-type]
+
+
+def test_files_with_damaged_influence_are_refused(circuit: Circuit) -> None:
+    text = to_json(circuit)
+    for old, new in (('"schema": 2', '"schema": 3'), ('"leaf": null', '"leaf": 4'), ('"mlps": [', '"mlps": [5, ')):
+        with pytest.raises(KeyholeError):
+            from_json(text.replace(old, new, 1))
+    assert replace(circuit, run=None) == from_json(text) and keyhole.Circuit is Circuit
