@@ -394,8 +394,13 @@ def test_steps_of_revisions() -> None:
 
 def test_what_does_not_fall_proves_nothing() -> None:
     still, down, up = (Interval(mean, mean - 0.03, mean + 0.03, 12, 0) for mean in (-0.009, -0.3, 0.1))
-    assert fall(still, [down, down], [up, up]) == [False] * 5
-    assert fall(down, [down, still], [still, down]) == [True, True, False, True, False]
+    names = ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor", "ambient control", "refactor control")
+
+    def holds(*changes: Interval) -> list[bool]:
+        return fall(dict(zip(names, changes, strict=True)))
+
+    assert holds(still, down, down, up, up) == [False] * 5
+    assert holds(down, down, still, still, down) == [True, True, False, True, False]
 
 
 def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:
