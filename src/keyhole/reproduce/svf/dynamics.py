@@ -63,9 +63,6 @@ def _cosines(now: Tensor, taken: Tensor, end: Tensor, channels: Tensor) -> Float
     return (now[:, taken] * end[:, channels]).sum(0).abs()
 
 
-# -- the order of pairs ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Order:
     """The order in which pairs align in trainings of one recipe, seed by seed."""
@@ -150,9 +147,6 @@ def _half(cosine: Float[Tensor, "pair step"]) -> Bool[Tensor, "pair step"]:
 def _leads(vectors: Bool[Tensor, "pair step"], features: Bool[Tensor, "pair step"]) -> float:
     """Of how many pairs do the singular vectors get there for good before the features? Ties count half."""
     return float(((settled(features) - settled(vectors)).sign().double().mean() + 1) / 2)
-
-
-# -- the time that rare features take --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

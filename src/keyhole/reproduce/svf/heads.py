@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from keyhole.errors import MissingModelError
 from keyhole.lab.heads.figures import n_recon_figure
 from keyhole.lab.heads.sparse import SparseStudy
-from keyhole.lab.heads.summary import Spread, pooled, summaries, summarise
+from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summarise
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -27,8 +27,7 @@ class Rebuilt:
     heads: int
     small: float  # with a median of few channels
     fewer: float  # with fewer than in rotated bases beyond doubt
-    n_recon: Spread  # all pairs together
-    rotated: Spread
+    whole: Summary  # all pairs together
     roles: Mapping[str, Spread]
 
 
@@ -46,8 +45,7 @@ def measure(job: Job) -> Rebuilt:
     fewer = sum(one.fewer.high < 0 for one in each) / len(each)
     roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
     roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
-    whole = pooled(seen.ioi)
-    return Rebuilt(job, seen.ioi, channels, len(each), small, fewer, whole.n_recon, whole.n_rotated, roles)
+    return Rebuilt(job, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
 
 
 def _judge(found: Rebuilt) -> Verdict:
@@ -56,13 +54,14 @@ def _judge(found: Rebuilt) -> Verdict:
 
 
 def _tell(found: Rebuilt) -> Told:
-    numbers: Numbers = {"heads": found.heads, "N_recon": found.n_recon.mean, "N_recon, rotated": found.rotated.mean}
+    own, rotated = found.whole.n_recon, found.whole.n_rotated
+    numbers: Numbers = {"heads": found.heads, "N_recon": own.mean, "N_recon, rotated": rotated.mean}
     numbers |= {"share of heads with few": found.small, "share of heads below rotated": found.fewer}
     numbers |= {f"N_recon, {role}": [one.mean, one.low, one.high] for role, one in found.roles.items()}
     by_role = ", ".join(f"{role} {one}" for role, one in found.roles.items()) or "none fires"
     text = (
-        f"{found.heads} heads fire on {found.study.prompts} prompts: N_recon {found.n_recon} of {found.channels} "
-        f"channels, in rotated bases {found.rotated}. Its median is a third of the channels or less in "
+        f"{found.heads} heads fire on {found.study.prompts} prompts: N_recon {own} of {found.channels} channels, "
+        f"in rotated bases {rotated}. Its median is a third of the channels or less in "
         f"{found.small:.0%} of the heads, and it is smaller than in rotated bases beyond doubt in {found.fewer:.0%}. "
         f"By role: {by_role}."
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import Any
 
 from jaxtyping import Bool
 from torch import Tensor
@@ -11,9 +11,6 @@ from torch import Tensor
 from keyhole.lab.svf.alignment import Matching
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
 SHARP = 0.998  # and from which it is one but for the noise of training
@@ -60,8 +57,8 @@ def graded(shares: Sequence[float]) -> Verdict:
     return "partly" if good >= HALF or min(shares) >= HALF else "not"
 
 
-def by_field(rows: Sequence["DataclassInstance"], *left_out: str) -> dict[str, list[float]]:
-    """The numbers of records of one kind, each over all of them."""
+def by_field(rows: Sequence[Any], *left_out: str) -> dict[str, list[float]]:
+    """The numbers of dataclasses of one kind, each over all of them."""
     names = [field.name for field in fields(rows[0]) if field.name not in left_out]
     return {name: [float(getattr(row, name)) for row in rows] for name in names}
 

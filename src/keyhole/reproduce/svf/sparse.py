@@ -28,9 +28,6 @@ _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse
 _FOLLOWS, _FOLLOWS_RELATIVE = 0.5, 0.95  # correlations of terms with strengths of features
 
 
-# -- terms ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Terms:
     """Terms of relative attention over inputs of one kind, as means over these: how large, and how many?"""
@@ -165,9 +162,6 @@ def _draw_terms(found: Decomposed, said: str) -> Figure:
     what = "only pair (0, 4)" if found.present else "no attended pair"
     title = f"Terms of relative attention with {what} present ({said})"
     return terms_figure(dict(zip(titles, shares, strict=True)), title=title)
-
-
-# -- strengths -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,6 @@ def _setting(models: Sequence[SVF]) -> Setting:
     return Setting([model.settings for model in models], own, by_rank)
 
 
-# -- sweeps --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Axis:
     """What is varied."""
@@ -129,9 +126,6 @@ def _aligned_figure(axis: Axis, cosines: Mapping[float, list[float]], said: str,
     shares = [wilson(sum(are_aligned(own)), len(own)) for own in cosines.values()]
     values, title = [*cosines.values()], f"Alignment and {axis.said} ({said})"
     return sweep_figure([*cosines], values, shares, x=axis.said, log=axis.log, panels=panels, title=title)
-
-
-# -- the default toy -----------------------------------------------------------------------------------------------
 
 
 def measure_default(job: Job) -> Setting:

@@ -28,8 +28,7 @@ def measure(job: Job, check: Callable[[Sequence[int]], Check]) -> Check:
     return check(range(job.seed, job.seed + (1 if job.quick else _SEEDS)))
 
 
-def judge(found: Check) -> Verdict:
-    """No instance may exceed a limit."""
+def _judge(found: Check) -> Verdict:
     return "reproduced" if found.holds else "not"
 
 
@@ -53,6 +52,6 @@ _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
     "svf-lemma3": theorems.lemma_3,
 }
 RUNS: dict[str, Attempt] = {
-    id: Experiment(partial(measure, check=check), judge, partial(_tell, caveat=_CAVEATS.get(id, "")))
+    id: Experiment(partial(measure, check=check), _judge, partial(_tell, caveat=_CAVEATS.get(id, "")))
     for id, check in _CHECKS.items()
 }
