@@ -21,7 +21,7 @@ _FEW = 1 / 3  # of a head's channels
 class Rebuilt:
     """N_recon of heads that fire; shares are of these heads."""
 
-    job: Job
+    model: str | None  # that was asked for
     study: SparseStudy
     channels: int
     heads: int
@@ -45,12 +45,12 @@ def measure(job: Job) -> Rebuilt:
     fewer = sum(one.fewer.high < 0 for one in each) / len(each)
     roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
     roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
-    return Rebuilt(job, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
+    return Rebuilt(job.model, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
 
 
 def _judge(found: Rebuilt) -> Verdict:
     differ = any(a.high < b.low for a in found.roles.values() for b in found.roles.values())
-    return judged(found.job, [found.small > 0.5, found.fewer > 0.5, differ], first=found.fewer > 0.5)
+    return judged(found, [found.small > 0.5, found.fewer > 0.5, differ], first=found.fewer > 0.5)
 
 
 def _tell(found: Rebuilt) -> Told:
@@ -67,7 +67,7 @@ def _tell(found: Rebuilt) -> Told:
     )
     note = (
         "Asked: few in most heads, fewer than in rotated bases in most (without which nothing is shown), and roles "
-        f"that differ beyond doubt. Intervals over prompts. {stood_in(found.job)}"
+        f"that differ beyond doubt. Intervals over prompts. {stood_in(found)}"
     )
     return Told(text, numbers, note)
 
