@@ -353,7 +353,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
     def stand_in(source: str, *, device: object, revision: str | None) -> Model:
         assert not any(model() for model in alive)  # the one before is gone
         asked.append(revision)
-        model = replace(organism, name=str(revision))
+        model = replace(organism, name=str(revision), _cache={})  # channels of its own, as a model from the hub has
         alive.append(weakref.ref(model))
         return model
 
