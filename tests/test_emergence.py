@@ -33,7 +33,7 @@ from keyhole.lab.training.language import (
     train_language,
 )
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
-from keyhole.qk.controls import ambient_draws, refactor_draws, rotation_control
+from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svf import trainings as emergence_trainings

@@ -110,10 +110,10 @@ def test_a_stop_while_importing_is_no_traceback() -> None:
     code = """
 import builtins, os, signal, sys
 original = builtins.__import__
-def watched(name, *rest):
+def watched(name, *rest, **more):
     if name == "torch" and "torch" not in sys.modules:
         os.kill(os.getpid(), signal.SIGINT)
-    return original(name, *rest)
+    return original(name, *rest, **more)
 builtins.__import__ = watched
 sys.argv = ["keyhole", "heads", "Mary gave John a drink"]
 from keyhole.__main__ import main
