@@ -24,7 +24,7 @@ from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.onepass.sums import contrast_matrix, mean_shift_share
 from keyhole.contrast.recipes.boxes import lexical_contrast
 from keyhole.contrast.report import record, summary
-from keyhole.contrast.studies import study
+from keyhole.contrast.studies import StudySettings, study
 from keyhole.tracing.exactness import random_ids
 from test_exact import SUPPORTED
 

@@ -33,7 +33,7 @@ from keyhole.lab.training.language import (
     train_language,
 )
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
-from keyhole.qk.controls import ambient_draws, refactor_draws, rotation_control
+from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svf import trainings as emergence_trainings
@@ -353,7 +353,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
     def stand_in(source: str, *, device: object, revision: str | None) -> Model:
         assert not any(model() for model in alive)  # the one before is gone
         asked.append(revision)
-        model = replace(organism, name=str(revision))
+        model = replace(organism, name=str(revision), _cache={})  # channels of its own, as a model from the hub has
         alive.append(weakref.ref(model))
         return model
 
@@ -394,8 +394,13 @@ def test_steps_of_revisions() -> None:
 
 def test_what_does_not_fall_proves_nothing() -> None:
     still, down, up = (Interval(mean, mean - 0.03, mean + 0.03, 12, 0) for mean in (-0.009, -0.3, 0.1))
-    assert fall(still, [down, down], [up, up]) == [False] * 5
-    assert fall(down, [down, still], [still, down]) == [True, True, False, True, False]
+    names = ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor", "ambient control", "refactor control")
+
+    def holds(*changes: Interval) -> list[bool]:
+        return fall(dict(zip(names, changes, strict=True)))
+
+    assert holds(still, down, down, up, up) == [False] * 5
+    assert holds(down, down, still, still, down) == [True, True, False, True, False]
 
 
 def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:

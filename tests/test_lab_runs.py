@@ -71,7 +71,7 @@ def test_only_gpt2_reproduces_or_refutes(tmp_path: Path) -> None:
 
 def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
     with pytest.raises(MissingModelError, match="no checkpoints of gpt2 are known"):
-        emergence.falling(Job(tmp_path, model="gpt2", quick=True))
+        emergence.measure_fall(Job(tmp_path, model="gpt2", quick=True))
 
 
 def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:

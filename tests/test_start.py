@@ -108,12 +108,12 @@ def test_no_module_hides_a_public_name() -> None:
 def test_a_stop_while_importing_is_no_traceback() -> None:
     """The stop comes when torch begins to be imported, wherever in the process that is."""
     code = """
-import builtins, os, signal, sys
+import builtins, signal, sys
 original = builtins.__import__
-def watched(name, *rest):
+def watched(name, *rest, **more):
     if name == "torch" and "torch" not in sys.modules:
-        os.kill(os.getpid(), signal.SIGINT)
-    return original(name, *rest)
+        signal.raise_signal(signal.SIGINT)
+    return original(name, *rest, **more)
 builtins.__import__ = watched
 sys.argv = ["keyhole", "heads", "Mary gave John a drink"]
 from keyhole.__main__ import main

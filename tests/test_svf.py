@@ -14,8 +14,9 @@ from keyhole.lab.svf import train as svf_train
 from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
+from keyhole.qk.sparsity import sparsity_each
 from keyhole.reproduce.svf import emergence_toys as svf_emergence
-from keyhole.reproduce.svf import sparse as svf_sparse
+from keyhole.reproduce.svf.inputs import inputs, sides
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
 fast, paper = SVFSettings.fast, SVFSettings.paper
@@ -370,13 +371,13 @@ def test_attention_to_pairs_is_sparse(trained: list[SVF]) -> None:
         found = alignment(model)
         measured = []
         for present in (1, 2):
-            f = svf_sparse.inputs(model.settings, present, 400, model.settings.seed, full=True)
-            a, b = svf_sparse.sides(model, found, f)
-            measured.append(float(svf_sparse.sparsities(a * b).mean()))
+            f = inputs(model.settings, present, 400, model.settings.seed, full=True)
+            a, b = sides(model, found, f)
+            measured.append(float(sparsity_each(a * b).mean()))
             if present == 1:
-                controls = svf_emergence.controls(model, found, f, (a, b), draws=20)
+                controls = svf_emergence.controls(model, found, f, draws=20)
         assert measured[0] == pytest.approx(0.1, abs=0.005) and measured[1] == pytest.approx(0.19, abs=0.02)
-        assert min(controls) > 0.2
+        assert min(controls.values()) > 0.2
 
 
 def cosines(model: SVF, shortest: float = 0.02) -> Tensor:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
@@ -19,27 +20,34 @@ from keyhole.lab.svf.theorems import Check, Measure
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.progress import Progress, silent
-from keyhole.qk.sparsity import sparsity
+from keyhole.qk.sparsity import sparsity, sparsity_each
 from keyhole.reproduce.catalogue import CATALOGUE
+from keyhole.reproduce.experiment import Told
 from keyhole.reproduce.job import Attempt, Job
-from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.svf import capacity as svf_capacity
 from keyhole.reproduce.svf import dynamics as svf_dynamics
 from keyhole.reproduce.svf import emergence_toys as svf_emergence
 from keyhole.reproduce.svf import geometry as svf
 from keyhole.reproduce.svf import inputs as svf_inputs
+from keyhole.reproduce.svf import pairs as svf_pairs
 from keyhole.reproduce.svf import recipes as svf_recipes
 from keyhole.reproduce.svf import scores as svf_scores
 from keyhole.reproduce.svf import sparse as svf_sparse
 from keyhole.reproduce.svf import sweeps as svf_sweeps
 from keyhole.reproduce.svf import theorems as svf_theorems
 from keyhole.reproduce.svf import toys as svf_models
+from keyhole.reproduce.svf.dynamics import Times
+from keyhole.reproduce.svf.emergence_toys import Emerged
 from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
-from keyhole.reproduce.svf.sparse import Ends, Terms
+from keyhole.reproduce.svf.sparse import Decomposed, Ends, Terms
 
 RUNS: dict[str, Attempt] = {
     **svf.RUNS,
+    **svf_capacity.RUNS,
     **svf_dynamics.RUNS,
     **svf_emergence.RUNS,
+    **svf_pairs.RUNS,
     **svf_sparse.RUNS,
     **svf_sweeps.RUNS,
     **svf_theorems.RUNS,
@@ -77,9 +85,9 @@ def test_all_toys_and_theorems_of_the_catalogue_are_served() -> None:
 
 def test_figures_share_their_models(folder: Path) -> None:
     job = quick(folder, "shared")
-    first = svf_models.trained(job, svf_models.four_pairs(job, PRINTED))[4.0]
+    first = svf_models.alike(job, PRINTED)
     files = sorted((folder / "toys").glob("[!.]*"))
-    again = svf_models.trained(job, svf_models.four_pairs(job, PRINTED))[4.0]
+    again = svf_models.alike(job, PRINTED)
     assert sorted((folder / "toys").glob("[!.]*")) == files
     assert not any(file.is_dir() for file in files), "a finished sweep leaves no checkpoint behind"
     for one, other in zip(first, again, strict=True):
@@ -91,16 +99,13 @@ def test_figures_share_their_models(folder: Path) -> None:
 @pytest.mark.parametrize("recipe", [PRINTED, MEAN])
 def test_the_paper_s_settings_are_swept_around(recipe: Recipe) -> None:
     job = Job(Path())
-    default = svf_models.four_pairs(job, recipe)[4.0]
+    default = svf_models.cells(job, recipe, {4.0: svf_models.DEFAULT})[4.0]
     assert len(default) == svf_models.SEEDS
-    for sweep, value in (
-        (svf_models.by_probability, 0.52),
-        (svf_models.by_lambda, 4.0),
-        (svf_models.by_features, 20),
-        (svf_models.by_dimension, 10),
-        (svf_models.by_context, 4),
-    ):
-        assert sweep(job, recipe)[value] == default, "a sweep's middle is the default toy, which is trained once"
+    middle = {"p": 0.52, "lambda": 4.0, "N": 20, "H": 10, "m": 4}
+    assert [axis.name for axis in svf_sweeps.AXES.values()] == [*middle]
+    for axis in svf_sweeps.AXES.values():
+        cell = axis.cells(job, recipe)[middle[axis.name]]
+        assert cell == default, "a sweep's middle is the default toy, which is trained once"
 
 
 def test_inputs_hold_the_pairs_asked_for() -> None:
@@ -116,19 +121,19 @@ def test_inputs_hold_the_pairs_asked_for() -> None:
 
 def test_terms_sum_to_relative_attention(folder: Path) -> None:
     job = quick(folder, "terms")
-    model = svf_models.trained(job, svf_models.four_pairs(job, PRINTED))[4.0][0]
+    model = svf_models.alike(job, PRINTED)[0]
     f = svf_inputs.inputs(model.settings, 2, 20, seed=1)
     a, b = svf_inputs.sides(model, alignment(model), f)
     logits = model.logits(f[:, -1], f)
     relative = logits[:, 0] - logits[:, 1:].mean(1)
     assert torch.allclose((a * b).sum(1), relative, atol=1e-9)
-    assert svf_inputs.sparsities(a * b)[0].item() == pytest.approx(sparsity((a * b)[0]))
+    assert sparsity_each(a * b)[0].item() == pytest.approx(sparsity((a * b)[0]))
 
 
 def test_geometry_of_perfect_features() -> None:
     Q = torch.linalg.qr(torch.randn(10, 10, generator=torch.Generator().manual_seed(0))).Q
     W = torch.cat([Q, -Q], dim=1)
-    assert svf.spread(W) < 1e-5 and svf.anisotropy(W) < 1e-5
+    assert svf.spread(W) < 1e-5 and svf_pairs.anisotropy(W) < 1e-5
     assert (svf.cosines(W).amin(1) < -0.999).all()
     W[:, 3] *= 1e-3
     assert svf.cosines(W)[3].isnan().all()
@@ -181,11 +186,16 @@ def test_what_only_chosen_settings_show_is_a_part() -> None:
 
 
 def test_one_figure_says_what_each_recipe_shows(tmp_path: Path) -> None:
-    def measure(job: Job, recipe: Recipe) -> Outcome:
-        holds: Verdict = "not" if recipe.printed else "reproduced"
-        return Outcome(holds, f"it {holds}.", {"x": [1.0]}, (job.folder / f"{recipe.file}.png",), "Alike.")
+    def measure(job: Job, recipe: Recipe) -> Verdict:
+        return "not" if recipe.printed else "reproduced"
 
-    both = svf_recipes.by_recipe(Job(tmp_path), (PRINTED, MEAN), measure)
+    def tell(holds: Verdict) -> Told:
+        return Told(f"it {holds}.", {"x": [1.0]}, "Alike.")
+
+    def draw(holds: Verdict, said: str) -> Figure:
+        return terms_figure({holds: torch.ones(1, 2)}, title=said)
+
+    both = svf_recipes.by_recipe((PRINTED, MEAN), measure, lambda holds: holds, tell, draw, "it")(Job(tmp_path))
     assert both.verdict == "partly"
     assert (
         both.measured
@@ -193,20 +203,20 @@ def test_one_figure_says_what_each_recipe_shows(tmp_path: Path) -> None:
     )
     assert both.note.count("Alike.") == 1 and MEAN.said in both.note
     assert len(both.numbers) == len(both.figures) == 2
+    assert [path.name for path in both.figures] == ["it-sum-4-10000.png", "it-mean-4-30000.png"]
 
 
 def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     as_printed = SVFSettings.fast(**vars(PRINTED))
-    assert svf.differ([as_printed]) == []
+    assert svf_sweeps.differ([as_printed]) == []
     changes: dict[str, Any] = {"p": 0.5, "lam": 20.0, "m": 8, "recon_reduction": "mean", "pairs": ((0, 4, 24.0),)}
     for name, value in changes.items():
-        assert svf.differ([as_printed, dataclasses.replace(as_printed, **{name: value})]) == [name]
-    monkeypatch.setattr(svf, "four_pairs", lambda job, recipe: {4.0: [dataclasses.replace(as_printed, m=8)]})
+        assert svf_sweeps.differ([as_printed, dataclasses.replace(as_printed, **{name: value})]) == [name]
     monkeypatch.setattr(svf_models, "trained_models", aligned)
-    told = svf.table1(Job(tmp_path / "one"))
+    assert RUNS["svf-table1"](Job(tmp_path / "one")).verdict == "reproduced"
+    monkeypatch.setitem(svf_models.DEFAULT, "m", 8)
+    told = RUNS["svf-table1"](Job(tmp_path / "one"))
     assert told.verdict == "partly" and "but for m:" in told.measured
-    monkeypatch.setattr(svf, "four_pairs", lambda job, recipe: {4.0: [as_printed]})
-    assert svf.table1(Job(tmp_path / "one")).verdict == "reproduced"
 
 
 def aligned(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:
@@ -232,39 +242,55 @@ def ends(*, left: bool, matter: bool, spread: bool) -> Ends:
 
 
 def test_sparsity_of_nothing_tells_nothing() -> None:
-    judged = svf_sparse.without_pairs
-    assert judged([ends(left=True, matter=True, spread=True)] * 10) == "reproduced"
-    assert judged([ends(left=True, matter=True, spread=False)] * 10) == "not"
-    assert judged([ends(left=True, matter=False, spread=True)] * 10) == "untold"
-    assert judged([ends(left=False, matter=True, spread=True)] * 10) == "not", "nothing was learnt"
-    rows = torch.tensor([[0.1, 0.2, 0.3, 0.2, 0.4, 0.3]], dtype=torch.float64)
-    parts = [svf_emergence.claims(rows, [size], 0.1) for size in (0.5, 4e-6)]
-    assert [[all(part) for part in one.values()] for one in parts] == [[True] * 4, [True, True, False, True]]
-    assert not any(any(part) for part in svf_emergence.claims(rows * 2, [0.5], 0.1).values())
+    def judged(one: Ends, *, present: bool = False) -> Verdict:
+        return svf_sparse.judge_terms(Decomposed(present, 100, 10_000, [one] * 10))
+
+    assert judged(ends(left=True, matter=True, spread=True)) == "reproduced"
+    assert judged(ends(left=True, matter=True, spread=False)) == "not"
+    assert judged(ends(left=True, matter=False, spread=True)) == "untold"
+    assert judged(ends(left=False, matter=True, spread=True)) == "not", "nothing was learnt"
+    assert judged(ends(left=True, matter=False, spread=False), present=True) == "reproduced"
+    assert judged(ends(left=False, matter=True, spread=True), present=True) == "not"
+
+
+def test_sparsity_counts_where_one_pair_is_sparsest() -> None:
+    def held(size: float, scale: float = 1.0) -> list[bool]:
+        values = dict(zip(svf_emergence._SHADES, (0.1, 0.2, 0.3, 0.2, 0.4, 0.3), strict=True))
+        curves = {name: torch.tensor([[1.0, scale * S]], dtype=torch.float64) for name, S in values.items()}
+        return [all(part) for part in svf_emergence.claims(Emerged((0, 1), curves, [size], 0.1)).values()]
+
+    assert [held(0.5), held(4e-6)] == [[True] * 4, [True, True, False, True]]
+    assert held(0.5, scale=2.0) == [False] * 4
 
 
 def test_what_never_aligns_has_no_time() -> None:
     never = svf_dynamics._NEVER
     assert svf_dynamics.order([400, 300, 200, never, never]) == -1.0
     assert svf_dynamics.order([400, never]) is None
-    assert svf_dynamics.earlier([1.0] * 5) == "reproduced" and svf_dynamics.earlier([0.3, 0.5, 0.4]) == "partly"
-    assert svf_dynamics.earlier([0.5, -0.4, 0.1]) == "not" and svf_dynamics.earlier([1.0]) == "not"
-    assert svf_dynamics.is_reversed([-0.8, -0.9, -0.7]) and not svf_dynamics.is_reversed([-0.8, 0.9, -0.7])
+
+
+def test_printed_settings_that_show_the_reverse_refute_others() -> None:
+    def judged(printed: list[float], chosen: list[float]) -> Verdict:
+        tried = {recipe: Times({}, {}, tau, tau) for recipe, tau in ((PRINTED, printed), (MEAN, chosen))}
+        return svf_dynamics.judge_times(svf_recipes.Tried(tried))
+
+    nothing = [0.5, -0.4, 0.1]
+    assert judged([1.0] * 5, nothing) == "reproduced" and judged([0.3, 0.5, 0.4], nothing) == "partly"
+    assert judged(nothing, nothing) == "not" and judged([1.0], [1.0]) == "not"
+    assert judged([-0.8, -0.9, -0.7], [1.0] * 5) == "not" and judged([-0.8, 0.9, -0.7], [1.0] * 5) == "partly"
 
 
 def test_a_theorem_can_fail(tmp_path: Path) -> None:
-    def check(values: tuple[float, ...]) -> Callable[[Sequence[int]], Check]:
-        return lambda seeds: Check("Theorem", "x", (Measure("sine", values, 1.0),), 3, len(values))
-
     for values, verdict in (((0.5, 0.9), "reproduced"), ((0.5, 1.1), "not"), ((), "not"), ((math.nan,), "not")):
-        assert svf_theorems.theorem(Job(tmp_path), check(values), "svf-thm1").verdict == verdict
+        check = Check("Theorem", "x", (Measure("sine", values, 1.0),), 3, len(values))
+        assert svf_theorems.RUNS["svf-thm1"].outcome(check, tmp_path).verdict == verdict
 
 
 def test_vanished_features_are_not_orthogonal() -> None:
     model = train([SVFSettings.fast(pairs=((0, 1, 1.0),), steps=1)])[0]
     W = model.W.clone()
     W[:, 0] = 0
-    assert math.isnan(svf.geometry(dataclasses.replace(model, W=W)).apart)
+    assert math.isnan(svf_pairs.geometry(dataclasses.replace(model, W=W)).apart)
 
 
 SHARED = [SVFSettings.fast(N=6, D=4, H=3, batch=32, steps=200, pairs=((0, 2, 9.0),), seed=seed) for seed in range(3)]

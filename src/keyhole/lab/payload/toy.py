@@ -2,7 +2,7 @@
 
     q = W_Q x_q,  k_i = W_K x_i,  v_i = W_V x_i,  a = softmax_i(q . k_i / sqrt(d_head)),  output = W_O sum_i a_i v_i
 
-with cross-entropy against the payload of the selected token. The task is in `payload_task`.
+with cross-entropy against the payload of the selected token. The task is in `task.py`.
 """
 
 import math

@@ -10,24 +10,16 @@ from jaxtyping import Bool, Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures import save
 from keyhole.figures.style import colours
 from keyhole.figures.svf import Curve, curves_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF
+from keyhole.reproduce.experiment import Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome, Verdict
-from keyhole.reproduce.svf import toys
-from keyhole.reproduce.svf.recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, by_recipe
-from keyhole.reproduce.svf.scores import (
-    ALIGNED,
-    HALF,
-    MOST,
-    counted,
-    settled,
-    share,
-)
-from keyhole.reproduce.svf.toys import trained
+from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.svf.recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, Tried, by_recipe, over_recipes
+from keyhole.reproduce.svf.scores import ALIGNED, HALF, MOST, counted, settled, share
+from keyhole.reproduce.svf.toys import P, alike, trained, varied
 from keyhole.stats import interval, with_interval
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
@@ -71,57 +63,74 @@ def _cosines(now: Tensor, taken: Tensor, end: Tensor, channels: Tensor) -> Float
     return (now[:, taken] * end[:, channels]).sum(0).abs()
 
 
-def dynamics(job: Job) -> Outcome:
+@dataclass(frozen=True)
+class Order:
+    """The order in which pairs align in trainings of one recipe, seed by seed."""
+
+    courses: tuple[Course, ...]
+    first: list[bool]  # does the pair with the largest T align first?
+    full: list[bool]  # do all align in the order of T?
+    tau: list[float]  # rank correlation of T and time
+    early: list[float]  # of T and the time to |cos| _EARLY
+    lead: list[float]  # of how many pairs are the vectors half-way before the features?
+    end: list[float]  # and of how many are they settled before these?
+
+
+def measure_order(job: Job, recipe: Recipe) -> Order:
     """Do pairs align one after another, largest T first, and do singular vectors move before features?"""
-    return by_recipe(job, (PRINTED, HEAVY_SHORT, MEAN), _dynamics)
-
-
-def _dynamics(job: Job, recipe: Recipe) -> Outcome:
-    courses = [course(model) for model in next(iter(trained(job, toys.four_pairs(job, recipe)).values()))]
-    told, numbers, full, lead = _order(courses)
-    order, first = share(full)[0], sum(lead) / len(lead)
-    verdict: Verdict = "reproduced" if min(order, first) >= MOST else "partly" if max(order, first) > HALF else "not"
-    path = save(_dynamics_figure(courses, recipe.said), job.folder / f"dynamics-{recipe.file}.png")
-    note = (
-        f"Aligned: |cos| at least {ALIGNED} in this and all later snapshots, which are a quarter apart. Correlation 1: "
-        "in the order of T; ties count for neither. The verdict asks for the full order and for singular vectors "
-        "half-way first; the paper shows one run and says that they tend to shift first. At each step a pair is "
-        "followed by the singular pair that it is matched with then. Brackets: 95 % intervals over seeds, Wilson's "
-        "where seeds are counted."
+    courses = [course(model) for model in alike(job, recipe)]
+    when = [settled(one.aligned >= ALIGNED) for one in courses]
+    return Order(
+        courses=tuple(courses),
+        first=[bool((row[0] < row[1:]).all()) for row in when],
+        full=[bool((row[:-1] < row[1:]).all()) for row in when],
+        tau=[_tau(row) for row in when],
+        early=[_tau(settled(one.aligned >= _EARLY)) for one in courses],
+        lead=[_leads(_half(one.vectors), _half(one.features)) for one in courses],
+        end=[_leads(one.vectors >= ALIGNED, one.features >= ALIGNED) for one in courses],
     )
-    return Outcome(verdict, told, numbers, (path,), note)
 
 
-def _aligned_after(courses: Sequence[Course]) -> list[int]:
-    """The step from which every pair of a seed stays aligned, or _NEVER."""
-    steps = [*courses[0].steps, _NEVER]
-    return [steps[int(settled(one.worst[None] >= ALIGNED))] for one in courses]
+def _judge_order(found: Order) -> Verdict:
+    order, first = share(found.full), sum(found.lead) / len(found.lead)
+    return "reproduced" if min(order, first) >= MOST else "partly" if max(order, first) > HALF else "not"
 
 
-def _order(courses: Sequence[Course]) -> tuple[str, Numbers, list[bool], list[float]]:
-    """What is said of one setting, its numbers, and by seed: is the order full, and how often are vectors first?"""
-    when = torch.stack([settled(one.aligned >= ALIGNED) for one in courses])
-    first = [bool((row[0] < row[1:]).all()) for row in when]
-    full = [bool((row[:-1] < row[1:]).all()) for row in when]
-    tau = [_tau(row) for row in when]
-    early = [_tau(settled(one.aligned >= _EARLY)) for one in courses]
-    lead = [_leads(_half(one.vectors), _half(one.features)) for one in courses]
-    end = [_leads(one.vectors >= ALIGNED, one.features >= ALIGNED) for one in courses]
-    numbers: Numbers = {
-        "top first": share(first)[0],
-        "full order": share(full)[0],
-        "tau": tau,
-        "tau early": early,
-        "vectors half-way first": lead,
-        "vectors settle first": end,
+_ORDER_NOTE = (
+    f"Aligned: |cos| at least {ALIGNED} in this and all later snapshots, which are a quarter apart. Correlation 1: "
+    "in the order of T; ties count for neither. The verdict asks for the full order and for singular vectors "
+    "half-way first; the paper shows one run and says that they tend to shift first. At each step a pair is "
+    "followed by the singular pair that it is matched with then. Brackets: 95 % intervals over seeds, Wilson's "
+    "where seeds are counted."
+)
+
+
+def _tell_order(found: Order) -> Told:
+    measured = (
+        f"the pair with the largest T aligns first in {counted(found.first)} seeds, all four in the order of T in "
+        f"{counted(found.full)}; rank correlation of T and time {with_interval(found.tau, 2, -1.0, 1.0)}, of the time "
+        f"to |cos| {_EARLY} {with_interval(found.early, 2, -1.0, 1.0)}. Singular vectors are half-way before their "
+        f"features in {with_interval(found.lead, 2, 0.0, 1.0)} of pairs, and settled before them in "
+        f"{with_interval(found.end, 2, 0.0, 1.0)}."
+    )
+    numbers: Numbers = {"top first": share(found.first), "full order": share(found.full)}
+    numbers |= {"tau": found.tau, "tau early": found.early}
+    numbers |= {"vectors half-way first": found.lead, "vectors settle first": found.end}
+    return Told(measured, numbers, _ORDER_NOTE)
+
+
+def _draw_order(found: Order, said: str) -> Figure:
+    courses = found.courses
+    shades = colours(len(courses[0].aligned), ordered=True)
+    parts = (("Features with singular vectors", "aligned"), ("Singular vectors with their end", "vectors"))
+    panels = {
+        title: [
+            Curve(f"pair {n} (T = {24 - 3 * n})", torch.stack([getattr(one, part)[n] for one in courses]), shade)
+            for n, shade in enumerate(shades)
+        ]
+        for title, part in (*parts, ("Features with their end", "features"))
     }
-    told = (
-        f"the pair with the largest T aligns first in {counted(first)} seeds, all four in the order of T in "
-        f"{counted(full)}; rank correlation of T and time {with_interval(tau, 2, -1.0, 1.0)}, of the time to |cos| "
-        f"{_EARLY} {with_interval(early, 2, -1.0, 1.0)}. Singular vectors are half-way before their features in "
-        f"{with_interval(lead, 2, 0.0, 1.0)} of pairs, and settled before them in {with_interval(end, 2, 0.0, 1.0)}."
-    )
-    return told, numbers, full, lead
+    return curves_figure(courses[0].steps, panels, y="|cos|", title=f"Alignment while training, {said}")
 
 
 def _tau(when: Tensor) -> float:
@@ -140,46 +149,28 @@ def _leads(vectors: Bool[Tensor, "pair step"], features: Bool[Tensor, "pair step
     return float(((settled(features) - settled(vectors)).sign().double().mean() + 1) / 2)
 
 
-def _dynamics_figure(courses: Sequence[Course], name: str) -> Figure:
-    shades = colours(len(courses[0].aligned), ordered=True)
-    parts = (("Features with singular vectors", "aligned"), ("Singular vectors with their end", "vectors"))
-    panels = {
-        title: [
-            Curve(f"pair {n} (T = {24 - 3 * n})", torch.stack([getattr(one, part)[n] for one in courses]), shade)
-            for n, shade in enumerate(shades)
-        ]
-        for title, part in (*parts, ("Features with their end", "features"))
-    }
-    return curves_figure(courses[0].steps, panels, y="|cos|", title=f"Alignment while training, {name}")
+@dataclass(frozen=True)
+class Times:
+    """When trainings of one recipe align, by feature probability."""
+
+    courses: Mapping[float, Sequence[Course]]
+    when: Mapping[float, Sequence[int]]  # the step from which every pair of a seed stays aligned, or _NEVER
+    tau: list[float]  # rank correlation of rarity and time, of seeds that align at two probabilities or more
+    censored: list[float]  # of all seeds, with trainings that never align as the last
 
 
-def sooner(job: Job) -> Outcome:
+def measure_times(job: Job, recipe: Recipe) -> Times:
     """Do features that occur more often align earlier? Judged by trainings that align at all."""
-    found = by_recipe(job, (PRINTED, MEAN), _sooner)
-    tau = found.numbers[f"{PRINTED.said}: tau"]
-    return replace(found, verdict="not") if isinstance(tau, list) and is_reversed(tau) else found
-
-
-def _sooner(job: Job, recipe: Recipe) -> Outcome:
-    toy = trained(job, toys.by_probability(job, recipe))
+    toy = trained(job, varied(job, recipe, "p", P))
     courses = {p: [course(model) for model in own] for p, own in toy.items()}
-    when = {p: _aligned_after(own) for p, own in courses.items()}
+    when = {p: [_aligned_after(one) for one in own] for p, own in courses.items()}
     by_seed = list(zip(*when.values(), strict=True))
     tau = [one for row in by_seed if (one := order(row)) is not None]
-    censored = [_tau(torch.tensor(row)) for row in by_seed]
-    numbers: Numbers = {f"p {p:g} aligned after": [_finite(one) for one in own] for p, own in when.items()}
-    numbers |= {"tau": tau, "tau, never counted as last": censored}
-    path = save(_sooner_figure(courses, recipe.said), job.folder / f"probability-{recipe.file}.png")
-    note = (
-        f"Aligned: every |cos| at least {ALIGNED} from then on; snapshots are a quarter apart. Rank correlation: "
-        "Kendall's tau-a, by seed, over the probabilities at which it aligns in the end; 1 if each rarer setting takes "
-        f"longer, ties count for neither. Reproduced from {MOST} on, partly if its 95 % interval over seeds lies "
-        "above 0, and not where that of printed settings lies below 0. Trainings that never align have no time, and "
-        "are left out of the verdict: counted as later than all others, they would say that rare "
-        "features fail, which is another figure's claim."
-    )
-    lines = ["", *_times(when), _told_order(tau, censored)]
-    return Outcome(earlier(tau), "\n".join(lines), numbers, (path,), note)
+    return Times(courses, when, tau, [_tau(torch.tensor(row)) for row in by_seed])
+
+
+def _aligned_after(one: Course) -> int:
+    return [*one.steps, _NEVER][int(settled(one.worst >= ALIGNED))]
 
 
 def order(times: Sequence[int]) -> float | None:
@@ -192,48 +183,64 @@ def order(times: Sequence[int]) -> float | None:
     return _tau(torch.tensor(known)) if len(known) > 1 else None
 
 
-def earlier(tau: Sequence[float]) -> Verdict:
+def earlier(found: Times) -> Verdict:
     """What one recipe says; without seeds that align at two probabilities or more, nothing."""
-    if len(tau) < 2:
+    if len(found.tau) < 2:
         return "not"
-    mean, low, _ = interval(tau)
+    mean, low, _ = interval(found.tau)
     return "reproduced" if mean >= MOST else "partly" if low > 0 else "not"
 
 
-def is_reversed(tau: Sequence[float]) -> bool:
-    """Do rarer features surely align earlier? As printed, that refutes whatever chosen settings show."""
-    return len(tau) > 1 and interval(tau)[2] < 0
+def judge_times(tried: Tried[Times]) -> Verdict:
+    """What all recipes say: if rarer features surely align earlier as printed, that refutes what chosen ones show."""
+    printed = tried.found[PRINTED].tau
+    if len(printed) > 1 and interval(printed)[2] < 0:
+        return "not"
+    return over_recipes({recipe: earlier(one) for recipe, one in tried.found.items()})
 
 
-def _times(when: Mapping[float, Sequence[int]]) -> list[str]:
-    lines = []
-    for p, own in when.items():
+_TIMES_NOTE = (
+    f"Aligned: every |cos| at least {ALIGNED} from then on; snapshots are a quarter apart. Rank correlation: "
+    "Kendall's tau-a, by seed, over the probabilities at which it aligns in the end; 1 if each rarer setting takes "
+    f"longer, ties count for neither. Reproduced from {MOST} on, partly if its 95 % interval over seeds lies "
+    "above 0, and not where that of printed settings lies below 0. Trainings that never align have no time, and "
+    "are left out of the verdict: counted as later than all others, they would say that rare "
+    "features fail, which is another figure's claim."
+)
+
+
+def _tell_times(found: Times) -> Told:
+    lines, numbers = [""], Numbers()
+    for p, own in found.when.items():
         known = [one for one in own if one < _NEVER]
         said = f"median {median(known):,.0f} steps of those that align" if known else "no seed aligns"
         lines.append(f"p = {p:g}: {said}; aligned in the end {counted([one < _NEVER for one in own])}.")
-    return lines
-
-
-def _told_order(tau: Sequence[float], censored: Sequence[float]) -> str:
-    own = with_interval(tau, 2, -1.0, 1.0) if len(tau) > 1 else "not known"
-    return (
-        f"Rank correlation of rarity with the time, where trainings align ({len(tau)} of {len(censored)} seeds at two "
-        f"probabilities or more): {own}; with those that never align as the last, "
-        f"{with_interval(censored, 2, -1.0, 1.0)}."
+        numbers[f"p {p:g} aligned after"] = [float(one) if one < _NEVER else math.nan for one in own]
+    own_tau = with_interval(found.tau, 2, -1.0, 1.0) if len(found.tau) > 1 else "not known"
+    lines.append(
+        f"Rank correlation of rarity with the time, where trainings align ({len(found.tau)} of {len(found.censored)} "
+        f"seeds at two probabilities or more): {own_tau}; with those that never align as the last, "
+        f"{with_interval(found.censored, 2, -1.0, 1.0)}."
     )
+    numbers |= {"tau": found.tau, "tau, never counted as last": found.censored}
+    return Told("\n".join(lines), numbers, _TIMES_NOTE)
 
 
-def _finite(step: int) -> float:
-    return float(step) if step < _NEVER else math.nan
-
-
-def _sooner_figure(courses: Mapping[float, Sequence[Course]], said: str) -> Figure:
+def _draw_times(found: Times, said: str) -> Figure:
     curves = [
         Curve(f"p = {p:g}", torch.stack([one.worst for one in own]), shade)
-        for (p, own), shade in zip(courses.items(), colours(len(courses), ordered=True), strict=True)
+        for (p, own), shade in zip(found.courses.items(), colours(len(found.courses), ordered=True), strict=True)
     ]
-    steps = next(iter(courses.values()))[0].steps
+    steps = next(iter(found.courses.values()))[0].steps
     return curves_figure(steps, {"Worst pair": curves}, y="|cos|", title=f"Alignment by feature probability ({said})")
 
 
-RUNS: dict[str, Attempt] = {"svf-fig3": dynamics, "svf-fig11": sooner}
+RUNS: dict[str, Attempt] = {
+    "svf-fig3": by_recipe(
+        (PRINTED, HEAVY_SHORT, MEAN), measure_order, _judge_order, _tell_order, _draw_order, "dynamics"
+    ),
+    "svf-fig11": replace(
+        by_recipe((PRINTED, MEAN), measure_times, earlier, _tell_times, _draw_times, "probability"),
+        judge=judge_times,
+    ),
+}

@@ -47,11 +47,6 @@ def sides(
     return tokens[:, -1] @ found.U * root, relative @ found.V * root
 
 
-def sparsities(terms: Float[Tensor, "*batch channel"]) -> Float[Tensor, "*batch"]:
-    """S(v) = mean(|v|)^2 / mean(v^2) of every row; NaN where all terms are zero."""
-    return terms.abs().mean(-1).square() / terms.square().mean(-1)
-
-
 def samples(job: Job) -> int:
     """How many contexts."""
     return _QUICK_SAMPLES if job.quick else _SAMPLES

@@ -1,11 +1,15 @@
 """How are toys trained, and what may be concluded? As printed, and with settings chosen because they align."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Generic, Literal
 
+from matplotlib.figure import Figure
+
+from keyhole.reproduce.experiment import Experiment, Record, Told
 from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.outcome import Verdict
 
 LONG = 80_000  # the most steps that the paper names
 
@@ -46,22 +50,52 @@ MEAN = Recipe("mean", 4.0, 30_000)  # what published outcomes point to
 HEAVY = Recipe("sum", 20.0, 20_000)  # aligns many pairs soonest
 HEAVY_SHORT = Recipe("sum", 20.0, 10_000)
 
-Measure = Callable[[Job, Recipe], Outcome]  # what a figure shows with one recipe
+
+@dataclass(frozen=True)
+class Tried(Generic[Record]):
+    """What a figure shows with each of several recipes."""
+
+    found: Mapping[Recipe, Record]
 
 
-def by_recipe(job: Job, recipes: Sequence[Recipe], measure: Measure) -> Outcome:
-    """What does a figure show with each of these recipes? One outcome, which counts only printed ones in full."""
-    found = {recipe: measure(job, recipe) for recipe in recipes}
+def by_recipe(
+    recipes: tuple[Recipe, ...],
+    measure: Callable[[Job, Recipe], Record],
+    judge: Callable[[Record], Verdict],
+    tell: Callable[[Record], Told],
+    draw: Callable[[Record, str], Figure],
+    picture: str,
+) -> Experiment[Tried[Record]]:
+    """One experiment of a figure with each of these recipes, which counts only printed ones in full.
+
+    What is drawn says its recipe in words, and in the name of its file, after that of the `picture`.
+    """
+    return Experiment(
+        partial(_measured, recipes=recipes, measure=measure),
+        partial(_judged, judge=judge),
+        partial(_told, tell=tell),
+        partial(_drawn, draw=draw, picture=picture),
+    )
+
+
+def _measured(job: Job, recipes: tuple[Recipe, ...], measure: Callable[[Job, Recipe], Record]) -> Tried[Record]:
+    return Tried({recipe: measure(job, recipe) for recipe in recipes})
+
+
+def _judged(tried: Tried[Record], judge: Callable[[Record], Verdict]) -> Verdict:
+    return over_recipes({recipe: judge(one) for recipe, one in tried.found.items()})
+
+
+def _told(tried: Tried[Record], tell: Callable[[Record], Told]) -> Told:
+    found = {recipe: tell(one) for recipe, one in tried.found.items()}
     numbers = {f"{recipe.said}: {name}": own for recipe, one in found.items() for name, own in one.numbers.items()}
     lines = [f"{recipe.name}: {one.measured}".replace(": \n", ":\n") for recipe, one in found.items()]  # or a list
-    notes = dict.fromkeys([*(one.note for one in found.values()), _note(recipes)])
-    return Outcome(
-        verdict=over_recipes({recipe: one.verdict for recipe, one in found.items()}),
-        measured="\n".join(lines),
-        numbers=numbers,
-        figures=tuple(path for one in found.values() for path in one.figures),
-        note=" ".join(note for note in notes if note),
-    )
+    notes = dict.fromkeys([*(one.note for one in found.values()), _note(found)])
+    return Told("\n".join(lines), numbers, " ".join(note for note in notes if note))
+
+
+def _drawn(tried: Tried[Record], draw: Callable[[Record, str], Figure], picture: str) -> Mapping[str, Figure]:
+    return {f"{picture}-{recipe.file}": draw(one, recipe.said) for recipe, one in tried.found.items()}
 
 
 def over_recipes(verdicts: Mapping[Recipe, Verdict]) -> Verdict:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 from jaxtyping import Bool
 from torch import Tensor
 
-from keyhole.lab.svf.alignment import Alignment, Matching, alignment
-from keyhole.lab.svf.toy import SVF
+from keyhole.lab.svf.alignment import Matching
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson
 
@@ -18,33 +19,24 @@ MOST, HALF = 0.9, 0.5  # shares of seeds, or of settings, that a claim needs
 SEEDS_NOTE = "Brackets: smallest and largest of the seeds, or 95 % intervals of shares (Wilson)."
 
 
-def worst(found: Alignment) -> float:
-    """The smallest |cos| of any pair with its own singular vector; 0 if one has none or is shunned."""
-    return _worst(found.by_assignment)
-
-
-def worst_by_rank(found: Alignment) -> float:
-    """The same with the k-th pair on the k-th singular vector, as the paper matches them."""
-    return _worst(found.by_rank)
-
-
-def _worst(matched: Matching) -> float:
+def worst(matched: Matching) -> float:
+    """The smallest |cos| of any pair with the singular vector matched with it; 0 if it has none or is shunned."""
     cosine = matched.worst
     return cosine if math.isfinite(cosine) and bool((matched.sign == 1).all()) else 0.0
 
 
-def worsts(models: Sequence[SVF]) -> list[float]:
-    """The smallest |cos| of every model."""
-    return [worst(alignment(model)) for model in models]
+def share(flags: Sequence[bool]) -> float:
+    """How many are true?
 
-
-def share(flags: Sequence[bool]) -> tuple[float, float, float]:
-    """How many are true? Their share with Wilson's 95 % interval.
-
-    >>> [round(x, 2) for x in share([True] * 10)]
-    [1.0, 0.72, 1.0]
+    >>> share([True, False])
+    0.5
     """
-    return wilson(sum(flags), len(flags))
+    return wilson(sum(flags), len(flags))[0]
+
+
+def are_aligned(cosines: Sequence[float]) -> list[bool]:
+    """Which of these count as aligned?"""
+    return [one >= ALIGNED for one in cosines]
 
 
 def counted(flags: Sequence[bool]) -> str:
@@ -53,7 +45,7 @@ def counted(flags: Sequence[bool]) -> str:
     >>> counted([True, False])
     '1 of 2 [0.09, 0.91]'
     """
-    _, low, high = share(flags)
+    _, low, high = wilson(sum(flags), len(flags))
     return f"{sum(flags)} of {len(flags)} [{low:.2f}, {high:.2f}]"
 
 
@@ -63,6 +55,12 @@ def graded(shares: Sequence[float]) -> Verdict:
     if good == 1:
         return "reproduced"
     return "partly" if good >= HALF or min(shares) >= HALF else "not"
+
+
+def by_field(rows: Sequence[Any], *left_out: str) -> dict[str, list[float]]:
+    """The numbers of dataclasses of one kind, each over all of them."""
+    names = [field.name for field in fields(rows[0]) if field.name not in left_out]
+    return {name: [float(getattr(row, name)) for row in rows] for name in names}
 
 
 def settled(holds: Bool[Tensor, "*batch step"]) -> Tensor:

@@ -6,8 +6,9 @@ from functools import partial
 from keyhole.lab.svf import theorems
 from keyhole.lab.svf.theorems import Check
 from keyhole.lab.svf.theorems_orthogonal import theorem_4
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
-from keyhole.reproduce.outcome import Outcome
+from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
 
 _SEEDS = 5
@@ -22,9 +23,16 @@ _CAVEATS = {
 }
 
 
-def theorem(job: Job, check: Callable[[Sequence[int]], Check], id: str) -> Outcome:
+def measure(job: Job, check: Callable[[Sequence[int]], Check]) -> Check:
     """Does the theorem hold on random instances, and with what margin?"""
-    found = check(range(job.seed, job.seed + (1 if job.quick else _SEEDS)))
+    return check(range(job.seed, job.seed + (1 if job.quick else _SEEDS)))
+
+
+def _judge(found: Check) -> Verdict:
+    return "reproduced" if found.holds else "not"
+
+
+def _tell(found: Check, caveat: str) -> Told:
     numbers: Numbers = {f"worst {one.name}": one.worst for one in found.measures}
     numbers |= {f"limit of {one.name}": one.limit for one in found.measures}
     numbers |= {name: list(values) for name, values in found.beside.items()}
@@ -33,8 +41,7 @@ def theorem(job: Job, check: Callable[[Sequence[int]], Check], id: str) -> Outco
     parts += [f"{name} {told(values, 2)}" for name, values in found.beside.items()]
     applies = f"{found.applicable:,} of {found.drawn:,} cases meet its assumptions"
     measured = f"{found.name}: {'; '.join(parts)}; {applies}."
-    note = f"{_CAVEATS.get(id, '')} {_SCOPE}".strip()
-    return Outcome("reproduced" if found.holds else "not", measured, numbers, (), note)
+    return Told(measured, numbers, f"{caveat} {_SCOPE}".strip())
 
 
 _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
@@ -44,5 +51,7 @@ _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
     "svf-thm4": theorem_4,
     "svf-lemma3": theorems.lemma_3,
 }
-_runs: dict[str, Callable[[Job], Outcome]] = {id: partial(theorem, check=check, id=id) for id, check in _CHECKS.items()}
-RUNS: dict[str, Attempt] = _runs
+RUNS: dict[str, Attempt] = {
+    id: Experiment(partial(measure, check=check), _judge, partial(_tell, caveat=_CAVEATS.get(id, "")))
+    for id, check in _CHECKS.items()
+}

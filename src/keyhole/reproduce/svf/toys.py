@@ -3,14 +3,13 @@
 Each toy is trained as printed, and with settings chosen because they align: a figure says what both show.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyhole.lab.svf.store import trained_models
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
 from keyhole.reproduce.job import Job
-from keyhole.reproduce.svf.recipes import LONG, PRINTED, Recipe
+from keyhole.reproduce.svf.recipes import Recipe
 
 SEEDS, FEW = 10, 5  # of small toys, and of large ones
 P = (1.0, 0.52, 0.271, 0.141, 0.074, 0.038, 0.02)  # 50^(-k/6); Table 1 prints the second as .52
@@ -18,6 +17,11 @@ LAMBDAS = (0.2, 0.4, 1.0, 4.0, 10.0, 40.0)
 FEATURES, DIMENSIONS, CONTEXTS = (10, 15, 20, 25, 30), (10, 8, 6, 4), (2, 4, 8, 16, 32)
 PAIRS = {5: (5, 6, 7, 8, 9, 10), 10: (10, 12, 14, 16, 18, 20)}  # by head dimension: more pairs than it has room for
 RARE = 0.038  # the probability about which its text contradicts itself
+DEFAULT: Mapping[str, Any] = {}  # four pairs
+ONE_PAIR = {"pairs": ((0, 1, 1.0),)}
+TWENTY_PAIRS = {"N": 100, "D": 50, "H": 50, "pairs": declining_pairs(20, 26.0)}  # hundred features
+OWN_QUERIES = {"query_mode": "indep"}  # queries that are not among their keys, as the theorems have them
+NO_HEAD = {"attention": False, "pairs": ()}  # nothing attends, so only the number of steps is left of a recipe
 _QUICK_STEPS, _QUICK_SEEDS = 300, 2
 
 Cells = dict[float, list[SVFSettings]]  # by what is varied
@@ -35,59 +39,9 @@ def cells(job: Job, recipe: Recipe, changes: Mapping[float, Mapping[str, Any]], 
     }
 
 
-def no_head(job: Job) -> Cells:
-    """Features alone, by p: nothing attends, so only the number of steps is left of a recipe."""
-    return cells(job, PRINTED, {p: {"p": p, "attention": False, "pairs": ()} for p in (*P[1:4], 0.05)})
-
-
-def one_pair(job: Job, recipe: Recipe) -> Cells:
-    """T01 = 1."""
-    return cells(job, recipe, {1.0: {"pairs": ((0, 1, 1.0),)}})
-
-
-def twenty_pairs(job: Job, recipe: Recipe) -> Cells:
-    """Hundred features, twenty pairs."""
-    return cells(job, recipe, {20.0: {"N": 100, "D": 50, "H": 50, "pairs": declining_pairs(20, 26.0)}}, few=True)
-
-
-def four_pairs(job: Job, recipe: Recipe) -> Cells:
-    """The default toy."""
-    return cells(job, recipe, {4.0: {}})
-
-
-def own_queries(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, with queries that are not among their keys, as the theorems have them."""
-    return cells(job, recipe, {4.0: {"query_mode": "indep"}})
-
-
-def by_probability(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, by p."""
-    return cells(job, recipe, {p: {"p": p} for p in P})
-
-
-def rare_and_long(job: Job, recipe: Recipe) -> Cells:
-    """Where features are almost too rare, with the most steps that the paper names."""
-    return cells(job, replace(recipe, steps=LONG), {RARE: {"p": RARE}})
-
-
-def by_lambda(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, by lambda."""
-    return cells(job, recipe, {lam: {"lam": lam} for lam in LAMBDAS})
-
-
-def by_features(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, by N."""
-    return cells(job, recipe, {float(N): {"N": N} for N in FEATURES})
-
-
-def by_dimension(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, by H."""
-    return cells(job, recipe, {float(H): {"H": H} for H in DIMENSIONS})
-
-
-def by_context(job: Job, recipe: Recipe) -> Cells:
-    """The default toy, by m."""
-    return cells(job, recipe, {float(m): {"m": m} for m in CONTEXTS})
+def varied(job: Job, recipe: Recipe, name: str, values: Sequence[float | int]) -> Cells:
+    """The default toy, by one of its settings."""
+    return cells(job, recipe, {float(value): {name: value} for value in values})
 
 
 def by_pairs(job: Job, recipe: Recipe, H: int) -> Cells:
@@ -95,6 +49,11 @@ def by_pairs(job: Job, recipe: Recipe, H: int) -> Cells:
     shape = {"N": 4 * H, "D": 2 * H, "H": H}
     sizes = {float(n): {**shape, "pairs": declining_pairs(n, n + 1.0)} for n in PAIRS[H]}
     return cells(job, recipe, sizes, few=True)
+
+
+def alike(job: Job, recipe: Recipe, toy: Mapping[str, Any] = DEFAULT, *, few: bool = False) -> list[SVF]:
+    """The models of one toy: nothing but their seeds differ."""
+    return trained(job, cells(job, recipe, {0.0: toy}, few=few))[0.0]
 
 
 def trained(job: Job, wanted: Cells) -> dict[float, list[SVF]]:

@@ -21,7 +21,7 @@ from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
-    from keyhole.lab.training.language import LanguageSettings, Trained
+    from keyhole.lab.training.language import Trained
 
 _STEPS = 2_000
 _SEEDS = 8  # in some no head plays a role clearly
@@ -56,19 +56,12 @@ class Watched:
     heads: Emergence
     others: Emergence | None
     splits: tuple[Split, ...]
-    about: str
+    about: str = ""
 
     @property
     def over(self) -> Over:
         """Seeds are the independent observations; of one training, its heads."""
         return "sources" if len({row.source for row in self.heads.rows[0]}) > 1 else "places"
-
-
-@dataclass(frozen=True)
-class _Seed:
-    heads: Emergence
-    others: Emergence
-    splits: tuple[Split, ...]
 
 
 def watched(job: Job) -> Watched:
@@ -112,7 +105,7 @@ def _small(asked: Asked, folder: Path) -> Watched:
     """Small language models of several seeds, one after another; those in which no head has a role are left out."""
     count = 1 if asked.quick else _SEEDS
     right: list[float] = []
-    found: dict[int, _Seed] = {}
+    found: dict[int, Watched] = {}
     for number in range(count):
         seed = asked.seed + number
         trained = _trained(asked, folder, seed, _part(asked.progress, number, count))
@@ -151,7 +144,7 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
     return lambda done, total: progress(number * total + done, count * total)
 
 
-def _one(asked: Asked, seed: int, trained: "Trained") -> _Seed | None:
+def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
     from keyhole.lab.training.language import checkpoints
 
@@ -176,7 +169,7 @@ def _one(asked: Asked, seed: int, trained: "Trained") -> _Seed | None:
     )
     busy = {(place.role, place.head) for place in places}
     named = {replace(place, role=f"{place.role}, seed {seed}"): several for place, several in views.items()}
-    return _Seed(
+    return Watched(
         _only(both, lambda row: (row.role, row.head) in busy),
         _only(both, lambda row: (row.role, row.head) not in busy),
         _ends(named),
@@ -219,25 +212,17 @@ def _ends(views: dict[Place, list[_View]]) -> tuple[Split, ...]:
     )
 
 
-def _settings(asked: Asked, seed: int) -> "LanguageSettings":
-    from keyhole.lab.training.language import LanguageSettings
-
-    return (
-        LanguageSettings(steps=60, documents=800, seed=seed)
-        if asked.quick
-        else LanguageSettings(steps=_STEPS, seed=seed)
-    )
-
-
 def _trained(asked: Asked, folder: Path, seed: int, progress: Progress) -> "Trained":
     """The model of a seed, read from the folder or else trained and kept there."""
-    from keyhole.lab.training.language import read_trained, save_trained, snapshot_steps, train_language
+    from keyhole.lab.training import language
 
-    settings, device, examples = _settings(asked, seed), asked.device or "cpu", 10 if asked.quick else 200
-    at = snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
+    full = language.LanguageSettings(steps=_STEPS, seed=seed)
+    settings = replace(full, steps=60, documents=800) if asked.quick else full
+    device, examples = asked.device or "cpu", 10 if asked.quick else 200
+    at = language.snapshot_steps(settings.steps, 3 if asked.quick else 12, 20)
     path = weights_path(folder, f"language-{seed}", (settings, at, examples, device))
     with alone(path):
         if not path.is_file():
-            trained = train_language(settings, at=at, device=device, examples=examples, progress=progress)
-            save_trained(trained, path)
-    return read_trained(settings, path)
+            trained = language.train_language(settings, at=at, device=device, examples=examples, progress=progress)
+            language.save_trained(trained, path)
+    return language.read_trained(settings, path)
