@@ -43,7 +43,7 @@ SAME = [
     (circuits.trace, trace_many, {"against", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
-    (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks"}),
+    (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.verify, verify, {"mode", "draws", "seed"}),
     (circuits.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (discover, View, {"frame"}),

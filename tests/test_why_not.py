@@ -27,8 +27,8 @@ def not_here(run: keyhole.Run, layer: int = 2) -> list[Firing]:
     record, dest = run.layer(layer), len(run) - 1
     found = []
     for head in range(2):
-        weights = record.weights([head], [dest])[0, 0]
-        src = int(weights[2:dest].argmin()) + 2
+        weights, first = record.weights([head], [dest])[0, 0], max(2, int(record.first[dest]))
+        src = int(weights[first:dest].argmin()) + first
         found.append(run.explain((layer, head), dest, src, tau=min(0.2, 3 * float(weights[src]) + 0.02), why="not"))
     return found
 

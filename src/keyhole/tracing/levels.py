@@ -42,7 +42,7 @@ class Untraced:
         return f"prompt {self.index} ({self.prompt!r}): {self.error}"
 
 
-class Options(TypedDict, total=False):
+class ManyOptions(TypedDict, total=False):
     """How to trace, for callers that pass it on: `trace_many` says what each option does."""
 
     seeds: Seeds | None
@@ -50,8 +50,13 @@ class Options(TypedDict, total=False):
     keys: Keys
     sinks: Sinks
     through: ThroughOption
-    end: int | str
     progress: Progress | None
+
+
+class Options(ManyOptions, total=False):
+    """The same for one run, and where its answer is predicted."""
+
+    end: int | str
 
 
 def trace(
@@ -67,10 +72,12 @@ def trace(
     end: int | str = -1,
     progress: Progress | None = None,
 ) -> Circuit:
-    """Trace the circuit behind one answer. See `trace_many` for the options."""
-    options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
-    options["progress"] = progress
-    return trace_many([run], [target], against=[against], errors="raise", **options)[0]
+    """Trace the circuit behind one answer, predicted at `end`. See `trace_many` for the other options."""
+    shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
+    asked = [_Asked(run, target, against, seeds, end)]
+    (circuit,) = _trace(asked, shared, _Attempts([run], "raise"), progress)
+    assert isinstance(circuit, Circuit)
+    return circuit
 
 
 @overload
@@ -80,7 +87,7 @@ def trace_many(
     *,
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["raise"],
-    **options: Unpack[Options],
+    **options: Unpack[ManyOptions],
 ) -> list[Circuit]: ...
 
 
@@ -91,7 +98,7 @@ def trace_many(
     *,
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["keep"] = "keep",
-    **options: Unpack[Options],
+    **options: Unpack[ManyOptions],
 ) -> list[Circuit | Untraced]: ...
 
 
@@ -105,7 +112,6 @@ def trace_many(
     keys: Keys = "all",
     sinks: Sinks = "keep",
     through: ThroughOption = "heads",
-    end: int | str = -1,
     errors: Errors = "keep",
     progress: Progress | None = None,
 ) -> list[Circuit] | list[Circuit | Untraced]:
@@ -121,14 +127,33 @@ def trace_many(
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
-    attempts, growing, found = _Attempts(runs, errors), dict[int, Growing](), dict[int, Circuit]()
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
+    asked = [_Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, targets, others, strict=True)]
+    return _trace(asked, shared, _Attempts(runs, errors), progress)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What one run is traced for."""
+
+    run: "Run"
+    target: Target
+    against: Tokens | None
+    seeds: Seeds | None
+    end: int | str
+
+
+def _trace(
+    asked: Sequence[_Asked], shared: Settings, attempts: "_Attempts", progress: Progress | None
+) -> list[Circuit | Untraced]:
+    """All runs together, a layer at a time from the top."""
+    growing, found = dict[int, Growing](), dict[int, Circuit]()
     with exact_matmul():
-        for i, (run, target, other) in enumerate(zip(runs, targets, others, strict=True)):
+        for i, one in enumerate(asked):
             with attempts.at(i):
-                own = replace(shared, end=run.position(end, "end"))
-                growing[i] = _start(run, _answered(run, own, target, other, seeds=seeds))
-        depth = len(runs[0].layers)
+                own = replace(shared, end=one.run.position(one.end, "end"))
+                growing[i] = _start(one.run, _answered(one.run, own, one.target, one.against, seeds=one.seeds))
+        depth = len(asked[0].run.layers)
         for done, layer in enumerate(reversed(range(depth))):
             for i, circuit in growing.items():
                 with attempts.at(i):
@@ -138,7 +163,7 @@ def trace_many(
         for i, circuit in growing.items():
             with attempts.at(i):
                 found[i] = build_circuit(circuit, circuit.settings.parameters())
-    return [attempts.failed.get(i) or found[i] for i in range(len(runs))]
+    return [attempts.failed.get(i) or found[i] for i in range(len(asked))]
 
 
 def _through(asked: ThroughOption) -> Through | None:
