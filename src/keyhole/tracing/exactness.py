@@ -152,7 +152,7 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
     if weights is None:
         return None
     places = mlp_places(writes, weights, layer, range(len(run)))
-    return _relative(places.write(places.x), run.layers[layer].mlp)
+    return _relative(places.own, run.layers[layer].mlp)
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:

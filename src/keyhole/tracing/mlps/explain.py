@@ -96,7 +96,7 @@ def explain_mlp(
 
 def _explained(places: Places, writes: Writes, d: Float[Tensor, "1 d_model"], cover: float) -> MlpWrite:
     run, t = places.run, places.tokens[0]
-    written = places.write(places.x)
+    written = places.own
     own = run.layers[places.layer].mlp[[t]].to(written)
     error = float((written - own).abs().max() / own.abs().max())
     require_exact(error, run.logits.dtype, f"the MLP of layer {places.layer}")
@@ -115,55 +115,75 @@ def write_of(
     places: Places, index: int, d: Float[Tensor, "d_model"], parts: Parts, offset: float, *, cover: float
 ) -> MlpWrite:
     """What an MLP writes along d at one of its places, given what a pass back through it found."""
-    run, t, one = places.run, places.tokens[index], places.at(index)
-    s = float(d @ one.write(one.x)[0])
+    one = places.at(index)
+    s = float(d @ one.own[0])
     told = parts.without_constants() if bool(one.x0.any()) else parts
     causes = covering(told, s, cover, offset)
-    each = torch.stack([_written(parts.writes, cause) for cause in causes]).to(one.x)
-    removed = each.sum(0, keepdim=True)
-    chosen = offset if any(cause.writer is None for cause in causes) else 0.0
-    both = places.at(index, 2).write(torch.cat([one.x - removed, one.x0 + removed])) @ d
+    without = _without(one, d, s, causes, parts.writes, offset)
     shares = one.neurons(d[None])[0] / s
     top = shares.abs().topk(min(_NEURONS, len(shares))).indices.tolist()
     return MlpWrite(
         layer=places.layer,
-        pos=t,
+        pos=one.tokens[0],
         value=s,
         offset=offset / s,
-        causes=_removed_in_turn(one, d, s, causes, each, offset),
-        left=(float(both[0]) - chosen) / s,
-        left_renormed=(float(d @ _renormed(one, removed)[0]) - chosen) / s,
-        kept=float(both[1]) / s,
+        causes=without.causes,
+        left=without.left,
+        left_renormed=without.left_renormed,
+        kept=without.kept,
         cancellation=(abs(offset) + float(told.values.abs().sum())) / s,
         neurons=tuple((i, float(shares[i])) for i in top),
         error=abs(offset + float(told.values.sum()) - s) / s,
-        run=run,
+        run=places.run,
     )
 
 
-def _removed_in_turn(
-    one: Places,
-    d: Float[Tensor, "d_model"],
-    s: float,
-    causes: tuple[Cause, ...],
-    each: Float[Tensor, "cause d_model"],
-    offset: float,
-) -> tuple[Cause, ...]:
-    """The causes with what s loses: in their order, and alone."""
+@dataclass(frozen=True)
+class _Without:
+    """What becomes of a write when its causes go, as shares of it."""
+
+    causes: tuple[Cause, ...]  # with what each takes along
+    left: float
+    left_renormed: float
+    kept: float
+
+
+def _without(
+    one: Places, d: Float[Tensor, "d_model"], s: float, causes: tuple[Cause, ...], writes: Writes, offset: float
+) -> _Without:
+    """The MLP with causes taken from its input, one after another, alone, all but them: one evaluation for all."""
+    n, each = len(causes), torch.stack([_written(writes, cause) for cause in causes]).to(one.x)
     taken = torch.tensor([offset if cause.writer is None else 0.0 for cause in causes]).to(each)
-    inputs = torch.cat([one.x - each.cumsum(0), one.x - each])
-    left = one.at(0, len(inputs)).write(inputs) @ d - torch.cat([taken.cumsum(0), taken])
-    steps = torch.cat([left.new_tensor([s]), left[: len(causes)]])
-    drops = ((steps[:-1] - steps[1:]) / s).tolist()
-    alone = (1 - left[len(causes) :] / s).tolist()
-    return tuple(replace(c, weight=w, alone=a) for c, w, a in zip(causes, drops, alone, strict=True))
+    in_turn, alone, kept = one.x - each.cumsum(0), one.x - each, one.x0 + each.sum(0)
+    anew = in_turn[-1:] * (one.scale / _scale(one, in_turn[-1:]))  # as if the norm had seen it
+    inputs = torch.cat([in_turn, alone, kept, anew])
+    found = one.at(0, len(inputs)).write(inputs) @ d
+    found[:n] -= taken.cumsum(0)
+    found[n : 2 * n] -= taken
+    steps = torch.cat([found.new_tensor([s]), found[:n]])
+    drops, lost = ((steps[:-1] - steps[1:]) / s).tolist(), (1 - found[n : 2 * n] / s).tolist()
+    told = tuple(replace(c, weight=w, alone=a) for c, w, a in zip(causes, drops, lost, strict=True))
+    return _Without(
+        causes=told,
+        left=float(found[n - 1]) / s,
+        left_renormed=float(found[-1] - taken.sum()) / s,
+        kept=float(found[-2]) / s,
+    )
+
+
+def _scale(one: Places, x: Float[Tensor, "1 d_model"]) -> Float[Tensor, "1 1"]:
+    """What the norm before the MLP would divide x by."""
+    if one.weights.norm is None:
+        return one.scale
+    family = one.run.model.family
+    return read_norm(one.weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
 
 
 def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple[Cause, ...]:
     """The largest parts, the offset among them, until they add up to `cover` of s; only what pushes towards it."""
     values, order = parts.values.sort(descending=True)
-    useful = int((values > 0).sum())
-    ranked = [(float(value), int(i)) for value, i in zip(values[:useful], order[:useful], strict=True)]
+    enough = int((values.cumsum(0) < cover * s + abs(offset)).sum()) + 1  # no more than these can be needed
+    ranked = list(zip(values[:enough].tolist(), order[:enough].tolist(), strict=True))
     found, covered = [], 0.0
     for value, component in sorted([*ranked, (offset, -1)], key=lambda part: -part[0]):
         if covered >= cover * s or value <= 0:
@@ -176,15 +196,3 @@ def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple
 def _written(writes: Writes, cause: Cause) -> Float[Tensor, "d_model"]:
     """What a cause wrote at the place; the offset is none of the input."""
     return torch.zeros_like(writes.local[0, 0]) if cause.writer is None else writes.written(cause.writer)
-
-
-def _renormed(one: Places, removed: Tensor) -> Tensor:
-    """The MLP's write without them, its norm's scale computed anew; routing and a norm after it stay."""
-    left = one.x - removed
-    if one.weights.norm is None:
-        return one.write(left)
-    family = one.run.model.family
-    scale = read_norm(one.weights.norm, family.norm, family.norm_adds_one).scale(left)[:, None]
-    again = replace(one, scale=scale)
-    again.__dict__["out_scale"] = one.out_scale
-    return again.write(left)

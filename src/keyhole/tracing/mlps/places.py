@@ -56,6 +56,16 @@ class Places:
     writes: Float[Tensor, "token expert"]  # and of the output
 
     @cached_property
+    def values(self) -> tuple[Float[Tensor, "token neuron"], ...]:
+        """What each expert's neurons are in the run."""
+        return tuple(self._values(e, self.x) for e in range(len(self.weights.neurons)))
+
+    @cached_property
+    def own(self) -> Float[Tensor, "token d_model"]:
+        """What the MLP writes in the run, from its folded weights."""
+        return self._written(self.values) / self.out_scale
+
+    @cached_property
     def out_scale(self) -> Float[Tensor, "token 1"]:
         """m_t of a norm after the MLP; ones without one."""
         after = self.weights.post_norm
@@ -63,13 +73,13 @@ class Places:
             return torch.ones_like(self.scale)
         family = self.run.model.family
         norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
-        raw = sum(self._raw(e, self.x) for e in range(len(self.weights.neurons)))
-        assert isinstance(raw, Tensor) and norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
+        raw = self._written(self.values)
+        assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
         return norm.scale(raw if norm.gain is None else raw / norm.gain)[:, None]
 
     def write(self, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
-        return sum((self._raw(e, x) for e in range(len(self.weights.neurons))), torch.zeros_like(x)) / self.out_scale
+        return self._written([self._values(e, x) for e in range(len(self.weights.neurons))]) / self.out_scale
 
     def at(self, index: int, times: int = 1) -> "Places":
         """One of the tokens, so often, for as many inputs of it; with the scale that its own output had."""
@@ -80,6 +90,7 @@ class Places:
             **{name: getattr(self, name)[rows] for name in ("x", "x0", "scale", "reads", "writes")},
         )
         one.__dict__["out_scale"] = self.out_scale[rows]
+        one.__dict__["values"] = tuple(own[rows] for own in self.values)
         return one
 
     @cached_property
@@ -104,7 +115,7 @@ class Places:
         """What each neuron, expert after expert, writes along d."""
         d, found = d.to(self.x.dtype) / self.out_scale, []
         for e, own in enumerate(self.weights.neurons):
-            found.append(self._values(e, self.x) * _product(d, own.W_out.T) * self.writes[:, e, None])
+            found.append(self.values[e] * _product(d, own.W_out.T) * self.writes[:, e, None])
         return torch.cat(found, dim=1)
 
     def _pre(self, e: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -115,12 +126,15 @@ class Places:
     def _values(self, e: int, x: Tensor) -> Tensor:
         return self.weights.neurons[e].values(*self._pre(e, x))
 
-    def _raw(self, e: int, x: Tensor) -> Tensor:
-        own = self.weights.neurons[e]
-        return (_product(self._values(e, x), own.W_out) + own.b_out.to(x.dtype)) * self.writes[:, e, None]
+    def _written(self, values: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros_like(self.x)
+        for e, (own, y) in enumerate(zip(self.weights.neurons, values, strict=True)):
+            total += (_product(y, own.W_out) + own.b_out.to(y.dtype)) * self.writes[:, e, None]
+        return total
 
     def _slopes(self, e: int, own: Neurons) -> Slopes:
-        (p0, h0), (p, h) = self._pre(e, self.x0), self._pre(e, self.x - self.x0)
+        p, h = self._pre(e, self.x - self.x0)
+        p0, h0 = self._pre(e, self.x0)
         start = own.values(p0, h0)
         end = own.values(p0 + p, None if h is None or h0 is None else h0 + h)
         if h is None or h0 is None or own.b_g is None:
@@ -128,14 +142,15 @@ class Places:
         b_u, b_g = own.b_u.to(p.dtype) + p0, own.b_g.to(p.dtype) + h0
         nodes, weights = (torch.from_numpy(x).to(p) for x in np.polynomial.legendre.leggauss(_NODES))
         up = torch.zeros_like(p)
-        slanted = torch.zeros_like(p)  # integral of t a', for gates that hardly move
+        small = h.abs() < _TINY
+        flat = torch.zeros_like(p)  # integral of a' b, for gates that hardly move
         for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
             a = own.shape.a(b_g + node * h)
             up += weight * (a if own.shape.slope_b is None else a * own.shape.slope_b(b_u + node * p))
-            through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
-            slanted += weight * _derivative(own.shape.a, b_g + node * h) * through
-        small = h.abs() < _TINY
-        gate = torch.where(small, slanted, (end - start - p * up) / torch.where(small, 1.0, h))
+            if bool(small.any()):
+                through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
+                flat += weight * _derivative(own.shape.a, b_g + node * h) * through
+        gate = torch.where(small, flat, (end - start - p * up) / torch.where(small, 1.0, h))
         return Slopes(start, up, gate)
 
 

@@ -105,7 +105,7 @@ class Flow:
         g, offset = places.back(D)
         attended = not places.weights.parallel
         parts = parts_at(self.writes, [w.dest for w in found], g, layer=layer, attended=attended)
-        read = (D * places.write(places.x)).sum(1).tolist()
+        read = (D * places.own).sum(1).tolist()
         for i, writer in enumerate(found):
             if read[i] <= 0:
                 self.reasons[writer] = "at other keys"
