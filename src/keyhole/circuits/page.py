@@ -22,6 +22,10 @@ _COLOURS = {
     "target": "#cc4b37",
 }
 
+_FURTHER = """
+<span><i style="background:#a0622d"></i> into an MLP</span>
+<span><i style="background:#4e8f4a"></i> value (what a head moves)</span>"""
+
 
 def to_html(circuit: Circuit) -> str:
     """Tokens from left to right, layers from bottom to top; click a node for what causes it."""
@@ -34,6 +38,8 @@ def to_html(circuit: Circuit) -> str:
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         summary=html.escape(summary),
+        measure="influence" if circuit.influence else "drop",
+        further=_FURTHER if circuit.influence else "",
         width=width,
         height=height,
         axes="".join(_axes(circuit, depth)),
@@ -144,7 +150,7 @@ def _node_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str
 def _rows(circuit: Circuit) -> list[str]:
     rows = []
     for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
-        share = f"{edge.weight:.3f}" if edge.influence is None else f"{edge.influence:.1%} of the answer"
+        share = f"{edge.weight:.3f}" if edge.influence is None else f"{edge.influence:.1%}"
         source, target = (html.escape(node_label(circuit.nodes[i], circuit.tokens)) for i in (edge.source, edge.target))
         rows.append(
             f'<tr data-from="{edge.source}" data-to="{edge.target}"><td>{source}</td><td>{target}</td>'

@@ -128,16 +128,25 @@ def _branch(
         again = edge.source in seen and bool(circuit.edges_into(edge.source))
         lines.append(
             f"{indent}{'└─' if last else '├─'} {_edge_label(edge)} {node_label(source, circuit.tokens)}"
-            + (_attention_label(circuit, edge.source) + (" (above)" if again else ""))
+            + _attention_label(circuit, edge.source)
+            + (" (above)" if again else _in_all(circuit, edge))
         )
         deeper = indent + ("   " if last else "│  ")
         if not again and depth > 1:
             seen.add(edge.source)
             _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen)
         elif not again and circuit.edges_into(edge.source):
-            lines.append(f"{deeper}└─ ... {len(circuit.edges_into(edge.source))} signals")
+            lines.append(f"{deeper}└─ ... {count(len(circuit.edges_into(edge.source)), 'signal')}")
     if len(edges) > width:
         lines.append(f"{indent}└─ and {len(edges) - width} weaker")
+
+
+def _in_all(circuit: Circuit, edge: Edge) -> str:
+    """What reaches a node on all ways, where that is more than on this one: its branches show all of it."""
+    if edge.influence is None or not circuit.edges_into(edge.source):
+        return ""
+    total = circuit.influence[edge.source]
+    return f", {total:.1%} in all" if total > 1.02 * edge.influence else ""
 
 
 def _edge_label(edge: Edge) -> str:
