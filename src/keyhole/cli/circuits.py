@@ -100,14 +100,34 @@ def _explain_mlp(
 ) -> None:
     if not answer:
         raise KeyholeError("say for which answer the MLP's write is explained: --for Mary, perhaps --against John.")
-    at = read_place(run, pos)
-    assert at is not None
-    write = run.explain_mlp(layer, at, run.toward(list(answer), list(against) if against else None, end=at))
+    from keyhole.intervene.mlp_causes import remove_causes
+    from keyhole.intervene.remove import Metric
+    from keyhole.tracing.targets import token_ids
+
+    place = read_place(run, pos)
+    assert place is not None
+    at = run.position(place)
+    right, wrong = list(answer), list(against) if against else None
+    write = run.explain_mlp(layer, at, run.toward(right, wrong, end=at))
+    removed = None
+    if write.places.weights.route is None:
+        metric = Metric(at, tuple(token_ids(run, right)), tuple(token_ids(run, wrong)))
+        removed = remove_causes(write, metric)
     if json:
-        record = {name: getattr(write, name) for name in write.__dataclass_fields__ if name not in ("run", "causes")}
-        show.as_json({**record, "causes": [asdict(cause) for cause in write.causes], "tokens": list(run.tokens)})
-    else:
-        show.plain(str(write))
+        hidden = ("places", "direction", "causes")
+        record = {name: getattr(write, name) for name in write.__dataclass_fields__ if name not in hidden}
+        proof = None if removed is None else asdict(removed)
+        causes = [asdict(cause) for cause in write.causes]
+        show.as_json({**record, "causes": causes, "removed": proof, "tokens": list(run.tokens)})
+        return
+    show.plain(str(write))
+    if removed is not None:
+        controls = ", ".join(f"{left:+.2f}" for left in removed.control_left)
+        answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics)
+        show.plain(
+            f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
+            f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
+        )
 
 
 def trace(

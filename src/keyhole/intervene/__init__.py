@@ -2,13 +2,16 @@
 
 verify(circuit)                      every signal of a circuit, beside random controls
 intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
+remove_causes(write, metric)         what an MLP reads without the causes of its write
 """
 
 from keyhole.intervene.deltas import Cut
+from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.verification import Verification, edge_cut, parallel, serial, side_cut, verify
 
 __all__ = [
+    "CausesRemoved",
     "Cut",
     "Metric",
     "Mode",
@@ -18,6 +21,7 @@ __all__ = [
     "intervene",
     "parallel",
     "random_cut",
+    "remove_causes",
     "serial",
     "side_cut",
     "verify",

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from keyhole.models.capture import Captured, Notes, capture
+from keyhole.models.mlp_facts import mlp_facts
 from keyhole.models.records import attention_batch
 from keyhole.models.run import AttentionRun
 from keyhole.models.weights import optional, submodule
@@ -45,16 +46,26 @@ class WriterEdit:
 
 
 @dataclass(frozen=True)
+class MlpEdit:
+    """A change of what one MLP reads, after its norm, in one copy of the prompt."""
+
+    layer: int
+    delta: Float[Tensor, "pos d_model"]
+
+
+@dataclass(frozen=True)
 class Edits:
     """All changes of one copy of the prompt."""
 
     heads: tuple[HeadEdit, ...] = ()
     writers: tuple[WriterEdit, ...] = ()
+    mlps: tuple[MlpEdit, ...] = ()
 
     @property
     def first_layer(self) -> int:
         """The first layer that must be computed again."""
-        return min([e.layer for e in self.heads] + [e.layer for e in self.writers], default=1 << 30)
+        layers = [e.layer for e in self.heads] + [e.layer for e in self.writers] + [e.layer for e in self.mlps]
+        return min(layers, default=1 << 30)
 
 
 @dataclass
@@ -63,6 +74,9 @@ class Rerun:
 
     captured: Captured
     attention: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)  # (copy, layer, head) -> [pos, pos]
+    mlps: dict[tuple[int, int], Tensor] = field(
+        default_factory=dict
+    )  # (copy, layer) -> what W_out gives, [pos, d_model]
 
     def weights(self, run: "Run", copy: int, layer: int, head: int) -> Float[Tensor, "pos pos"]:
         """The attention of one head in one copy, edited or not."""
@@ -81,18 +95,21 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Re
     """
     start = min(min(edits.first_layer for edits in copies), len(run.layers) - 1)
     seen: dict[tuple[int, int, int], Tensor] = {}
+    outs: dict[tuple[int, int], Tensor] = {}
 
     def prepare(stack: ExitStack, layers: tuple[Notes, ...]) -> None:
         _bypass(stack, run, layers, start, len(copies))
         for copy, edits in enumerate(copies):
             for edit in edits.writers:
                 _edit_writer(stack, run, layers[edit.layer], edit, copy)
+            for change in edits.mlps:
+                _edit_mlp(stack, run, layers[change.layer], change, copy, outs)
         for layer in sorted({edit.layer for edits in copies for edit in edits.heads}):
             here = [(copy, e) for copy, edits in enumerate(copies) for e in edits.heads if e.layer == layer]
             _edit_heads(stack, run, layers[layer], here, seen)
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
-    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen)
+    return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen, outs)
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:
@@ -149,6 +166,31 @@ def _edit_writer(stack: ExitStack, run: "Run", notes: Notes, edit: WriterEdit, c
 
         hook = module.register_forward_hook(after, prepend=True)
     stack.callback(hook.remove)
+
+
+def _edit_mlp(
+    stack: ExitStack, run: "Run", notes: Notes, edit: MlpEdit, copy: int, outs: dict[tuple[int, int], Tensor]
+) -> None:
+    """Change what an MLP's module is called with, and note what its last projection gives."""
+    facts = mlp_facts(run.model.hf.config)
+    assert facts is not None
+    holder = submodule(notes.block, facts.module) if facts.module else notes.block
+    shape = (-1, len(run), run.model.dims.d_model)
+
+    def before(module: nn.Module, args: Any) -> Any:
+        x = args[0].clone()
+        x.view(shape)[copy] += edit.delta.to(x.dtype)
+        return (x, *args[1:])
+
+    def after(module: nn.Module, args: Any, out: Tensor) -> None:
+        outs[copy, edit.layer] = out.view(shape)[copy].clone()
+
+    entry = holder if facts.module else submodule(holder, facts.up)
+    for hook in (
+        entry.register_forward_pre_hook(before),
+        submodule(holder, facts.out).register_forward_hook(after),
+    ):
+        stack.callback(hook.remove)
 
 
 def _edit_heads(

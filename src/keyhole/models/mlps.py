@@ -67,6 +67,7 @@ class MlpWeights:
     norm: nn.Module | None  # before it
     post_norm: nn.Module | None
     parallel: bool
+    gain: Float[Tensor, "d_model"] | float  # of the norm after it, and of a residual multiplier: folded into W_out
     routes_input: bool = False  # a router's weight multiplies what an expert reads
     route: Callable[[Tensor], Tensor] | None = None  # normed residuals -> weights [token, expert]; None: all, in full
 
@@ -77,7 +78,7 @@ def read_mlp(layer: nn.Module, facts: MlpFacts, family: Family, config: Any) -> 
     before, after = (optional(layer, path) for path in (facts.norm, facts.post_norm))
     norm, gain = _read(before, family), _gain(after, family, config)
     stacked = facts.experts is not None and optional(module, facts.experts.experts) is not None
-    shared: dict[str, Any] = {"norm": before, "post_norm": after, "parallel": facts.parallel}
+    shared: dict[str, Any] = {"norm": before, "post_norm": after, "parallel": facts.parallel, "gain": gain}
     if not stacked:
         return MlpWeights((_dense(module, facts, norm, gain),), **shared)
     assert facts.experts is not None

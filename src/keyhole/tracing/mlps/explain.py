@@ -55,7 +55,13 @@ class MlpWrite:
     cancellation: float  # sum of |parts| over s: above 10 the causes are not stable
     neurons: tuple[tuple[int, float], ...]  # the largest, with their shares of s; experts one after another
     error: float  # of s = offset + parts, relative
-    run: "Run" = field(repr=False, compare=False)
+    places: Places = field(repr=False, compare=False)  # with the frozen scales
+    direction: Float[Tensor, "d_model"] = field(repr=False, compare=False)
+
+    @property
+    def run(self) -> "Run":
+        """The run it happened in."""
+        return self.places.run
 
     @property
     def cancels(self) -> bool:
@@ -134,7 +140,8 @@ def write_of(
         cancellation=(abs(offset) + float(told.values.abs().sum())) / s,
         neurons=tuple((i, float(shares[i])) for i in top),
         error=abs(offset + float(told.values.sum()) - s) / s,
-        run=places.run,
+        places=one,
+        direction=d,
     )
 
 
