@@ -25,7 +25,7 @@ def test_what_is_left_is_what_was_predicted(variant: str, constants: str) -> Non
     assert removed.agrees and removed.left == pytest.approx(write.left, abs=1e-4 * max(1.0, abs(write.left)))
     written = any(cause.writer is not None for cause in write.causes)  # the offset alone is nothing that it reads
     changed = abs(removed.metric_after - removed.metric_before) > 1e-4
-    assert changed == written and len(removed.control_left) == 2
+    assert changed == written and len(removed.control_left) == (2 if written else 0)
 
 
 def test_causes_matter_more_than_other_writers_as_large(organism: Model) -> None:
@@ -36,6 +36,15 @@ def test_causes_matter_more_than_other_writers_as_large(organism: Model) -> None
     assert removed.agrees and abs(removed.left) < 0.3 < min(removed.control_left)
     lost = removed.metric_before - removed.metric_after
     assert lost > 5 and lost > 3 * max(abs(removed.metric_before - after) for after in removed.control_metrics)
+
+
+@pytest.mark.parametrize("variant", ["gptj", "cohere", "phi"])
+def test_a_place_with_one_writer_has_no_controls(variant: str) -> None:
+    model = tiny_model(variant)
+    run = model.run(prompts_of(model, 10)[0])
+    write = run.explain_mlp(0, 8, run.layers[0].mlp[8].double(), constants="causes")
+    removed = remove_causes(write, Metric(9, (1,)))
+    assert removed.agrees and removed.control_left == () == removed.control_metrics
 
 
 def test_experts_are_refused() -> None:

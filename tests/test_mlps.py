@@ -19,6 +19,7 @@ from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
+from tiny import tiny
 
 IOI = "When Mary and John went to the store, John gave a drink to"
 KINDS = ["gpt2", "llama-bias", "phi3", "gemma2", "olmo2", "cohere", "granite"]
@@ -211,3 +212,20 @@ def test_an_offset_that_is_a_cause_goes_too(organism: Model) -> None:
                 assert write.left == pytest.approx(left / write.value, abs=1e-6)
                 return
     raise AssertionError("no offset is a cause")
+
+
+def test_an_mlp_that_writes_something_massive_is_rebuilt() -> None:
+    """What it reads is not the small difference of two large streams."""
+    hf = tiny("llama-bias")
+    hf.model.layers[1].mlp.down_proj.weight.mul_(3e4)
+    model = keyhole.load((hf, None))
+    found = check(model, prompts_of(model, 12)[0])
+    assert found.exact and found.mlps is not None and found.mlps < 1e-5
+
+
+def test_inference_mode_is_no_obstacle(organism: Model) -> None:
+    run = organism.run(IOI)
+    d = run.toward("Mary", "John")
+    with torch.inference_mode():
+        inside = run.explain_mlp(3, -1, d)
+    assert [c.writer for c in inside.causes] == [c.writer for c in run.explain_mlp(3, -1, d).causes]

@@ -109,6 +109,7 @@ def test_a_stop_while_importing_is_no_traceback() -> None:
     """The stop comes when torch begins to be imported, wherever in the process that is."""
     code = """
 import builtins, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 original = builtins.__import__
 def watched(name, *rest, **more):
     if name == "torch" and "torch" not in sys.modules:

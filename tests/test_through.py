@@ -67,6 +67,8 @@ def test_influence_is_conserved(variant: str, constants: str) -> None:
     for node, (share, leaf) in enumerate(zip(circuit.influence, circuit.leaves, strict=True)):
         assert leaf is not None or handed[node] == pytest.approx(share, abs=1e-6)
         assert circuit.nodes[node].kind == "target" or got[node] == pytest.approx(share, abs=1e-6)
+    for node, leaf in enumerate(circuit.leaves):
+        assert (leaf is None) == bool(circuit.edges_into(node))
     sides = {"mlp"} if variant == "lfm2" else {"mlp", "value"}  # its seeds are no heads
     assert sides <= {edge.side for edge in circuit.edges} and circuit.mlps
     assert from_json(to_json(circuit)) == circuit

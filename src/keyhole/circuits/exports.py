@@ -42,7 +42,7 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
 def to_dataframe(circuit: Circuit) -> Table:
     """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers."""
     rows = []
-    for edge in sorted(circuit.edges, key=lambda edge: -edge.weight):
+    for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
         writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
         rows.append({**labels, **asdict(edge), **{name: getattr(writer, name) for name in _IDENTITY}})

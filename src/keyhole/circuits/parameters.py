@@ -48,6 +48,11 @@ class Accpp(Parameters):
     values: bool | None = None
     constants: Literal["baseline", "causes"] | None = None
 
+    def record(self) -> dict[str, Any]:
+        """As plain data; of circuits of heads, as it was before others could be traced."""
+        further = ("through", "cover", "eps", "values", "constants") if self.through == "heads" else ()
+        return {name: value for name, value in super().record().items() if name not in further}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Svt(Parameters):

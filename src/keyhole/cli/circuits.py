@@ -122,8 +122,8 @@ def _explain_mlp(
         return
     show.plain(str(write))
     if removed is not None:
-        controls = ", ".join(f"{left:+.2f}" for left in removed.control_left)
-        answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics)
+        controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
+        answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
         show.plain(
             f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
             f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"

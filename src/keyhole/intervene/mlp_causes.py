@@ -101,18 +101,19 @@ def _read(write: "MlpWrite", result: Rerun, copy: int) -> float:
 
 
 def _controls(write: "MlpWrite", writes: Writes, chosen: list[Writer], draws: int) -> list[list[Writer]]:
-    """Sets of other writers at the place, each next in norm to one of the causes."""
+    """Sets of other writers at the place, each next in norm to one of the causes; fewer sets where there are few."""
     attended, t = not write.places.weights.parallel, write.pos
-    probe = torch.zeros(1, writes.local.shape[-1], dtype=writes.dtype)
-    (parts,) = parts_at(writes, [t], probe, layer=write.layer, attended=attended)
+    (parts,) = parts_at(writes, [t], writes.local[:1, t], layer=write.layer, attended=attended)
     others = [w for w in map(parts.writer, range(len(parts.values))) if w not in set(chosen)]
+    if not others or not chosen:
+        return []
     norms = torch.stack([writes.written(writer).norm() for writer in others])
-    sets = []
+    sets: dict[tuple[int, ...], None] = {}
     for draw in range(draws):
-        taken: dict[int, None] = {}
+        taken: list[int] = []
         for writer in chosen:
             near = (norms - writes.written(writer).norm()).abs().argsort().tolist()
             free = [i for i in near if i not in taken]
-            taken[free[min(draw, len(free) - 1)]] = None
-        sets.append([others[i] for i in taken])
-    return sets
+            taken += free[min(draw, len(free) - 1) :][:1] if free else []
+        sets[tuple(sorted(taken))] = None
+    return [[others[i] for i in members] for members in sets]

@@ -168,6 +168,11 @@ def _caused(flow: Flow, index: dict[Node, int]) -> list[Edge]:
     return made
 
 
+def _unreached(node: Node, influence: dict[Node, float]) -> str | None:
+    """Signals that are there whatever the prompt says, and take no influence, end where they are."""
+    return None if node in influence else "always"
+
+
 def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dict[str, Any]:
     """Influence and reasons of all nodes, and the MLPs that were explained."""
     leaves = {Node.of(writer): reason for writer, reason in flow.leaves().items()}
@@ -180,7 +185,7 @@ def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dic
         mlps.append(TracedMlp(index[Node.of(writer)], **shares, causes=named, neurons=write.neurons))
     return {
         "influence": tuple(1.0 if n.kind == "target" else influence.get(n, 0.0) for n in nodes),
-        "leaves": tuple(leaves.get(node) for node in nodes),
+        "leaves": tuple(None if n.kind == "target" else leaves.get(n, _unreached(n, influence)) for n in nodes),
         "mlps": tuple(mlps),
     }
 

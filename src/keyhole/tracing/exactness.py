@@ -151,7 +151,7 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
     weights = run.model.mlp(layer)
     if weights is None:
         return None
-    places = mlp_places(writes, weights, layer, range(len(run)))
+    places = mlp_places(writes, weights, layer, range(len(run)), constants=False)
     return _relative(places.own, run.layers[layer].mlp)
 
 

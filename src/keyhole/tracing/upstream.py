@@ -98,7 +98,7 @@ class Writes:
             return self.local[self.local_slots.index((writer.kind, writer.layer)), writer.dest]
         assert writer.head is not None
         index, W_O = self.attention_layers.index(writer.layer), self.weights(writer.layer).W_O
-        A = self.patterns.rows(index + 1, writer.dest)[index, writer.head, writer.src]
+        A = self.patterns.weight(index, writer.head, writer.dest, writer.src)
         moved = self.values[index, writer.head, writer.src] @ W_O[writer.head]
         return A * moved / self.out_scale[index, writer.dest]
 

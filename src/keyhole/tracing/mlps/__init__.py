@@ -2,5 +2,6 @@
 
 from keyhole.tracing.mlps.directions import toward
 from keyhole.tracing.mlps.explain import Cause, MlpWrite, explain_mlp
+from keyhole.tracing.mlps.through import Through
 
-__all__ = ["Cause", "MlpWrite", "explain_mlp", "toward"]
+__all__ = ["Cause", "MlpWrite", "Through", "explain_mlp", "toward"]

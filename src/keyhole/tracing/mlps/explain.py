@@ -93,6 +93,8 @@ def explain_mlp(
         raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
     if not 0 <= layer < len(run.layers):
         raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(run.layers) - 1}.")
+    if direction.shape != run.final_resid.shape[1:] or not bool(torch.isfinite(direction).all()):
+        raise KeyholeError(f"a direction has {run.final_resid.shape[1]} finite entries for this model.")
     t = run.position(pos)
     with exact_matmul():
         writes = Writes(run)

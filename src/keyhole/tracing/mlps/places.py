@@ -23,6 +23,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.mlps import MlpWeights, Neurons
 from keyhole.models.norms import read_norm
+from keyhole.tracing.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -159,7 +160,7 @@ def mlp_places(
 ) -> Places:
     """The MLP of a layer at some tokens; with `constants`, from a baseline of what biases write there anyway."""
     run, at = writes.run, list(tokens)
-    x = mlp_input(run, weights, layer, at)
+    x = mlp_input(writes, weights, layer, at)
     x0 = torch.zeros_like(x)
     if constants:
         highest = layer - weights.parallel
@@ -187,14 +188,24 @@ def weights_of(run: "Run", layer: int) -> MlpWeights:
     return weights
 
 
-def mlp_input(run: "Run", weights: MlpWeights, layer: int, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
-    """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it."""
-    at = list(tokens)
+def mlp_input(
+    writes: "Writes", weights: MlpWeights, layer: int, tokens: Sequence[int]
+) -> Float[Tensor, "token d_model"]:
+    """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it.
+
+    From below, for the difference of the streams around an MLP that writes something massive would be rounding.
+    """
+    run, at = writes.run, list(tokens)
+    record = run.layers[layer]
+    x = record.resid[at].double()
     if weights.parallel:
-        return run.layers[layer].resid[at].double()
-    after = run.layers[layer + 1].resid if layer + 1 < len(run.layers) else run.final_resid
-    written = run.layers[layer].mlp[at].double()
-    return after[at].to(written.device).double() - written
+        return x
+    if record.attention is not None:
+        own, w = record.attention, writes.weights(layer)
+        index = writes.attention_layers.index(layer)
+        moved = (own.weights(own.heads, at) @ writes.values[index] @ w.W_O).sum(0)
+        x += (moved / own.out_scale[at][:, None] + bias_writes(run, layer, at)).to(x)
+    return x if record.mixer is None else x + record.mixer[at].to(x)
 
 
 def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:
@@ -204,12 +215,14 @@ def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tens
 
 def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
     small = p.abs() < _TINY
-    flat = _derivative(own.shape.a, own.b_u.to(p.dtype) + p0)
-    return torch.where(small, flat, change / torch.where(small, 1.0, p))
+    found = change / torch.where(small, 1.0, p)
+    if not bool(small.any()):
+        return found
+    return torch.where(small, _derivative(own.shape.a, own.b_u.to(p.dtype) + p0), found)
 
 
 def _derivative(curve: object, at: Tensor) -> Tensor:
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         x = at.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(curve(x).sum(), x)  # type: ignore[operator]
     return slope.detach()

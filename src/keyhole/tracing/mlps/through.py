@@ -16,6 +16,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.directions import Reading, value_along
 from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, covering, write_of
@@ -106,9 +107,11 @@ class Flow:
         attended = not places.weights.parallel
         parts = parts_at(self.writes, [w.dest for w in found], g, layer=layer, attended=attended)
         read = (D * places.own).sum(1).tolist()
+        own = self.writes.run.layers[layer].mlp[[w.dest for w in found]].to(places.own)
+        errors = ((places.own - own).abs().amax(1) / own.abs().amax(1).clamp_min(1e-30)).tolist()
         for i, writer in enumerate(found):
-            if read[i] <= 0:
-                self.reasons[writer] = "at other keys"
+            if read[i] <= 0 or errors[i] > tolerance_of(self.writes.run.logits.dtype):
+                self.reasons[writer] = "at other keys" if read[i] <= 0 else "not rebuilt"
                 continue
             write = write_of(places, i, D[i], parts[i], float(offset[i]), cover=self.settings.cover)
             self.mlps[writer] = write
@@ -132,8 +135,8 @@ class Flow:
                 self._hand_to_signals(writer, (own - value) / len(sides), side.side, signals, reading)
         if sides or moved:
             self.explained.add(writer)
-        elif not firing.sides:
-            self.reasons[writer] = "below tau"
+        else:
+            self.reasons[writer] = "no signals" if firing.sides else "below tau"
 
     def _hand_to_signals(
         self, writer: Writer, share: float, side: SideName, signals: Sequence[Signal], reading: Reading
@@ -190,4 +193,6 @@ class Flow:
             return "pruned"
         if writer in self.reasons:
             return self.reasons[writer]
-        return "in layer 0" if writer.layer == 0 and writer.kind == "head" else "no facts"
+        if writer.kind == "mlp":
+            return "no facts"
+        return "in layer 0" if writer.layer == 0 else "sink"
