@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import transformers
 
-from keyhole.circuits.circuit import Circuit, Edge, Node, Traced, TracedMlp
+from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.parameters import Accpp, Parameters, Place
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
@@ -17,7 +17,7 @@ from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.exactness import check_run
 from keyhole.tracing.firing import Firing, Tau
-from keyhole.tracing.mlps.through import Flow, StepSide, Through
+from keyhole.tracing.mlps.through import Flow, Through, offset_of
 from keyhole.tracing.seeds import Probability, Probe, Seed
 from keyhole.tracing.targets import Likeliest
 from keyhole.tracing.upstream import Writes
@@ -153,7 +153,7 @@ def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
     )
 
 
-def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side: StepSide = "target") -> float | None:
+def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side: EdgeSide = "target") -> float | None:
     """How much influence goes this way; None in a circuit that does not account for it."""
     return None if flow is None else flow.steps.get((writer, into, side), 0.0)
 
@@ -179,7 +179,7 @@ def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dic
     influence = {Node.of(writer): share for writer, share in flow.influence.items()}
     mlps = []
     for writer, write in flow.mlps.items():
-        causes = (c.writer or Writer("mlp_offset", writer.layer, None, writer.dest, writer.dest) for c in write.causes)
+        causes = (c.writer or offset_of(writer) for c in write.causes)
         shares = {name: getattr(write, name) for name in ("offset", "left", "left_renormed", "kept", "cancellation")}
         named = tuple(index[Node.of(who)] for who in causes)
         mlps.append(TracedMlp(index[Node.of(writer)], **shares, causes=named, neurons=write.neurons))

@@ -152,7 +152,7 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
     if weights is None:
         return None
     places = mlp_places(writes, weights, layer, range(len(run)), constants=False)
-    return _relative(places.own, run.layers[layer].mlp)
+    return float(places.errors.max())
 
 
 def _relative(ours: Tensor, own: Tensor) -> float:

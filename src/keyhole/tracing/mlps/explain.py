@@ -15,11 +15,10 @@ from torch import Tensor
 
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
-from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
 from keyhole.tracing.mlps.attribution import Parts, parts_at
-from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
+from keyhole.tracing.mlps.places import Places, mlp_places, norm_scale, weights_of
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -89,8 +88,7 @@ def explain_mlp(
     """
     run.require_fresh()
     require_choice("constants", constants, Constants)
-    if not 0 < cover <= 1:
-        raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
+    check_cover(cover)
     if not 0 <= layer < len(run.layers):
         raise KeyholeError(f"there is no layer {layer}: the model has layers 0 to {len(run.layers) - 1}.")
     if direction.shape != run.final_resid.shape[1:] or not bool(torch.isfinite(direction).all()):
@@ -102,13 +100,16 @@ def explain_mlp(
         return _explained(places, writes, direction.to(places.x)[None], cover)
 
 
+def check_cover(cover: float) -> None:
+    """Refuse what is no share."""
+    if not 0 < cover <= 1:
+        raise KeyholeError(f"cover is {cover}, but the share that causes account for lies between 0 and 1.")
+
+
 def _explained(places: Places, writes: Writes, d: Float[Tensor, "1 d_model"], cover: float) -> MlpWrite:
     run, t = places.run, places.tokens[0]
-    written = places.own
-    own = run.layers[places.layer].mlp[[t]].to(written)
-    error = float((written - own).abs().max() / own.abs().max())
-    require_exact(error, run.logits.dtype, f"the MLP of layer {places.layer}")
-    s = float((d * written).sum())
+    require_exact(float(places.errors), run.logits.dtype, f"the MLP of layer {places.layer}")
+    s = float((d * places.own).sum())
     if s <= 0:
         raise NothingToTraceError(
             f"the MLP of layer {places.layer} writes {s:.3g} along this direction at token {t}, so that nothing pushes "
@@ -164,7 +165,7 @@ def _without(
     n, each = len(causes), torch.stack([_written(writes, cause) for cause in causes]).to(one.x)
     taken = torch.tensor([offset if cause.writer is None else 0.0 for cause in causes]).to(each)
     in_turn, alone, kept = one.x - each.cumsum(0), one.x - each, one.x0 + each.sum(0)
-    anew = in_turn[-1:] * (one.scale / _scale(one, in_turn[-1:]))  # as if the norm had seen it
+    anew = in_turn[-1:] * (one.scale / norm_scale(one.run, one.weights, in_turn[-1:]))  # as if the norm had seen it
     inputs = torch.cat([in_turn, alone, kept, anew])
     found = one.at(0, len(inputs)).write(inputs) @ d
     found[:n] -= taken.cumsum(0)
@@ -178,14 +179,6 @@ def _without(
         left_renormed=float(found[-1] - taken.sum()) / s,
         kept=float(found[-2]) / s,
     )
-
-
-def _scale(one: Places, x: Float[Tensor, "1 d_model"]) -> Float[Tensor, "1 1"]:
-    """What the norm before the MLP would divide x by."""
-    if one.weights.norm is None:
-        return one.scale
-    family = one.run.model.family
-    return read_norm(one.weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
 
 
 def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple[Cause, ...]:

@@ -23,6 +23,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.mlps import MlpWeights, Neurons
 from keyhole.models.norms import read_norm
+from keyhole.models.records import frozen_scale
 from keyhole.tracing.writers import bias_writes
 
 if TYPE_CHECKING:
@@ -65,6 +66,12 @@ class Places:
     def own(self) -> Float[Tensor, "token d_model"]:
         """What the MLP writes in the run, from its folded weights."""
         return self._written(self.values) / self.out_scale
+
+    @property
+    def errors(self) -> Float[Tensor, "token"]:
+        """How far that is from what it wrote, relative to the largest value at each token."""
+        wrote = self.run.layers[self.layer].mlp[list(self.tokens)].to(self.own)
+        return (self.own - wrote).abs().amax(1) / wrote.abs().amax(1).clamp_min(1e-30)
 
     @cached_property
     def out_scale(self) -> Float[Tensor, "token 1"]:
@@ -166,16 +173,18 @@ def mlp_places(
         highest = layer - weights.parallel
         biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
         x0 += writes.local[biases][:, at].sum(0).to(x0)
-    family = run.model.family
-    scale = torch.ones_like(x[:, :1])
-    if weights.norm is not None:
-        scale = read_norm(weights.norm, family.norm, family.norm_adds_one).scale(x)[:, None]
+    scale = norm_scale(run, weights, x)
     reads = writes_out = torch.ones(len(at), len(weights.neurons), dtype=x.dtype, device=x.device)
     if weights.route is not None:
         read = x.to(run.layers[layer].resid.dtype)
         routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
         reads, writes_out = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (reads, routed)
     return Places(run, layer, tuple(at), weights, x, x0, scale, reads, writes_out)
+
+
+def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token 1"]:
+    """What the norm before an MLP divides x by; ones without one."""
+    return frozen_scale(weights.norm, x[None], run.model.family)[0][:, None]
 
 
 def weights_of(run: "Run", layer: int) -> MlpWeights:

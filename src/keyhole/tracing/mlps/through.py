@@ -8,18 +8,19 @@ own; weighted by influence these are one direction D, so that each (layer, token
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.circuit import EdgeSide
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.directions import Reading, value_along
-from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, covering, write_of
+from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, check_cover, covering, write_of
 from keyhole.tracing.mlps.places import mlp_places
 
 if TYPE_CHECKING:
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
     from keyhole.tracing.seeds import Seed
     from keyhole.tracing.upstream import Writes
 
-StepSide = Literal["dest", "src", "target", "mlp", "value"]
-Step = tuple[Writer, Writer | None, StepSide]  # who, into whom (None: the answer), through which side
+Step = tuple[Writer, Writer | None, EdgeSide]  # who, into whom (None: the answer), through which side
 _CONSTANT = ("bias", "offset")  # written whatever the prompt says
+
+
+def offset_of(mlp: Writer) -> Writer:
+    """What an MLP writes with nothing, or constants alone, to read: a writer of its own."""
+    return Writer("mlp_offset", mlp.layer, None, mlp.dest, mlp.dest)
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,7 @@ class Through:
 
     def __post_init__(self) -> None:
         require_choice("constants", self.constants, Constants)
-        if not 0 < self.cover <= 1:
-            raise KeyholeError(f"cover is {self.cover}, but the share that causes account for lies between 0 and 1.")
+        check_cover(self.cover)
         if not 0 <= self.eps < 1:
             raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
 
@@ -75,7 +79,7 @@ class Flow:
         share: float,
         along: Float[Tensor, "d_model"] | None,
         value: float,
-        into: tuple[Writer | None, StepSide],
+        into: tuple[Writer | None, EdgeSide],
     ) -> None:
         """Hand influence to a writer whose write is read along a direction, with that value."""
         self.influence[writer] += share
@@ -107,8 +111,7 @@ class Flow:
         attended = not places.weights.parallel
         parts = parts_at(self.writes, [w.dest for w in found], g, layer=layer, attended=attended)
         read = (D * places.own).sum(1).tolist()
-        own = self.writes.run.layers[layer].mlp[[w.dest for w in found]].to(places.own)
-        errors = ((places.own - own).abs().amax(1) / own.abs().amax(1).clamp_min(1e-30)).tolist()
+        errors = places.errors.tolist()
         for i, writer in enumerate(found):
             if read[i] <= 0 or errors[i] > tolerance_of(self.writes.run.logits.dtype):
                 self.reasons[writer] = "at other keys" if read[i] <= 0 else "not rebuilt"
@@ -124,10 +127,12 @@ class Flow:
         sides = [(side, list(self._handing(side))) for side in firing.sides]
         sides = [(side, signals) for side, signals in sides if signals]
         own = self.influence[writer]
-        moved = self._moved(firing, writer) if self.settings.values and writer in self.along else ()
-        value = own * (0.5 if sides else 1.0) if moved else 0.0
-        if moved:
+        moved: tuple[Cause, ...] = ()
+        value = 0.0
+        if self.settings.values and writer in self.along:
             d, g = self.along[writer], value_along(firing, self.writes, self.along[writer])
+            moved = self._moved(firing, g)
+            value = own * (0.5 if sides else 1.0) if moved else 0.0
             self._hand_on(writer, value, moved, float(d @ self.writes.written(writer).to(d)), g, side="value")
         if sides:
             reading = Reading.of(firing, self.writes)
@@ -160,9 +165,8 @@ class Flow:
         told = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
         yield from told if told and self.settings.constants == "baseline" else useful
 
-    def _moved(self, firing: "Firing", writer: Writer) -> tuple[Cause, ...]:
+    def _moved(self, firing: "Firing", g: Float[Tensor, "d_model"]) -> tuple[Cause, ...]:
         """Who wrote, at the source, what this head moves along the direction it is read; none where it pushes away."""
-        g = value_along(firing, self.writes, self.along[writer])
         (parts,) = parts_at(self.writes, [firing.src], g[None], layer=firing.layer, attended=False)
         told = parts.without_constants() if self.settings.constants == "baseline" else parts
         whole, named = float(parts.values.sum()), float(told.values.sum())
@@ -172,14 +176,14 @@ class Flow:
         return tuple(Cause(c.writer, *[c.part * named / whole] * 3) for c in causes)  # it is linear: all the same
 
     def _hand_on(
-        self, writer: Writer, share: float, causes: Sequence[Cause], s: float, g: Tensor, *, side: StepSide
+        self, writer: Writer, share: float, causes: Sequence[Cause], s: float, g: Tensor, *, side: EdgeSide
     ) -> None:
         """All of an explained write's influence to its causes, by their parts."""
         total = sum(cause.part for cause in causes)
         if total <= 0:
             return
         for cause in causes:
-            who = cause.writer or Writer("mlp_offset", writer.layer, None, writer.dest, writer.dest)
+            who = cause.writer or offset_of(writer)
             self.reach(who, share * cause.part / total, g, cause.part * s, (writer, side))
             self.causes[(who, writer, side)] = cause
         self.explained.add(writer)
