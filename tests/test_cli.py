@@ -159,6 +159,13 @@ BAD = {
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
     "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),
     "answer it cannot explain": (("trace", PROMPT, "--target", "to"), "nothing to trace"),
+    "an MLP with a head's option": (
+        ("explain", PROMPT, "--mlp", "3", "--for", "Mary", "--why-not"),
+        "belong to --head",
+    ),
+    "a head with an MLP's option": (("explain", PROMPT, "--head", "3.6", "--for", "Mary"), "belong to --head"),
+    "neither head nor MLP": (("explain", PROMPT), "name one head"),
+    "an MLP for nothing": (("explain", PROMPT, "--mlp", "3"), "for which answer"),
     "tau of nothing": (("trace", PROMPT, "--tau", "0"), "no weight is below 0"),
     "tau of nothing, for one firing": (("explain", PROMPT, "--head", "3.6", "--tau", "0"), "no weight is below 0"),
     "seed tau beyond all": (("trace", PROMPT, "--seed-tau", "2"), "seed_tau is 2.0"),

@@ -78,6 +78,8 @@ def explain(
     """
     if (head is None) == (mlp is None):
         raise KeyholeError("name one head (--head 3.6) or one MLP (--mlp 3) to explain.")
+    if (mlp is not None and (src is not None or why_not)) or (head is not None and (answer or against)):
+        raise KeyholeError("--src and --why-not belong to --head, --for and --against to --mlp: leave the others out.")
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     if mlp is not None:
         _explain_mlp(run, mlp, pos, answer, against, json=json)
