@@ -3,12 +3,14 @@
 verify(circuit)                      every signal of a circuit, beside random controls
 intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
 remove_causes(write, metric)         what an MLP reads without the causes of its write
+answers_without(run, sets, metric)   the answer when some writers write nothing
 """
 
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.verification import Verification, edge_cut, parallel, serial, side_cut, verify
+from keyhole.intervene.writers import answers_without
 
 __all__ = [
     "CausesRemoved",
@@ -17,6 +19,7 @@ __all__ = [
     "Mode",
     "Outcome",
     "Verification",
+    "answers_without",
     "edge_cut",
     "intervene",
     "parallel",

@@ -5,7 +5,7 @@
 `global`  edits what the writers add to the residual stream, so everything downstream feels it
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -16,15 +16,15 @@ from torch import Tensor
 from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta, signal_delta
-from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun
+from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun_each
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Mode = Literal["exact", "local", "global"]
-_BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,9 @@ def intervene(
     *,
     mode: Mode = "exact",
     boost: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch.
-
-    Copies are ordered by the first layer they change, so that a batch restarts as high as possible.
-    """
+    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch."""
     run.require_fresh()
     if mode not in ("exact", "local", "global"):
         raise KeyholeError(f"there is no mode {mode!r}: choose 'exact', 'local' or 'global'.")
@@ -87,15 +84,8 @@ def intervene(
     outcomes: dict[int, Outcome] = {}
     with exact_matmul():
         edits = [_edits(run, chosen, mode, factor) for chosen in sets]
-        order = sorted(range(len(sets)), key=lambda i: -edits[i].first_layer)
-        size = max(1, _BATCH_TOKENS // len(run))
-        for start in range(0, len(order), size):
-            batch = order[start : start + size]
-            result = rerun(run, [edits[i] for i in batch])
-            for copy, i in enumerate(batch):
-                outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
-            if progress is not None:
-                progress(min(start + size, len(order)), len(order))
+        for i, result, copy in rerun_each(run, edits, progress):
+            outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
     return [outcomes[i] for i in range(len(sets))]
 
 

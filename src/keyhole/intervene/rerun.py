@@ -6,7 +6,7 @@ head are recomputed from the q and k of this very pass, so other heads (GQA sibl
 architecture is served alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,12 @@ from keyhole.models.mlp_facts import mlp_facts
 from keyhole.models.records import attention_batch
 from keyhole.models.run import AttentionRun
 from keyhole.models.weights import optional, submodule
+from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
+
+_BATCH_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,24 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Re
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
     return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen, outs)
+
+
+def rerun_each(
+    run: "Run", copies: Sequence[Edits], progress: Progress | None = None
+) -> Iterator[tuple[int, Rerun, int]]:
+    """Every edited copy, in batches: which it is, the batch it ran in, and its place there.
+
+    Copies are ordered by the first layer they change, so that a batch restarts as high as possible.
+    """
+    order = sorted(range(len(copies)), key=lambda i: -copies[i].first_layer)
+    size = max(1, _BATCH_TOKENS // len(run))
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        result = rerun(run, [copies[i] for i in batch])
+        for place, i in enumerate(batch):
+            yield i, result, place
+        if progress is not None:
+            progress(min(start + size, len(order)), len(order))
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:
