@@ -16,6 +16,7 @@ from keyhole.tracing.exactness import check
 from keyhole.tracing.mlps import explain_mlp, toward
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
+from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
@@ -32,7 +33,8 @@ def direction(run: keyhole.Run, seed: int = 0) -> torch.Tensor:
 
 
 def places_at(run: keyhole.Run, layer: int, tokens: list[int], *, constants: bool = True) -> Places:
-    return mlp_places(Writes(run), weights_of(run, layer), layer, tokens, constants=constants)
+    writes = Writes(run)
+    return mlp_places([Spot(writes, t) for t in tokens], weights_of(run, layer), layer, constants=constants)
 
 
 @pytest.mark.parametrize("variant", SUPPORTED)
@@ -47,7 +49,7 @@ def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
         for constants in (True, False):
             places = places_at(run, layer, [3, 11], constants=constants)
             d = torch.stack([direction(run, layer), direction(run, layer + 9)])
-            g, offset = places.back(d)
+            g, offset = places.back(places.along(d))
             s = (d * places.write(places.x)).sum(1)
             torch.testing.assert_close(offset + (g * (places.x - places.x0)).sum(1), s, rtol=1e-5, atol=1e-5)
 
@@ -58,8 +60,8 @@ def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
     run = model.run(prompts_of(model, 10)[0])
     for layer in (0, 2):
         places = places_at(run, layer, [8], constants=False)
-        g, offset = places.back(direction(run)[None])
-        (parts,) = parts_at(Writes(run), [8], g, layer=layer, attended=not places.weights.parallel)
+        g, offset = places.back(places.along(direction(run)[None]))
+        (parts,) = parts_at(places.spots, g, layer=layer, attended=not places.weights.parallel)
         writers = [parts.writer(i) for i in range(len(parts.values))]
         assert len(writers) == len(set(writers))
         total = float(offset) + float(parts.values.sum())
@@ -78,8 +80,8 @@ def test_writers_and_the_baseline_make_up_the_write(variant: str) -> None:
     for layer in (0, 2):
         places = places_at(run, layer, [8])
         d = direction(run)[None]
-        g, offset = places.back(d)
-        (parts,) = parts_at(Writes(run), [8], g, layer=layer, attended=not places.weights.parallel)
+        g, offset = places.back(places.along(d))
+        (parts,) = parts_at(places.spots, g, layer=layer, attended=not places.weights.parallel)
         total = float(offset) + float(parts.without_constants().values.sum())
         assert total == pytest.approx(float((d * places.write(places.x)).sum()), rel=1e-4, abs=1e-5)
 
@@ -91,7 +93,7 @@ def test_slopes_are_integrated_gradients(variant: str) -> None:
     run = model.run(prompts_of(model, 10)[0])
     places = places_at(run, 1, [7])
     d = direction(run)[None]
-    g, _ = places.back(d)
+    g, _ = places.back(places.along(d))
     steps, total = 256, torch.zeros_like(places.x)
     for step in range(steps):
         x = (places.x0 + (step + 0.5) / steps * (places.x - places.x0)).requires_grad_()
@@ -115,14 +117,14 @@ def and_neuron(weight: float = 1.0) -> Places:
     ones = torch.ones(1, 1, dtype=torch.float64)
     x = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
     weights = MlpWeights((own,), None, None, parallel=False, gain=1.0)
-    return Places(None, 0, (0,), weights, x, torch.zeros_like(x), ones, ones, ones)  # type: ignore[arg-type]
+    return Places((), 0, weights, (0,), x, torch.zeros_like(x), ones, ones, ones)
 
 
 def test_a_neuron_that_needs_two_writers_names_both() -> None:
     places = and_neuron()
     d = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     s = float((d * places.write(places.x)).sum())
-    g, offset = places.back(d)
+    g, offset = places.back(places.along(d))
     assert (g[0, :2] / s).tolist() == pytest.approx([0.645, 0.645], abs=1e-3) and float(offset) / s == pytest.approx(
         -0.29, abs=0.01
     )

@@ -84,7 +84,7 @@ def test_directions_are_attributions(variant: str) -> None:
         firing = run.explain((2, site.head), site.dest, site.src, tau=0.05)
         reading = Reading.of(firing, writes)
         for signal in [s for side in firing.sides for s in side.signals if s.writer.kind not in ("offset",)]:
-            read = float(reading.along(signal) @ writes.written(signal.writer))
+            read = float(reading.along(signal.side, [signal])[0] @ writes.written(signal.writer))
             if signal.side == "dest":
                 assert read == pytest.approx(signal.ig, rel=1e-3, abs=1e-6)
                 checked += 1
@@ -195,3 +195,29 @@ def test_files_with_damaged_influence_are_refused(circuit: Circuit) -> None:
         with pytest.raises(KeyholeError):
             from_json(text.replace(old, new, 1))
     assert replace(circuit, run=None) == from_json(text) and keyhole.Circuit is Circuit
+
+
+def test_a_file_of_the_other_kind_is_refused(circuit: Circuit) -> None:
+    run = circuit.run
+    assert run is not None
+    heads = to_json(run.trace("Mary", against="John", through="heads"))
+    for text, old, new in (
+        (to_json(circuit), '"through": "mlps"', '"through": "heads"'),
+        (heads, '"side": "dest"', '"side": "mlp"'),
+        (to_json(circuit), '"influence": 1.0', '"influence": null'),
+    ):
+        assert old in text
+        with pytest.raises(KeyholeError):
+            from_json(text.replace(old, new, 1))
+
+
+def test_constants_that_a_head_moves_are_a_leaf_of_their_own() -> None:
+    """What biases write at the source is no cause of a value; what they do there together is one leaf."""
+    model = tiny_model("llama-bias")
+    circuit = through(model.run(prompts_of(model, 10)[0]))
+    moved = [i for i, node in enumerate(circuit.nodes) if node.kind == "value_offset"]
+    assert moved and all(circuit.leaves[i] == "constant" and circuit.influence[i] > 0 for i in moved)
+    biases = {i for i, node in enumerate(circuit.nodes) if node.kind == "bias"}
+    assert not [e for e in circuit.edges if e.side in ("mlp", "value") and e.source in biases]
+    as_causes = through(model.run(prompts_of(model, 10)[0]), constants="causes")
+    assert "value_offset" not in {node.kind for node in as_causes.nodes}

@@ -80,3 +80,9 @@ def test_a_head_that_attends_needs_no_reason_not_to(organism: Model) -> None:
         run.explain((1, 6), -1, "Mary", why="not")
     with pytest.raises(KeyholeError, match="say which token"):
         run.explain((1, 6), -1, why="not")
+
+
+def test_a_tau_of_one_is_refused(organism: Model) -> None:
+    run = organism.run(IOI)
+    with pytest.raises(KeyholeError, match="tau is 1"):
+        run.explain((1, 6), 1, 0, why="not")

@@ -73,7 +73,7 @@ def to_mib(circuit: Circuit) -> str:
     edges: dict[str, float] = {}
     for edge in circuit.edges:
         parent, child = _mib_name(circuit.nodes[edge.source]), _mib_name(circuit.nodes[edge.target])
-        if parent is None or child is None:
+        if parent is None or child is None or edge.influence == 0:
             continue
         slot = {"dest": "<q>", "src": "<k>", "value": "<v>"}.get(edge.side, "")
         name = f"{parent}->{child}{slot}"

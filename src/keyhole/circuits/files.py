@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
-from keyhole.circuits.parameters import parameters_from
+from keyhole.circuits.parameters import Accpp, parameters_from
 from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
@@ -73,10 +73,13 @@ def from_json(text: str) -> Circuit:
     require(all(is_number(v) for v in document["errors"].values()), "errors should be numbers.")
     own = [_own(record) for record in document["nodes"]] if through and is_list(document["nodes"], dict) else []
     nodes, attention = _nodes(document["nodes"], len(ids))
+    parameters = parameters_from(document["parameters"])
+    told = isinstance(parameters, Accpp) and parameters.through == "mlps"
+    require(told == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
     return Circuit(
         model=document["model"],
         versions=document["versions"],
-        parameters=parameters_from(document["parameters"]),
+        parameters=parameters,
         errors=document["errors"],
         token_ids=tuple(ids),
         tokens=tuple(tokens),
@@ -145,7 +148,7 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
         require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
         require(record["kind"] in get_args(NodeKind), f"there is no kind of node {record['kind']!r}.")
         require(is_index(record["dest"], n) and is_index(record["src"], n), "a node's tokens are outside the prompt.")
-        target, head = record["kind"] == "target", record["kind"] in ("head", "offset")
+        target, head = record["kind"] == "target", record["kind"] in ("head", "offset", "value_offset")
         require((record["layer"] is None) if target else is_index(record["layer"]), "a node's layer is wrong.")
         require(is_index(record["head"]) if head else record["head"] is None, "a node's head is wrong.")
         weight = record.pop("attention")
@@ -164,7 +167,8 @@ def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
         names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
         require_fields(record, names, "an edge")
         share = record.get("influence")
-        require(share is None or is_number(share), "an edge's influence is no number.")
+        require(not through or is_number(share), "an edge's influence is no number.")
+        require(through or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
         require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
         require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
         require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")

@@ -18,6 +18,7 @@ _COLOURS = {
     "embedding": "#4e8f4a",
     "offset": "#b5b5ae",
     "mlp_offset": "#b5b5ae",
+    "value_offset": "#b5b5ae",
     "mixer": "#7d4fa0",
     "target": "#cc4b37",
 }

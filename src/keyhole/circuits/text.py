@@ -18,6 +18,8 @@ def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:
         return f"offset of {node.layer}.{node.head} ({where})"
     if node.kind == "mlp_offset":
         return f"constant of mlp {node.layer} ({where})"
+    if node.kind == "value_offset":
+        return f"constant moved by {node.layer}.{node.head} ({where})"
     return f"embedding ({where})" if node.kind == "embedding" else f"{node.kind} {node.layer} ({where})"
 
 
@@ -82,7 +84,13 @@ def ends_label(circuit: Circuit, most: int = 6) -> str:
 
 def _ended(kind: str, leaf: str) -> str:
     """What ended there: heads that are pruned, MLPs at the first token, constants."""
-    return {"head": f"heads {leaf}", "mlp": f"MLPs {leaf}", "mlp_offset": "constants of MLPs"}.get(kind, f"{kind}s")
+    named = {
+        "head": f"heads {leaf}",
+        "mlp": f"MLPs {leaf}",
+        "mlp_offset": "constants of MLPs",
+        "value_offset": "constants moved by heads",
+    }
+    return named.get(kind, f"{kind}s")
 
 
 def _headless(circuit: Circuit) -> str:

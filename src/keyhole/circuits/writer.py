@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset"]
+Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset", "value_offset"]
+OFFSETS: tuple[Kind, ...] = ("offset", "mlp_offset", "value_offset")  # a reader's own constants: nobody writes them
 SideName = Literal["dest", "src"]
 
 

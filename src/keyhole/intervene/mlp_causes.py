@@ -20,6 +20,7 @@ from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, rerun
 from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.tracing.mlps.attribution import parts_at
+from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _read(write: "MlpWrite", result: Rerun, copy: int) -> float:
 def _controls(write: "MlpWrite", writes: Writes, chosen: list[Writer], draws: int) -> list[list[Writer]]:
     """Sets of other writers at the place, each next in norm to one of the causes; fewer sets where there are few."""
     attended, t = not write.places.weights.parallel, write.pos
-    (parts,) = parts_at(writes, [t], writes.local[:1, t], layer=write.layer, attended=attended)
+    (parts,) = parts_at([Spot(writes, t)], writes.local[:1, t], layer=write.layer, attended=attended)
     others = [w for w in map(parts.writer, range(len(parts.values))) if w not in set(chosen)]
     if not others or not chosen:
         return []

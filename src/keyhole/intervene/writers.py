@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import OFFSETS, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, WriterEdit, rerun_each
@@ -20,8 +20,6 @@ from keyhole.tracing.written import written_by
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-
-OFFSETS = ("offset", "mlp_offset")  # a reader's own constants: nobody writes them
 
 
 def answers_without(

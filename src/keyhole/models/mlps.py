@@ -52,11 +52,20 @@ class Neurons:
     b_out: Float[Tensor, "d_model"]
     shape: Shape
 
-    def values(self, p: Float[Tensor, "... neuron"], h: Float[Tensor, "... neuron"] | None) -> Tensor:
-        """What neurons become when the prompt adds p and h to their biases."""
-        if h is None or self.b_g is None:
-            return self.shape.a(p + self.b_u.to(p.dtype))
-        return self.shape.gated(h + self.b_g.to(p.dtype), p + self.b_u.to(p.dtype))
+    @property
+    def reading(self) -> tuple[Float[Tensor, "d_model neuron"], ...]:
+        """What it reads with: the up-projection, and the gate where there is one."""
+        return (self.W_u,) if self.W_g is None else (self.W_u, self.W_g)
+
+    @property
+    def biases(self) -> Float[Tensor, "kind neuron"]:
+        """Of the up-projection, and of the gate."""
+        return self.b_u[None] if self.b_g is None else torch.stack([self.b_u, self.b_g])
+
+    def values(self, added: Float[Tensor, "kind *rows neuron"]) -> Float[Tensor, "*rows neuron"]:
+        """What neurons become when the prompt adds so much to their biases."""
+        p = added[0] + self.b_u.to(added.dtype)
+        return self.shape.a(p) if self.b_g is None else self.shape.gated(added[1] + self.b_g.to(p.dtype), p)
 
 
 @dataclass(frozen=True)

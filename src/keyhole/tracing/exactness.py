@@ -14,6 +14,7 @@ from keyhole.models.reading import read_values
 from keyhole.models.tolerance import tolerance_of
 from keyhole.qk.coordinates import in_channels
 from keyhole.tracing.mlps.places import mlp_places
+from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.writers import attention_writes
 
@@ -151,7 +152,7 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
     weights = run.model.mlp(layer)
     if weights is None:
         return None
-    places = mlp_places(writes, weights, layer, range(len(run)), constants=False)
+    places = mlp_places([Spot(writes, t) for t in range(len(run))], weights, layer, constants=False)
     return float(places.errors.max())
 
 

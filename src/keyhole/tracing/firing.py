@@ -109,6 +109,10 @@ def explain(
     layer, index, d, s = check_place(run, head, dest, src)
     with exact_matmul():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
+        if why == "not" and threshold(tau, d, int(run.layer(layer).visible([d]).sum())) == 1:
+            raise KeyholeError(
+                f"token {d} sees so few keys that tau is 1, and no removal lifts a weight to 1: give a tau."
+            )
         writes = Writes(run)
         (reads,) = reads_of(writes, layer, [index])
         (firing,) = explain_head(writes, layer, reads, [(d, s)], tau=tau, keys=keys, why=why)

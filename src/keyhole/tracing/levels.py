@@ -18,7 +18,7 @@ from keyhole.progress import Progress
 from keyhole.tracing.assemble import Growing, Seeds, Settings, Sinks, build_circuit
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, Tau, explain_head
-from keyhole.tracing.mlps.through import Flow, Through
+from keyhole.tracing.mlps.through import Flow, Through, explain_mlps
 from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
 from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
@@ -146,7 +146,7 @@ class _Asked:
 def _trace(
     asked: Sequence[_Asked], shared: Settings, attempts: "_Attempts", progress: Progress | None
 ) -> list[Circuit | Untraced]:
-    """All runs together, a layer at a time from the top."""
+    """All runs together, a layer at a time from the top; MLPs come first: they read the layer's heads."""
     growing, found = dict[int, Growing](), dict[int, Circuit]()
     with exact_matmul():
         for i, one in enumerate(asked):
@@ -155,6 +155,9 @@ def _trace(
                 growing[i] = _start(one.run, _answered(one.run, own, one.target, one.against, seeds=one.seeds))
         depth = len(asked[0].run.layers)
         for done, layer in enumerate(reversed(range(depth))):
+            flows = [circuit.flow for i, circuit in growing.items() if circuit.flow and i not in attempts.failed]
+            if flows:
+                explain_mlps(flows, layer)
             for i, circuit in growing.items():
                 with attempts.at(i):
                     _grow(circuit, layer)
@@ -246,16 +249,15 @@ def _enqueue(circuit: Growing, writers: Sequence[Writer]) -> None:
 
 
 def _grow(circuit: Growing, layer: int) -> None:
-    """Explain what waits in one layer, and queue what is behind it. MLPs come first: they read the layer's heads."""
+    """Explain the heads that wait in one layer, and queue what is behind them."""
     flow = circuit.flow
     if flow is not None:
-        flow.explain_mlps(layer)
         _enqueue(circuit, flow.reached("head", layer))
-    for firing in _explained(circuit, layer):
-        if flow is not None:
-            flow.explain_firing(firing)
-        else:
-            _enqueue(circuit, [signal.writer for side in firing.sides for signal in side.signals])
+    firings = list(_explained(circuit, layer))
+    if flow is not None:
+        flow.explain_firings(firings)
+    else:
+        _enqueue(circuit, [s.writer for firing in firings for side in firing.sides for s in side.signals])
 
 
 def _explained(circuit: Growing, layer: int) -> Iterator[Firing]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import Kind, Writer
+from keyhole.circuits.writer import OFFSETS, Kind, Writer
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
@@ -91,8 +91,8 @@ class Writes:
         return torch.stack([vectors(kind, layer) for kind, layer in self.local_slots])
 
     def written(self, writer: Writer) -> Float[Tensor, "d_model"]:
-        """What one writer adds to the residual stream at its token; nothing of an MLP's own offset."""
-        if writer.kind == "mlp_offset":
+        """What one writer adds to the residual stream at its token; offsets, which nobody writes, nothing."""
+        if writer.kind in OFFSETS:
             return torch.zeros_like(self.local[0, 0])
         if writer.kind != "head":
             return self.local[self.local_slots.index((writer.kind, writer.layer)), writer.dest]

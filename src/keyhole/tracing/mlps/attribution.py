@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
+from keyhole.tracing.mlps.spots import Spot, by_run
 
 if TYPE_CHECKING:
     from keyhole.tracing.upstream import Writes
@@ -41,10 +42,18 @@ class Parts:
         return Parts(self.writes, self.token, self.n_moved, values)
 
 
-def parts_at(
+def parts_at(spots: Sequence[Spot], g: Float[Tensor, "spot d_model"], *, layer: int, attended: bool) -> list[Parts]:
+    """All writers of a layer's residual stream at some spots, each along its own g; after its attention, or before."""
+    found, start = list[Parts](), 0
+    for writes, tokens in by_run(spots):
+        found += _parts_of(writes, tokens, g[start : start + len(tokens)], layer=layer, attended=attended)
+        start += len(tokens)
+    return found
+
+
+def _parts_of(
     writes: "Writes", tokens: Sequence[int], g: Float[Tensor, "token d_model"], *, layer: int, attended: bool
 ) -> list[Parts]:
-    """All writers of a layer's residual stream at some tokens, each along its own g; after its attention, or before."""
     n_layers, n_local = writes.below(layer)
     if attended:
         n_layers += layer in writes.attention_layers

@@ -1,5 +1,6 @@
 """Along which direction is an MLP's write read? A token's logit, or what one firing compares."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import Signal
+from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.targets import Tokens, token_ids
@@ -64,18 +65,19 @@ class Reading:
         a = scaling * (record.q[head, firing.dest].to(G_d.dtype) @ G_d)
         return cls(firing, writes, G_d * gain, pull[firing.src] * (G_s.T * a))
 
-    def along(self, signal: Signal) -> Float[Tensor, "d_model"]:
-        """The direction at the signal's token."""
-        firing, t, ks = self.firing, signal.writer.dest, list(signal.channels)
+    def along(self, side: SideName, signals: Sequence[Signal]) -> Float[Tensor, "signal d_model"]:
+        """The direction of each signal of one side, at its token."""
+        firing, head = self.firing, self.firing.head
         record, w = self.writes.run.layer(firing.layer), self.writes.weights(firing.layer)
-        if signal.side == "dest":
-            turned, scale, W = self.dest[:, ks].sum(1), record.q_scale[firing.head, t], w.W_Q[firing.head]
+        if side == "dest":
+            t, read, scale, W = firing.dest, self.dest, record.q_scale[head, firing.dest], w.W_Q[head]
         else:
-            kv = record.kv(firing.head)
-            turned, scale, W = self.src[:, ks].sum(1), record.k_scale[kv, t], w.W_K[kv]
+            kv = record.kv(head)
+            t, read, scale, W = firing.src, self.src, record.k_scale[kv, firing.src], w.W_K[kv]
+        turned = torch.stack([read[:, list(signal.channels)].sum(1) for signal in signals])
         if record.rotary is not None:
-            turned = record.rotary.at(torch.tensor([t])).transpose(turned[None])[0]
-        return W @ turned * (scale / record.norm_scale[t])
+            turned = record.rotary.at(torch.tensor([t])).transpose(turned[:, None])[:, 0]
+        return turned @ W.T * (scale / record.norm_scale[t])
 
 
 def value_along(firing: "Firing", writes: "Writes", d: Float[Tensor, "d_model"]) -> Float[Tensor, "d_model"]:

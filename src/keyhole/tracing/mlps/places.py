@@ -24,7 +24,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.mlps import MlpWeights, Neurons
 from keyhole.models.norms import read_norm
 from keyhole.models.records import frozen_scale
-from keyhole.tracing.writers import bias_writes
+from keyhole.tracing.mlps.spots import Spot, by_run
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -36,150 +36,183 @@ _TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
 
 @dataclass(frozen=True)
 class Slopes:
-    """One expert's neurons at some tokens."""
+    """One expert's neurons at some spots."""
 
-    start: Float[Tensor, "token neuron"]  # y(0): with the baseline alone
-    up: Float[Tensor, "token neuron"]
-    gate: Float[Tensor, "token neuron"] | None
+    start: Float[Tensor, "spot neuron"]  # y(0): with the baseline alone
+    read: Float[Tensor, "kind spot neuron"]  # by what the up-projection, and the gate, read
+
+
+@dataclass(frozen=True)
+class Along:
+    """A direction at each spot, as neurons see it."""
+
+    c: tuple[Float[Tensor, "spot neuron"], ...]  # what a unit of each neuron writes along it, expert by expert
+    constant: Float[Tensor, "spot"]  # what the output's bias writes along it
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """One layer's MLP at some tokens of a run, scales and routing frozen."""
+    """One layer's MLP at some tokens of one or more runs of a model, scales and routing frozen."""
 
-    run: "Run"
+    spots: tuple[Spot, ...]
     layer: int
-    tokens: tuple[int, ...]
     weights: MlpWeights
-    x: Float[Tensor, "token d_model"]  # float64
-    x0: Float[Tensor, "token d_model"]  # the baseline
-    scale: Float[Tensor, "token 1"]  # n_t
-    reads: Float[Tensor, "token expert"]  # what a router makes of the input
-    writes: Float[Tensor, "token expert"]  # and of the output
+    experts: tuple[int, ...]  # those that any of the tokens was sent to
+    x: Float[Tensor, "spot d_model"]  # float64
+    x0: Float[Tensor, "spot d_model"]  # the baseline
+    scale: Float[Tensor, "spot 1"]  # n_t
+    reads: Float[Tensor, "spot expert"]  # what a router makes of the input
+    writes: Float[Tensor, "spot expert"]  # and of the output
+
+    @property
+    def neurons(self) -> tuple[Neurons, ...]:
+        """Of each of the experts."""
+        return tuple(self.weights.neurons[e] for e in self.experts)
+
+    def pre(self, x: Float[Tensor, "row d_model"], at: Sequence[int] | None = None) -> tuple[Tensor, ...]:
+        """What inputs of the spots `at` (of all, in order) add to the neurons' biases: [kind, row, neuron] each."""
+        rows = slice(None) if at is None else list(at)
+        found = []
+        for e, own in enumerate(self.neurons):
+            read = x * self.reads[rows, e, None] / self.scale[rows]
+            found.append(torch.stack([_product(read, W) for W in own.reading]))
+        return tuple(found)
 
     @cached_property
-    def values(self) -> tuple[Float[Tensor, "token neuron"], ...]:
+    def clean(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
+        """What the run's own inputs add."""
+        return self.pre(self.x)
+
+    @cached_property
+    def baseline(self) -> tuple[Float[Tensor, "kind spot neuron"], ...]:
+        """What the baseline adds."""
+        return self.pre(self.x0) if bool(self.x0.any()) else tuple(torch.zeros_like(own) for own in self.clean)
+
+    @cached_property
+    def values(self) -> tuple[Float[Tensor, "spot neuron"], ...]:
         """What each expert's neurons are in the run."""
-        return tuple(self._values(e, self.x) for e in range(len(self.weights.neurons)))
+        return tuple(own.values(pre) for own, pre in zip(self.neurons, self.clean, strict=True))
 
     @cached_property
-    def own(self) -> Float[Tensor, "token d_model"]:
+    def own(self) -> Float[Tensor, "spot d_model"]:
         """What the MLP writes in the run, from its folded weights."""
         return self._written(self.values) / self.out_scale
 
     @property
-    def errors(self) -> Float[Tensor, "token"]:
+    def errors(self) -> Float[Tensor, "spot"]:
         """How far that is from what it wrote, relative to the largest value at each token."""
-        wrote = self.run.layers[self.layer].mlp[list(self.tokens)].to(self.own)
+        wrote = torch.stack([s.writes.run.layers[self.layer].mlp[s.token] for s in self.spots]).to(self.own)
         return (self.own - wrote).abs().amax(1) / wrote.abs().amax(1).clamp_min(1e-30)
 
     @cached_property
-    def out_scale(self) -> Float[Tensor, "token 1"]:
+    def out_scale(self) -> Float[Tensor, "spot 1"]:
         """m_t of a norm after the MLP; ones without one."""
         after = self.weights.post_norm
         if after is None:
             return torch.ones_like(self.scale)
-        family = self.run.model.family
+        family = self.spots[0].writes.run.model.family
         norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
         raw = self._written(self.values)
         assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
         return norm.scale(raw if norm.gain is None else raw / norm.gain)[:, None]
 
-    def write(self, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
+    def write(self, x: Float[Tensor, "spot d_model"]) -> Float[Tensor, "spot d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
-        return self._written([self._values(e, x) for e in range(len(self.weights.neurons))]) / self.out_scale
+        values = [own.values(pre) for own, pre in zip(self.neurons, self.pre(x), strict=True)]
+        return self._written(values) / self.out_scale
 
-    def at(self, index: int, times: int = 1) -> "Places":
-        """One of the tokens, so often, for as many inputs of it; with the scale that its own output had."""
-        rows = [index] * times
-        one = replace(
-            self,
-            tokens=tuple(self.tokens[i] for i in rows),
-            **{name: getattr(self, name)[rows] for name in ("x", "x0", "scale", "reads", "writes")},
-        )
-        one.__dict__["out_scale"] = self.out_scale[rows]
-        one.__dict__["values"] = tuple(own[rows] for own in self.values)
+    def at(self, index: int) -> "Places":
+        """One of the spots; with the scale that its own output had."""
+        row = slice(index, index + 1)
+        tensors = {name: getattr(self, name)[row] for name in ("x", "x0", "scale", "reads", "writes")}
+        one = replace(self, spots=self.spots[row], **tensors)
+        one.__dict__["out_scale"] = self.out_scale[row]
         return one
 
     @cached_property
     def slopes(self) -> tuple[Slopes, ...]:
         """Of every expert."""
-        return tuple(self._slopes(e, own) for e, own in enumerate(self.weights.neurons))
+        return tuple(map(_slopes, self.neurons, self.clean, self.baseline))
 
-    def back(self, d: Float[Tensor, "token d_model"]) -> tuple[Float[Tensor, "token d_model"], Float[Tensor, "token"]]:
-        """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each token."""
-        g, offset = torch.zeros_like(self.x), torch.zeros_like(self.x[:, 0])
+    def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
+        """One direction per spot, through the output projection, once for all that is asked along it."""
         d = d.to(self.x.dtype) / self.out_scale
-        for e, (own, at) in enumerate(zip(self.weights.neurons, self.slopes, strict=True)):
-            c = _product(d, own.W_out.T) * self.writes[:, e, None]
-            read = _product(c * at.up, own.W_u.T)
-            if at.gate is not None and own.W_g is not None:
-                read = read + _product(c * at.gate, own.W_g.T)
+        c = tuple(_product(d, own.W_out.T) * self.writes[:, e, None] for e, own in enumerate(self.neurons))
+        biases = torch.stack([own.b_out.to(d.dtype) for own in self.neurons], dim=1)
+        return Along(c, (self.writes * (d @ biases)).sum(1))
+
+    def back(self, along: Along) -> tuple[Float[Tensor, "spot d_model"], Float[Tensor, "spot"]]:
+        """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each spot."""
+        g, offset = torch.zeros_like(self.x), along.constant.clone()
+        for e, (own, at, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
+            read = sum(_product(c * slope, W.T) for slope, W in zip(at.read, own.reading, strict=True))
             g += read * self.reads[:, e, None] / self.scale
-            offset += (c * at.start).sum(1) + self.writes[:, e] * (d @ own.b_out.to(d.dtype))
+            offset += (c * at.start).sum(1)
         return g, offset
 
-    def neurons(self, d: Float[Tensor, "token d_model"]) -> Float[Tensor, "token neuron"]:
-        """What each neuron, expert after expert, writes along d."""
-        d, found = d.to(self.x.dtype) / self.out_scale, []
-        for e, own in enumerate(self.weights.neurons):
-            found.append(self.values[e] * _product(d, own.W_out.T) * self.writes[:, e, None])
-        return torch.cat(found, dim=1)
+    def told(self, along: Along, pre: Sequence[Tensor], at: Sequence[int] | None = None) -> Float[Tensor, "row"]:
+        """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
+        rows = slice(None) if at is None else list(at)
+        parts = [(c[rows] * own.values(p)).sum(1) for own, c, p in zip(self.neurons, along.c, pre, strict=True)]
+        return torch.stack(parts).sum(0) + along.constant[rows]
 
-    def _pre(self, e: int, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        own = self.weights.neurons[e]
-        read = x * self.reads[:, e, None] / self.scale
-        return _product(read, own.W_u), None if own.W_g is None else _product(read, own.W_g)
-
-    def _values(self, e: int, x: Tensor) -> Tensor:
-        return self.weights.neurons[e].values(*self._pre(e, x))
+    def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
+        """The neurons that write most along d at each spot, with what they write; experts one after another."""
+        parts = torch.cat([c * y for c, y in zip(along.c, self.values, strict=True)], dim=1)
+        sizes = [len(own.b_u) for own in self.weights.neurons]
+        numbers = torch.split(torch.arange(sum(sizes), device=parts.device), sizes)
+        top = parts.abs().topk(min(most, parts.shape[1]), dim=1).indices
+        named = torch.cat([numbers[e] for e in self.experts])[top].tolist()
+        return [list(zip(i, v, strict=True)) for i, v in zip(named, parts.gather(1, top).tolist(), strict=True)]
 
     def _written(self, values: Sequence[Tensor]) -> Tensor:
         total = torch.zeros_like(self.x)
-        for e, (own, y) in enumerate(zip(self.weights.neurons, values, strict=True)):
+        for e, (own, y) in enumerate(zip(self.neurons, values, strict=True)):
             total += (_product(y, own.W_out) + own.b_out.to(y.dtype)) * self.writes[:, e, None]
         return total
 
-    def _slopes(self, e: int, own: Neurons) -> Slopes:
-        p, h = self._pre(e, self.x - self.x0)
-        p0, h0 = self._pre(e, self.x0)
-        start = own.values(p0, h0)
-        end = own.values(p0 + p, None if h is None or h0 is None else h0 + h)
-        if h is None or h0 is None or own.b_g is None:
-            return Slopes(start, _secant(own, p0, p, end - start), None)
-        b_u, b_g = own.b_u.to(p.dtype) + p0, own.b_g.to(p.dtype) + h0
-        nodes, weights = (torch.from_numpy(x).to(p) for x in np.polynomial.legendre.leggauss(_NODES))
-        up = torch.zeros_like(p)
-        small = h.abs() < _TINY
-        flat = torch.zeros_like(p)  # integral of a' b, for gates that hardly move
-        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-            a = own.shape.a(b_g + node * h)
-            up += weight * (a if own.shape.slope_b is None else a * own.shape.slope_b(b_u + node * p))
-            if bool(small.any()):
-                through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
-                flat += weight * _derivative(own.shape.a, b_g + node * h) * through
-        gate = torch.where(small, flat, (end - start - p * up) / torch.where(small, 1.0, h))
-        return Slopes(start, up, gate)
+
+def _slopes(own: Neurons, clean: Tensor, baseline: Tensor) -> Slopes:
+    added = clean - baseline
+    start, change = own.values(baseline), own.values(clean) - own.values(baseline)
+    if len(own.reading) == 1:
+        return Slopes(start, _secant(own, baseline[0], added[0], change)[None])
+    (p, h), (b_u, b_g) = added, (own.biases.to(added.dtype)[:, None] + baseline)
+    nodes, weights = (torch.from_numpy(x).to(p) for x in np.polynomial.legendre.leggauss(_NODES))
+    up = torch.zeros_like(p)
+    small = h.abs() < _TINY
+    flat = torch.zeros_like(p)  # integral of a' b, for gates that hardly move
+    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+        a = own.shape.a(b_g + node * h)
+        up += weight * (a if own.shape.slope_b is None else a * own.shape.slope_b(b_u + node * p))
+        if bool(small.any()):
+            through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
+            flat += weight * _derivative(own.shape.a, b_g + node * h) * through
+    gate = torch.where(small, flat, (change - p * up) / torch.where(small, 1.0, h))
+    return Slopes(start, torch.stack([up, gate]))
 
 
-def mlp_places(
-    writes: "Writes", weights: MlpWeights, layer: int, tokens: Sequence[int], *, constants: bool = True
-) -> Places:
-    """The MLP of a layer at some tokens; with `constants`, from a baseline of what biases write there anyway."""
-    run, at = writes.run, list(tokens)
-    x = mlp_input(writes, weights, layer, at)
+def mlp_places(spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True) -> Places:
+    """The MLP of a layer at some spots; with `constants`, from a baseline of what biases write there anyway."""
+    x = torch.cat([mlp_input(writes, weights, layer, at) for writes, at in by_run(spots)])
     x0 = torch.zeros_like(x)
     if constants:
-        highest = layer - weights.parallel
-        biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
-        x0 += writes.local[biases][:, at].sum(0).to(x0)
-    scale = norm_scale(run, weights, x)
-    reads = writes_out = torch.ones(len(at), len(weights.neurons), dtype=x.dtype, device=x.device)
+        x0 += torch.cat([_constants(writes, layer - weights.parallel, at) for writes, at in by_run(spots)])
+    run = spots[0].writes.run
+    reads = writes_out = torch.ones(len(spots), len(weights.neurons), dtype=x.dtype, device=x.device)
     if weights.route is not None:
         read = x.to(run.layers[layer].resid.dtype)
         routed = weights.route(read if weights.norm is None else weights.norm(read)).to(x.dtype)
         reads, writes_out = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (reads, routed)
-    return Places(run, layer, tuple(at), weights, x, x0, scale, reads, writes_out)
+    used = (writes_out != 0).any(0).nonzero()[:, 0].tolist()
+    scale = norm_scale(run, weights, x)
+    return Places(tuple(spots), layer, weights, tuple(used), x, x0, scale, reads[:, used], writes_out[:, used])
+
+
+def _constants(writes: "Writes", highest: int, at: list[int]) -> Float[Tensor, "token d_model"]:
+    """What attention biases up to a layer write."""
+    biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
+    return writes.local[biases][:, at].sum(0).double()
 
 
 def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token 1"]:
@@ -213,7 +246,7 @@ def mlp_input(
         own, w = record.attention, writes.weights(layer)
         index = writes.attention_layers.index(layer)
         moved = (own.weights(own.heads, at) @ writes.values[index] @ w.W_O).sum(0)
-        x += (moved / own.out_scale[at][:, None] + bias_writes(run, layer, at)).to(x)
+        x += (moved / own.out_scale[at][:, None] + writes.local[writes.local_slots.index(("bias", layer)), at]).to(x)
     return x if record.mixer is None else x + record.mixer[at].to(x)
 
 

@@ -7,7 +7,7 @@ own; weighted by influence these are one direction D, so that each (layer, token
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +15,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.circuit import EdgeSide
-from keyhole.circuits.writer import SideName, Signal, Writer
+from keyhole.circuits.writer import Kind, SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import parts_at
+from keyhole.tracing.mlps.causes import Cause, covering
 from keyhole.tracing.mlps.directions import Reading, value_along
-from keyhole.tracing.mlps.explain import Cause, Constants, MlpWrite, check_cover, covering, write_of
+from keyhole.tracing.mlps.explain import Constants, MlpWrite, check_cover, explain_places
 from keyhole.tracing.mlps.places import mlp_places
+from keyhole.tracing.mlps.spots import Spot
 
 if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing, Side
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
 
 Step = tuple[Writer, Writer | None, EdgeSide]  # who, into whom (None: the answer), through which side
 _CONSTANT = ("bias", "offset")  # written whatever the prompt says
+_EXPLAINED = ("mlp", "head")
+_AT_SRC = 0.1  # a src-side signal that does less of its work at src has its causes elsewhere: "at other keys"
 
 
-def offset_of(mlp: Writer) -> Writer:
-    """What an MLP writes with nothing, or constants alone, to read: a writer of its own."""
-    return Writer("mlp_offset", mlp.layer, None, mlp.dest, mlp.dest)
+def offset_of(writer: Writer) -> Writer:
+    """What an MLP writes, or a head moves, with nothing but constants to read: a writer of its own."""
+    kind: Kind = "mlp_offset" if writer.kind == "mlp" else "value_offset"
+    return Writer(kind, writer.layer, writer.head, writer.src, writer.src)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,15 @@ class Through:
         check_cover(self.cover)
         if not 0 <= self.eps < 1:
             raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
+
+
+@dataclass(frozen=True)
+class _Value:
+    """What a head moves along the direction it is read: its causes at the source."""
+
+    causes: tuple[Cause, ...]
+    s: float
+    g: Float[Tensor, "d_model"]
 
 
 @dataclass
@@ -84,7 +98,7 @@ class Flow:
         """Hand influence to a writer whose write is read along a direction, with that value."""
         self.influence[writer] += share
         self.steps[(writer, *into)] += share
-        if along is None or value <= 0 or writer.kind not in ("mlp", "head"):
+        if along is None or value <= 0 or writer.kind not in _EXPLAINED:
             return
         read = (share / value) * along.double()
         self.along[writer] = self.along[writer] + read if writer in self.along else read
@@ -97,62 +111,53 @@ class Flow:
             key=lambda w: (w.head or 0, w.dest, w.src),
         )
 
-    def explain_mlps(self, layer: int) -> None:
-        """All MLPs of a layer that carry enough, in one pass back."""
-        found = [writer for writer in self.reached("mlp", layer) if writer in self.along]
-        self.reasons |= {w: "at other keys" for w in self.reached("mlp", layer) if w not in self.along}
-        weights = self.writes.run.model.mlp(layer) if found else None
-        if weights is None:
-            return
-        constants = self.settings.constants == "baseline"
-        places = mlp_places(self.writes, weights, layer, [writer.dest for writer in found], constants=constants)
-        D = torch.stack([self.along[writer] for writer in found]).to(places.x)
-        g, offset = places.back(D)
-        attended = not places.weights.parallel
-        parts = parts_at(self.writes, [w.dest for w in found], g, layer=layer, attended=attended)
-        read = (D * places.own).sum(1).tolist()
-        errors = places.errors.tolist()
-        for i, writer in enumerate(found):
-            if read[i] <= 0 or errors[i] > tolerance_of(self.writes.run.logits.dtype):
-                self.reasons[writer] = "at other keys" if read[i] <= 0 else "not rebuilt"
-                continue
-            write = write_of(places, i, D[i], parts[i], float(offset[i]), cover=self.settings.cover)
-            self.mlps[writer] = write
-            self._hand_on(writer, self.influence[writer], write.causes, write.value, g[i], side="mlp")
+    def readable_mlps(self, layer: int) -> list[Writer]:
+        """The MLPs of a layer that carry enough, and whose readers read them where they write."""
+        reached = self.reached("mlp", layer)
+        self.reasons |= {w: "at other keys" for w in reached if w not in self.along}
+        return [writer for writer in reached if writer in self.along]
 
-    def explain_firing(self, firing: "Firing") -> None:
-        """One head: where it looks, side by side, and what it moves."""
-        assert firing.head is not None
-        writer = Writer("head", firing.layer, firing.head, firing.dest, firing.src)
-        sides = [(side, list(self._handing(side))) for side in firing.sides]
-        sides = [(side, signals) for side, signals in sides if signals]
-        own = self.influence[writer]
-        moved: tuple[Cause, ...] = ()
-        value = 0.0
-        if self.settings.values and writer in self.along:
-            d, g = self.along[writer], value_along(firing, self.writes, self.along[writer])
-            moved = self._moved(firing, g)
-            value = own * (0.5 if sides else 1.0) if moved else 0.0
-            self._hand_on(writer, value, moved, float(d @ self.writes.written(writer).to(d)), g, side="value")
-        if sides:
-            reading = Reading.of(firing, self.writes)
-            for side, signals in sides:
-                self._hand_to_signals(writer, (own - value) / len(sides), side.side, signals, reading)
-        if sides or moved:
-            self.explained.add(writer)
-        else:
-            self.reasons[writer] = "no signals" if firing.sides else "below tau"
+    def explain_mlp(self, writer: Writer, write: MlpWrite) -> None:
+        """One MLP, given what a pass back through it found; rebuilt along the direction, if not in every one."""
+        wrote = self.writes.written(writer).to(write.direction)
+        error = abs(float(write.direction @ wrote) - write.value) / float(write.direction.norm() * wrote.norm())
+        if not write.value > 0 or error > tolerance_of(self.writes.run.logits.dtype):
+            self.reasons[writer] = "not rebuilt" if write.value > 0 else "at other keys"
+            return
+        self.mlps[writer] = write
+        self._hand_on(writer, self.influence[writer], write.causes, write.value, write.g, side="mlp")
+
+    def explain_firings(self, firings: Sequence["Firing"]) -> None:
+        """The heads of a layer: what they move, in one pass, and where they look, side by side."""
+        moved = self._moved([firing for firing in firings if self.settings.values and _head(firing) in self.along])
+        for firing in firings:
+            writer = _head(firing)
+            sides = [(side, list(self._handing(side))) for side in firing.sides]
+            sides = [(side, signals) for side, signals in sides if signals]
+            own, value = self.influence[writer], moved.get(writer)
+            if value is not None:
+                self._hand_on(writer, own / 2 if sides else own, value.causes, value.s, value.g, side="value")
+                own = own / 2
+            if sides:
+                reading = Reading.of(firing, self.writes)
+                for side, signals in sides:
+                    self._hand_to_signals(writer, own / len(sides), side.side, signals, reading)
+                self.explained.add(writer)
+            elif value is None:
+                self.reasons[writer] = "no signals" if firing.sides else "below tau"
 
     def _hand_to_signals(
         self, writer: Writer, share: float, side: SideName, signals: Sequence[Signal], reading: Reading
     ) -> None:
         """A side's influence to its signals, by what integrated gradients give them."""
         total = sum(signal.ig for signal in signals)
+        told = [signal for signal in signals if signal.writer.kind in _EXPLAINED]
+        along = dict(zip(told, reading.along(side, told), strict=True)) if told else {}
         for signal in signals:
-            who, d, read = signal.writer, None, 0.0
-            if who.kind in ("mlp", "head"):
-                d = reading.along(signal)
+            who, d, read = signal.writer, along.get(signal), 0.0
+            if d is not None:
                 read = float(d @ self.writes.written(who))
+                d = d if read >= _AT_SRC * signal.ig else None
             self.reach(who, share * signal.ig / total, d, read, (writer, side))
 
     def leaves(self) -> dict[Writer, str]:
@@ -165,15 +170,22 @@ class Flow:
         told = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
         yield from told if told and self.settings.constants == "baseline" else useful
 
-    def _moved(self, firing: "Firing", g: Float[Tensor, "d_model"]) -> tuple[Cause, ...]:
-        """Who wrote, at the source, what this head moves along the direction it is read; none where it pushes away."""
-        (parts,) = parts_at(self.writes, [firing.src], g[None], layer=firing.layer, attended=False)
-        told = parts.without_constants() if self.settings.constants == "baseline" else parts
-        whole, named = float(parts.values.sum()), float(told.values.sum())
-        if min(whole, named) <= 0:
-            return ()
-        causes = covering(told, named, self.settings.cover)
-        return tuple(Cause(c.writer, *[c.part * named / whole] * 3) for c in causes)  # it is linear: all the same
+    def _moved(self, firings: Sequence["Firing"]) -> dict[Writer, "_Value"]:
+        """Who wrote, at each source, what its head moves along the direction it is read; none where it pushes away."""
+        if not firings:
+            return {}
+        g = [value_along(firing, self.writes, self.along[_head(firing)]) for firing in firings]
+        spots = [Spot(self.writes, firing.src) for firing in firings]
+        parts = parts_at(spots, torch.stack(g), layer=firings[0].layer, attended=False)
+        found = {}
+        for firing, along, own in zip(firings, g, parts, strict=True):
+            told = own.without_constants() if self.settings.constants == "baseline" else own
+            whole, named = float(own.values.sum()), float(told.values.sum())
+            causes = covering(told, whole, self.settings.cover, whole - named) if whole > 0 else ()
+            if causes:  # a value is linear: a part is what goes with it, alone or not
+                same = tuple(replace(cause, weight=cause.part, alone=cause.part) for cause in causes)
+                found[_head(firing)] = _Value(same, whole, along)
+        return found
 
     def _hand_on(
         self, writer: Writer, share: float, causes: Sequence[Cause], s: float, g: Tensor, *, side: EdgeSide
@@ -189,8 +201,8 @@ class Flow:
         self.explained.add(writer)
 
     def _reason(self, writer: Writer) -> str:
-        if writer.kind not in ("mlp", "head"):
-            return "constant" if writer.kind == "mlp_offset" else writer.kind
+        if writer.kind not in _EXPLAINED:
+            return "constant" if writer.kind in ("mlp_offset", "value_offset") else writer.kind
         if writer.dest == 0:
             return "at the first token"
         if self.influence[writer] < self.settings.eps:
@@ -200,3 +212,21 @@ class Flow:
         if writer.kind == "mlp":
             return "no facts"
         return "in layer 0" if writer.layer == 0 else "sink"
+
+
+def explain_mlps(flows: Sequence[Flow], layer: int) -> None:
+    """All MLPs of a layer that carry enough, in all runs of a model that are traced alike, in one pass back."""
+    found = [(flow, writer) for flow in flows for writer in flow.readable_mlps(layer)]
+    weights = flows[0].writes.run.model.mlp(layer) if found else None
+    if weights is None:
+        return
+    settings = flows[0].settings
+    spots = [Spot(flow.writes, writer.dest) for flow, writer in found]
+    places = mlp_places(spots, weights, layer, constants=settings.constants == "baseline")
+    D = torch.stack([flow.along[writer] for flow, writer in found]).to(places.x)
+    for (flow, writer), write in zip(found, explain_places(places, D, settings.cover), strict=True):
+        flow.explain_mlp(writer, write)
+
+
+def _head(firing: "Firing") -> Writer:
+    return Writer("head", firing.layer, firing.head, firing.dest, firing.src)
