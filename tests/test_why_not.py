@@ -83,6 +83,6 @@ def test_a_head_that_attends_needs_no_reason_not_to(organism: Model) -> None:
 
 
 def test_a_tau_of_one_is_refused(organism: Model) -> None:
-    run = organism.run(IOI)
+    run = organism.run(PROMPT)
     with pytest.raises(KeyholeError, match="tau is 1"):
         run.explain((1, 6), 1, 0, why="not")

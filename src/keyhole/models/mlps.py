@@ -35,9 +35,17 @@ class Shape:
     b: Curve | None = None  # None: the up-projection as it is
     slope_b: Curve | None = None
 
+    def through(self, p: Tensor) -> Tensor:
+        """What a gate multiplies."""
+        return p if self.b is None else self.b(p)
+
     def gated(self, h: Tensor, p: Tensor) -> Tensor:
         """A gated neuron."""
-        return self.a(h) * (p if self.b is None else self.b(p))
+        return self.a(h) * self.through(p)
+
+    def up_slope(self, h: Tensor, p: Tensor) -> Tensor:
+        """Its derivative by p."""
+        return self.a(h) if self.slope_b is None else self.a(h) * self.slope_b(p)
 
 
 @dataclass(frozen=True)

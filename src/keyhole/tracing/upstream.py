@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import OFFSETS, Kind, Writer
+from keyhole.models.mlps import MlpWeights
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
@@ -33,13 +34,21 @@ class Writes:
         self.attention_layers = run.model.attention_layers
         self.dtype = run.final_scale.dtype
         self._weights: dict[int, LayerWeights] = {}
+        self._mlps: dict[int, MlpWeights | None] = {}
         self._omegas: dict[int, Omega] = {}
+        self._written: dict[Writer, Tensor] = {}
 
     def weights(self, layer: int) -> LayerWeights:
         """The folded weights of a layer; looked up once, for asking the model means checking that nothing changed."""
         if layer not in self._weights:
             self._weights[layer] = self.run.model.weights(layer)
         return self._weights[layer]
+
+    def mlp(self, layer: int) -> MlpWeights | None:
+        """The folded MLP of a layer, looked up once; None without facts of it."""
+        if layer not in self._mlps:
+            self._mlps[layer] = self.run.model.mlp(layer)
+        return self._mlps[layer]
 
     def omega(self, layer: int) -> Omega:
         """The channels of a layer's heads, looked up once."""
@@ -76,6 +85,10 @@ class Writes:
         return slots
 
     @cached_property
+    def _slot(self) -> dict[tuple[Kind, int], int]:
+        return {slot: i for i, slot in enumerate(self.local_slots)}
+
+    @cached_property
     def local(self) -> Float[Tensor, "local pos d_model"]:
         """What each local writer adds at each token."""
         every = list(range(len(self.run)))
@@ -92,15 +105,20 @@ class Writes:
 
     def written(self, writer: Writer) -> Float[Tensor, "d_model"]:
         """What one writer adds to the residual stream at its token; offsets, which nobody writes, nothing."""
+        if writer not in self._written:
+            self._written[writer] = self._write(writer)
+        return self._written[writer]
+
+    def _write(self, writer: Writer) -> Float[Tensor, "d_model"]:
         if writer.kind in OFFSETS:
             return torch.zeros_like(self.local[0, 0])
         if writer.kind != "head":
-            return self.local[self.local_slots.index((writer.kind, writer.layer)), writer.dest]
+            return self.local[self._slot[writer.kind, writer.layer], writer.dest]
         assert writer.head is not None
-        index, W_O = self.attention_layers.index(writer.layer), self.weights(writer.layer).W_O
+        index = self.attention_layers.index(writer.layer)
         A = self.patterns.weight(index, writer.head, writer.dest, writer.src)
-        moved = self.values[index, writer.head, writer.src] @ W_O[writer.head]
-        return A * moved / self.out_scale[index, writer.dest]
+        moved = self.values[index, writer.head, writer.src] @ self.weights(writer.layer).W_O[writer.head]
+        return moved * (A / float(self.out_scale[index, writer.dest]))
 
     @cached_property
     def _below(self) -> list[tuple[int, int]]:

@@ -16,6 +16,8 @@ from keyhole.circuits.writer import Writer
 from keyhole.tracing.mlps.attribution import Parts
 from keyhole.tracing.mlps.places import Along, Places, norm_scale
 
+_FIRST = 64  # parts looked at first
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -29,9 +31,11 @@ class Cause:
 
 def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple[Cause, ...]:
     """The largest parts, the offset among them, until they add up to `cover` of s; only what pushes towards it."""
-    values, order = parts.values.sort(descending=True)
-    enough = int((values.cumsum(0) < cover * s + abs(offset)).sum()) + 1  # no more than these can be needed
-    ranked = list(zip(values[:enough].tolist(), order[:enough].tolist(), strict=True))
+    n = min(_FIRST, len(parts.values))
+    values, order = parts.values.topk(n)
+    if float(values.sum()) < cover * s + abs(offset):  # rare: more may be needed
+        values, order = parts.values.sort(descending=True)
+    ranked = list(zip(values.tolist(), order.tolist(), strict=True))
     found, covered = [], 0.0
     for value, component in sorted([*ranked, (offset, -1)], key=lambda part: -part[0]):
         if covered >= cover * s or value <= 0:

@@ -10,7 +10,7 @@ with p, h what x - x0 adds to the pre-activations, and b_u, b_g what x0 makes of
 remainder, so that an MLP's write is offset + slopes, to rounding, whatever the quadrature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.upstream import Writes
 
-_NODES = 16  # of the quadrature: 96 change credit between gate and up by 1e-6
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)  # 96 nodes change credit between gate and up by 1e-6
+_NODE_FLOATS = 1 << 20  # neurons at nodes, held at once
 _TINY = 1e-6  # of a pre-activation: below, the derivative is the secant
 
 
@@ -132,7 +133,7 @@ class Places:
     @cached_property
     def slopes(self) -> tuple[Slopes, ...]:
         """Of every expert."""
-        return tuple(map(_slopes, self.neurons, self.clean, self.baseline))
+        return tuple(map(_slopes, self.neurons, self.clean, self.values, self.baseline))
 
     def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
         """One direction per spot, through the output projection, once for all that is asked along it."""
@@ -172,24 +173,27 @@ class Places:
         return total
 
 
-def _slopes(own: Neurons, clean: Tensor, baseline: Tensor) -> Slopes:
-    added = clean - baseline
-    start, change = own.values(baseline), own.values(clean) - own.values(baseline)
+def _slopes(own: Neurons, clean: Tensor, values: Tensor, baseline: Tensor) -> Slopes:
+    added, start = clean - baseline, own.values(baseline)
+    change = values - start
     if len(own.reading) == 1:
         return Slopes(start, _secant(own, baseline[0], added[0], change)[None])
     (p, h), (b_u, b_g) = added, (own.biases.to(added.dtype)[:, None] + baseline)
-    nodes, weights = (torch.from_numpy(x).to(p) for x in np.polynomial.legendre.leggauss(_NODES))
-    up = torch.zeros_like(p)
+    up = _mean_along(lambda t: own.shape.up_slope(b_g + t * h, b_u + t * p), p)
     small = h.abs() < _TINY
-    flat = torch.zeros_like(p)  # integral of a' b, for gates that hardly move
-    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        a = own.shape.a(b_g + node * h)
-        up += weight * (a if own.shape.slope_b is None else a * own.shape.slope_b(b_u + node * p))
-        if bool(small.any()):
-            through = b_u + node * p if own.shape.b is None else own.shape.b(b_u + node * p)
-            flat += weight * _derivative(own.shape.a, b_g + node * h) * through
-    gate = torch.where(small, flat, (change - p * up) / torch.where(small, 1.0, h))
+    gate = (change - p * up) / torch.where(small, 1.0, h)
+    if bool(small.any()):  # gates that hardly move
+        flat = _mean_along(lambda t: _derivative(own.shape.a, b_g + t * h) * own.shape.through(b_u + t * p), p)
+        gate = torch.where(small, flat, gate)
     return Slopes(start, torch.stack([up, gate]))
+
+
+def _mean_along(curve: Callable[[Tensor], Tensor], like: Float[Tensor, "spot neuron"]) -> Float[Tensor, "spot neuron"]:
+    """The integral of a curve over t from 0 to 1, many nodes at a time."""
+    nodes, weights = (torch.from_numpy(x / 2).to(like)[:, None, None] for x in (_NODES, _WEIGHTS))
+    size = max(1, _NODE_FLOATS // max(1, like.numel()))
+    parts = zip(torch.split(nodes + 0.5, size), torch.split(weights, size), strict=True)
+    return torch.stack([(w * curve(t)).sum(0) for t, w in parts]).sum(0)
 
 
 def mlp_places(spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True) -> Places:
@@ -245,7 +249,8 @@ def mlp_input(
     if record.attention is not None:
         own, w = record.attention, writes.weights(layer)
         index = writes.attention_layers.index(layer)
-        moved = (own.weights(own.heads, at) @ writes.values[index] @ w.W_O).sum(0)
+        mixed = (own.weights(own.heads, at) @ writes.values[index]).transpose(0, 1)
+        moved = mixed.flatten(1) @ w.W_O.flatten(0, 1)
         x += (moved / own.out_scale[at][:, None] + writes.local[writes.local_slots.index(("bias", layer)), at]).to(x)
     return x if record.mixer is None else x + record.mixer[at].to(x)
 

@@ -217,7 +217,7 @@ class Flow:
 def explain_mlps(flows: Sequence[Flow], layer: int) -> None:
     """All MLPs of a layer that carry enough, in all runs of a model that are traced alike, in one pass back."""
     found = [(flow, writer) for flow in flows for writer in flow.readable_mlps(layer)]
-    weights = flows[0].writes.run.model.mlp(layer) if found else None
+    weights = flows[0].writes.mlp(layer) if found else None
     if weights is None:
         return
     settings = flows[0].settings
