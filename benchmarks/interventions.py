@@ -12,7 +12,8 @@ import argparse
 from statistics import median
 
 import keyhole
-from keyhole.intervene.verification import Row, verify
+from keyhole.intervene.rows import Row
+from keyhole.intervene.verification import verify
 from keyhole.models.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
 from keyhole.tasks.words import NAMES

@@ -4,16 +4,15 @@ import pytest
 import torch
 
 from conftest import prompts_of, tiny_model
-from keyhole import KeyholeError, Model
+from keyhole import Model
 from keyhole.intervene.mlp_causes import remove_causes
 from keyhole.intervene.remove import Metric
 from test_exact import SUPPORTED
 
 IOI = "When Mary and John went to the store, John gave a drink to"
-EXPERTS = ("gpt_oss", "mixtral", "qwen3_moe", "llama4_text")
 
 
-@pytest.mark.parametrize("variant", [variant for variant in SUPPORTED if variant not in EXPERTS])
+@pytest.mark.parametrize("variant", SUPPORTED)
 @pytest.mark.parametrize("constants", ["baseline", "causes"])
 def test_what_is_left_is_what_was_predicted(variant: str, constants: str) -> None:
     model = tiny_model(variant)
@@ -45,11 +44,3 @@ def test_a_place_with_one_writer_has_no_controls(variant: str) -> None:
     write = run.explain_mlp(0, 8, run.layers[0].mlp[8].double(), constants="causes")
     removed = remove_causes(write, Metric(9, (1,)))
     assert removed.agrees and removed.control_left == () == removed.control_metrics
-
-
-def test_experts_are_refused() -> None:
-    model = tiny_model("mixtral")
-    run = model.run(prompts_of(model, 10)[0])
-    d = run.layers[1].mlp[8].double()
-    with pytest.raises(KeyholeError, match="other experts"):
-        remove_causes(run.explain_mlp(1, 8, d), Metric(9, (1,)))

@@ -13,7 +13,8 @@ from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
 from keyhole.intervene.remove import Metric, Outcome, _edits, intervene
 from keyhole.intervene.rerun import rerun
-from keyhole.intervene.verification import Row, Verification, side_cut, verify
+from keyhole.intervene.rows import Row, Verification
+from keyhole.intervene.verification import side_cut, verify
 from keyhole.qk.omega import omega
 from keyhole.tracing.written import written_by
 from tiny import tiny
@@ -181,7 +182,7 @@ def test_a_prediction_that_is_off_is_told(gpt2: Model) -> None:
     off = replace(first, dest=(*first.dest[:-1], replace(last, after=last.after + 1e-3)))
     result = verify(replace(circuit, firings=(off, *others)), draws=0)
     assert [row.agrees for row in result.rows].count(False) == 1 and not result.agrees
-    assert f"{len(result.rows) - 1} of {len(result.rows)} measured weights equal" in str(result)
+    assert f"{len(result.rows) - 1} of {len(result.rows)} measured values equal" in str(result)
 
 
 def test_ratios_compare_with_the_size_of_controls() -> None:

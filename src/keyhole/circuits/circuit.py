@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keyhole.circuits.browser import Page
     from keyhole.dataframes import Table
     from keyhole.intervene.remove import Mode
-    from keyhole.intervene.verification import Verification
+    from keyhole.intervene.rows import Verification
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.progress import Progress

@@ -111,25 +111,21 @@ def _explain_mlp(
     at = run.position(place)
     right, wrong = list(answer), list(against) if against else None
     write = run.explain_mlp(layer, at, run.toward(right, wrong, end=at))
-    removed = None
-    if write.places.weights.route is None:
-        metric = Metric(at, tuple(token_ids(run, right)), tuple(token_ids(run, wrong)))
-        removed = remove_causes(write, metric)
+    metric = Metric(at, tuple(token_ids(run, right)), tuple(token_ids(run, wrong)))
+    removed = remove_causes(write, metric)
     if json:
-        hidden = ("places", "direction", "causes")
+        hidden = ("places", "direction", "g", "causes")
         record = {name: getattr(write, name) for name in write.__dataclass_fields__ if name not in hidden}
-        proof = None if removed is None else asdict(removed)
-        causes = [asdict(cause) for cause in write.causes]
-        show.as_json({**record, "causes": causes, "removed": proof, "tokens": list(run.tokens)})
+        told = {"cancels": write.cancels, "causes": [asdict(cause) for cause in write.causes]}
+        show.as_json({**record, **told, "removed": asdict(removed), "tokens": list(run.tokens)})
         return
     show.plain(str(write))
-    if removed is not None:
-        controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
-        answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
-        show.plain(
-            f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
-            f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
-        )
+    controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"
+    answers = ", ".join(f"{after - removed.metric_before:+.2f}" for after in removed.control_metrics) or "none"
+    show.plain(
+        f"  taken away in the model's own pass: {removed.left:+.2f} is left (other writers as large: {controls}); "
+        f"the answer changes by {removed.metric_after - removed.metric_before:+.2f} ({answers})"
+    )
 
 
 def trace(

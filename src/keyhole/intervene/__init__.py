@@ -9,7 +9,8 @@ answers_without(run, sets, metric)   the answer when some writers write nothing
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
-from keyhole.intervene.verification import Verification, edge_cut, parallel, serial, side_cut, verify
+from keyhole.intervene.rows import Row, Verification
+from keyhole.intervene.verification import edge_cut, parallel, serial, side_cut, verify
 from keyhole.intervene.writers import answers_without
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Metric",
     "Mode",
     "Outcome",
+    "Row",
     "Verification",
     "answers_without",
     "edge_cut",

@@ -16,7 +16,7 @@ from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
 from keyhole.qk.omega import omega
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.written import read_of
+from keyhole.tracing.written import read_of, read_vectors
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -52,17 +52,23 @@ class Cut:
 
 def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
     """What the head's rotated query (at dest) or rotated keys lose, at each of the cut's tokens."""
-    om, tokens = omega(run.model, cut.layer), cut.tokens(run)
-    G_d, G_s = om.G_d[cut.head], om.G_s[cut.head]
-    total = G_d.new_zeros(len(tokens), G_d.shape[0])
-    for signal in cut.signals:
-        ks = list(signal.channels)
-        share = read_of(run, (cut.layer, cut.head), signal.writer, tokens, side=cut.side)
-        if cut.side == "dest":
-            total += share @ G_d[:, ks] @ G_s[ks]
-        else:
-            total += share @ G_s[ks].T @ G_d[:, ks].T
-    return total
+    tokens, head = cut.tokens(run), (cut.layer, cut.head)
+    shares = [read_of(run, head, signal.writer, tokens, side=cut.side) for signal in cut.signals]
+    kept = [_in_channels(run, cut, share, signal) for share, signal in zip(shares, cut.signals, strict=True)]
+    return torch.stack(kept).sum(0)
+
+
+def vector_delta(run: "Run", cut: Cut, vector: Float[Tensor, "d_model"]) -> Float[Tensor, "1 d_head"]:
+    """What a vector in the residual stream at a signal's token puts into the signal's channels."""
+    (signal,), (token,) = cut.signals, cut.tokens(run)
+    share = read_vectors(run, (cut.layer, cut.head), vector[None], [token], side=cut.side)
+    return _in_channels(run, cut, share, signal)
+
+
+def _in_channels(run: "Run", cut: Cut, share: Float[Tensor, "token d_head"], signal: Signal) -> Tensor:
+    om, ks = omega(run.model, cut.layer), list(signal.channels)
+    G_d, G_s = om.G_d[cut.head][:, ks], om.G_s[cut.head][ks]
+    return share @ G_d @ G_s if cut.side == "dest" else share @ G_s.T @ G_d.T
 
 
 def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_model"]:

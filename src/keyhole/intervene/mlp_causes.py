@@ -1,11 +1,12 @@
 """Do the causes of an MLP's write hold? Taken from what it reads, in the model's own forward pass, beside controls.
 
 The MLP is called with its normed input less gain * centre(causes) / n_t: the norm's scale is that of the run, as in the
-explanation. Everything downstream is free, so that the answer tells what this one removal is worth. Controls take away
-as many other writers of the nearest norms at the same place.
+explanation, and a router sees the input as it was. Everything downstream is free, so that the answer tells what this
+one removal is worth. Controls take away as many other writers of the nearest norms at the same place.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,19 +15,79 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
-from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, rerun
 from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
-from keyhole.tracing.mlps.attribution import parts_at
-from keyhole.tracing.mlps.spots import Spot
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.mlps.attribution import Parts, norms_at
+from keyhole.tracing.mlps.places import Places
 
 if TYPE_CHECKING:
+    from keyhole.models.run import Run
     from keyhole.tracing.mlps.explain import MlpWrite
 
 AGREES = 1e-4  # of the write
+
+
+@dataclass(frozen=True, eq=False)
+class Claim:
+    """What is said of an MLP's write: who caused it, and what is left without them."""
+
+    place: Places  # one spot, with the frozen scales
+    direction: Float[Tensor, "d_model"]
+    causes: tuple[Writer, ...]  # without the offset, which is none of the input
+    taken: float  # of the offset, where it is a cause; as a share of the write
+    left: float
+
+    @property
+    def run(self) -> "Run":
+        """The run it is said of."""
+        return self.place.spots[0].writes.run
+
+    @property
+    def pos(self) -> int:
+        """At which token."""
+        return self.place.spots[0].token
+
+    @cached_property
+    def value(self) -> float:
+        """What is written along the direction."""
+        return float(self.place.own[0] @ self.direction.to(self.place.x))
+
+    def edit(self, removed: Float[Tensor, "d_model"]) -> MlpEdit:
+        """The change of the MLP's normed input that takes a vector from what it reads."""
+        place, family = self.place, self.run.model.family
+        delta = -removed
+        if place.weights.norm is not None:
+            norm = read_norm(place.weights.norm, family.norm, family.norm_adds_one)
+            delta = norm.centre(delta) / place.scale[0].to(delta)
+            delta = delta if norm.gain is None else delta * norm.gain
+        every = torch.zeros_like(self.run.layers[0].resid, dtype=delta.dtype)
+        every[self.pos] = delta
+        return MlpEdit(place.layer, every)
+
+    def written(self, result: Rerun, copy: int) -> Float[Tensor, "d_model"]:
+        """What the MLP wrote in an edited copy, with the scale that a norm after it had in the run."""
+        out, gain = result.mlps[copy, self.place.layer][self.pos].to(self.place.x), self.place.weights.gain
+        return out * (gain.to(out) if isinstance(gain, Tensor) else gain) / self.place.out_scale[0]
+
+    def share(self, result: Rerun, copy: int) -> float:
+        """The same along the direction, as a share of the run's own."""
+        return float(self.written(result, copy) @ self.direction.to(self.place.x)) / self.value
+
+    def removals(self, draws: int) -> list[MlpEdit]:
+        """Without its causes, and without as many other writers, each set next to them in norm."""
+        writes = self.place.spots[0].writes
+        nothing = torch.zeros_like(writes.local[0, 0])
+        sets = [list(self.causes), *_controls(self, draws)]
+        return [self.edit(sum((writes.written(who) for who in members), nothing)) for members in sets]
+
+
+def claim_of(write: "MlpWrite") -> Claim:
+    """What an explanation says."""
+    written = tuple(cause.writer for cause in write.causes if cause.writer is not None)
+    taken = write.offset if len(written) < len(write.causes) else 0.0
+    return Claim(write.places, write.direction, written, taken, write.left)
 
 
 @dataclass(frozen=True)
@@ -45,76 +106,50 @@ class CausesRemoved:
     @property
     def agrees(self) -> bool:
         """Is what is left what was predicted?"""
-        return abs(self.left - self.predicted) <= AGREES * max(1.0, abs(self.predicted))
+        return left_agrees(self.left, self.predicted)
+
+
+def left_agrees(left: float, predicted: float) -> bool:
+    """Is what is left of a write what was predicted?"""
+    return abs(left - predicted) <= AGREES * max(1.0, abs(predicted))
 
 
 def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> CausesRemoved:
-    """Take an MLP's causes from what it reads; refuses mixtures of experts, whose routing would change with it."""
-    places = write.places
-    if places.weights.route is not None:
-        raise KeyholeError(
-            "an MLP of experts sends other inputs to other experts: its causes are told with the routing frozen, and "
-            "cannot be taken away in the model's own pass."
-        )
-    writes, run = Writes(write.run), write.run
+    """Take an MLP's causes from what it reads, beside controls."""
+    claim, run = claim_of(write), write.run
     with exact_matmul():
-        chosen = [cause.writer for cause in write.causes if cause.writer is not None]
-        sets = [chosen, *_controls(write, writes, chosen, draws)]
-        vectors = [_total(writes, members) for members in sets]
-        result = rerun(run, [Edits(mlps=(_edit(write, vector),)) for vector in vectors])
-        offset = write.offset * write.value if len(chosen) < len(write.causes) else 0.0
-        left = [_read(write, result, copy) for copy in range(len(sets))]
-        metrics = [metric.of(result.captured.logits[copy, metric.end]) for copy in range(len(sets))]
+        result = rerun(run, [Edits(mlps=(edit,)) for edit in claim.removals(draws)])
+        copies = range(len(result.captured.logits))
+        shares = [claim.share(result, copy) for copy in copies]
+        metrics = [metric.of(result.captured.logits[copy, metric.end]) for copy in copies]
     return CausesRemoved(
         predicted=write.left,
-        left=(left[0] - offset) / write.value,
-        control_left=tuple(value / write.value for value in left[1:]),
+        left=shares[0] - claim.taken,
+        control_left=tuple(shares[1:]),
         metric_before=metric.of(run.logits[metric.end]),
         metric_after=metrics[0],
         control_metrics=tuple(metrics[1:]),
     )
 
 
-def _total(writes: Writes, members: list[Writer]) -> Float[Tensor, "d_model"]:
-    return sum((writes.written(writer) for writer in members), torch.zeros_like(writes.local[0, 0]))
-
-
-def _edit(write: "MlpWrite", removed: Float[Tensor, "d_model"]) -> MlpEdit:
-    """The change of the MLP's normed input, at its token."""
-    places, family = write.places, write.run.model.family
-    delta = -removed
-    if places.weights.norm is not None:
-        norm = read_norm(places.weights.norm, family.norm, family.norm_adds_one)
-        delta = norm.centre(delta) / places.scale[0].to(delta)
-        delta = delta if norm.gain is None else delta * norm.gain
-    every = torch.zeros_like(write.run.layers[0].resid, dtype=delta.dtype)
-    every[write.pos] = delta
-    return MlpEdit(write.layer, every)
-
-
-def _read(write: "MlpWrite", result: Rerun, copy: int) -> float:
-    """What the MLP wrote along the direction, with the scale that a norm after it had in the run."""
-    places = write.places
-    out = result.mlps[copy, write.layer][write.pos].to(places.x)
-    gain = places.weights.gain
-    out = out * (gain.to(out) if isinstance(gain, Tensor) else gain) / places.out_scale[0]
-    return float(out @ write.direction.to(out))
-
-
-def _controls(write: "MlpWrite", writes: Writes, chosen: list[Writer], draws: int) -> list[list[Writer]]:
+def _controls(claim: Claim, draws: int) -> list[list[Writer]]:
     """Sets of other writers at the place, each next in norm to one of the causes; fewer sets where there are few."""
-    attended, t = not write.places.weights.parallel, write.pos
-    (parts,) = parts_at([Spot(writes, t)], writes.local[:1, t], layer=write.layer, attended=attended)
-    others = [w for w in map(parts.writer, range(len(parts.values))) if w not in set(chosen)]
-    if not others or not chosen:
-        return []
-    norms = torch.stack([writes.written(writer).norm() for writer in others])
-    sets: dict[tuple[int, ...], None] = {}
+    place, chosen = claim.place, claim.causes
+    writes, attended = place.spots[0].writes, not place.weights.parallel
+    norms = norms_at(place.spots[0], layer=place.layer, attended=attended)
+    near = [_nearest(norms, float(writes.written(writer).norm()), set(chosen), draws) for writer in chosen]
+    sets: dict[frozenset[Writer], list[Writer]] = {}
     for draw in range(draws):
-        taken: list[int] = []
-        for writer in chosen:
-            near = (norms - writes.written(writer).norm()).abs().argsort().tolist()
-            free = [i for i in near if i not in taken]
+        taken: list[Writer] = []
+        for free in ([w for w in others if w not in taken] for others in near):
             taken += free[min(draw, len(free) - 1) :][:1] if free else []
-        sets[tuple(sorted(taken))] = None
-    return [[others[i] for i in members] for members in sets]
+        if taken:
+            sets[frozenset(taken)] = taken
+    return list(sets.values())
+
+
+def _nearest(norms: Parts, norm: float, chosen: set[Writer], draws: int) -> list[Writer]:
+    """Writers that wrote about as much, the nearest first, and that wrote at all; enough for all sets of controls."""
+    order = (norms.values - norm).abs().argsort()[: 2 * len(chosen) + draws]
+    found = [norms.writer(i) for i in order.tolist() if norms.values[i] > 0]
+    return [writer for writer in found if writer not in chosen and writer.src <= writer.dest]

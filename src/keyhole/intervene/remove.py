@@ -24,7 +24,7 @@ from keyhole.qk.omega import omega
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Mode = Literal["exact", "local", "global"]
+Mode = Literal["exact", "local", "chain", "global"]  # chain: of MLPs alone, see `keyhole.intervene.chains`
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
 def _edits(run: "Run", cuts: tuple[Cut, ...], mode: Mode, factor: float) -> Edits:
     if mode == "global":
         return Edits(writers=tuple(edit for cut in cuts for edit in _writer_edits(run, cut, factor)))
-    return Edits(heads=tuple(_head_edit(run, cut, mode, factor) for cut in cuts))
+    return Edits(heads=tuple(head_edit(run, cut, factor * head_delta(run, cut), mode) for cut in cuts))
 
 
-def _head_edit(run: "Run", cut: Cut, mode: Mode, factor: float) -> HeadEdit:
-    delta = factor * head_delta(run, cut)
+def head_edit(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"], mode: Mode = "local") -> HeadEdit:
+    """A change of a firing's query, of its keys, or, exactly, of its scores alone."""
     record = run.layer(cut.layer)
     if mode == "local":
         if cut.side == "dest":

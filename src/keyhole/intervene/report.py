@@ -7,18 +7,26 @@ from keyhole.circuits.text import channels_label, node_label
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
-    from keyhole.intervene.verification import Row, Verification
+    from keyhole.intervene.rows import Row, Verification
 
 
 def summary_lines(result: "Verification") -> list[str]:
     """What a verification says as a whole."""
+    groups = (
+        ("whole sides of firings removed", "attention", result.sides),
+        ("single signals removed", "attention", result.edges),
+        ("MLPs without their causes", "what they write", result.causes),
+        ("times in a firing that reads the MLP", "attention", result.chains()),
+        ("times in an MLP that reads the MLP", "what it writes", result.chains("mlp")),
+        ("times in the answer", "the answer", result.chains("target")),
+    )
     lines = []
-    for name, rows in (("whole sides of firings", result.sides), ("single signals", result.edges)):
+    for name, lost, rows in groups:
         if not rows:
             continue
         drops = median(row.drop for row in rows)
         controls = [abs(d) for row in rows for d in row.control_drops]
-        line = f"{len(rows)} {name} removed ({result.mode}): median drop of attention {drops:.3f}"
+        line = f"{len(rows)} {name} ({result.mode}): median drop of {lost} {drops:.3f}"
         if controls:
             line += f", controls {median(controls):.4f}, ratio {result.ratio(rows):.1f}"
         lines.append(line)
@@ -27,7 +35,7 @@ def summary_lines(result: "Verification") -> list[str]:
         worst = max(abs(row.after - row.predicted) for row in judged)
         agree = sum(bool(row.agrees) for row in judged)
         lines.append(
-            f"{agree} of {len(judged)} measured weights equal the predicted ones (largest difference {worst:.0e})"
+            f"{agree} of {len(judged)} measured values equal the predicted ones (largest difference {worst:.0e})"
         )
     return lines
 
@@ -39,21 +47,33 @@ def verification_text(result: "Verification") -> str:
 
 def row_cells(circuit: "Circuit", row: "Row") -> tuple[str, ...]:
     """One removal as the cells of a table."""
-    if row.edge is None:
-        what = f"all {row.side} signals"
-    else:
-        edge = circuit.edges[row.edge]
-        what = f"{row.side} {node_label(circuit.nodes[edge.source], circuit.tokens)} {channels_label(edge.channels, 3)}"
-    differs = " !" if row.agrees is False else ""
+    control = f"{row.control:.3f}" if row.control_drops else "-"
+    claim = {True: "as predicted", False: "DIFFERS", None: "no promise"}[row.agrees]
+    predicted = "-" if row.predicted != row.predicted else f"{row.predicted:.3f}"
     return (
         node_label(circuit.nodes[row.node], circuit.tokens).removeprefix("head "),
-        what,
+        _removed(circuit, row),
         f"{row.before:.3f}",
         f"{row.after:.3f}",
-        f"{row.predicted:.3f}{differs}",
-        f"{row.control:.3f}" if row.control_drops else "-",
+        predicted,
+        control,
         f"{row.metric_after - row.metric_before:+.3f}",
+        claim,
     )
 
 
-CELLS = ("firing", "removed", ">before", ">after", ">pred.", ">control", ">answer")
+def _removed(circuit: "Circuit", row: "Row") -> str:
+    """What was taken away."""
+    if row.what == "side":
+        return f"all {row.side} signals"
+    if row.what == "causes":
+        return "its causes"
+    assert row.edge is not None
+    edge = circuit.edges[row.edge]
+    source = node_label(circuit.nodes[edge.source], circuit.tokens)
+    if row.what == "chain":
+        return f"causes of {source}"
+    return f"{row.side} {source} {channels_label(edge.channels, 3)}"
+
+
+CELLS = ("of", "removed", ">before", ">after", ">pred.", ">control", ">answer", "claim")

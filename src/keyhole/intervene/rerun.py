@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from keyhole.models.capture import Captured, Notes, capture
 from keyhole.models.mlp_facts import mlp_facts
-from keyhole.models.records import attention_batch
+from keyhole.models.records import attention_batch, mlp_writes
 from keyhole.models.run import AttentionRun
 from keyhole.models.weights import optional, submodule
 from keyhole.progress import Progress
@@ -89,6 +89,10 @@ class Rerun:
         assert notes.attn is not None
         record = attention_batch(notes, notes.attn, run.model.family, run.model.dims).of(copy, len(run))
         return record.weights([head], range(len(run)))[0]
+
+    def mlp_write(self, run: "Run", copy: int, layer: int) -> Float[Tensor, "pos d_model"]:
+        """What an MLP added to the residual stream in one copy, whatever was edited."""
+        return mlp_writes(self.captured.layers[layer], run.model.family, run.model.hf.config)[copy]
 
 
 def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Rerun:
@@ -203,14 +207,21 @@ def _edit_mlp(
         x.view(shape)[copy] += edit.delta.to(x.dtype)
         return (x, *args[1:])
 
-    def after(module: nn.Module, args: Any, out: Tensor) -> None:
-        outs[copy, edit.layer] = out.view(shape)[copy].clone()
+    def unchanged(module: nn.Module, args: Any) -> Any:
+        x = args[0].clone()
+        x.view(shape)[copy] -= edit.delta.to(x.dtype)
+        return (x, *args[1:])
 
+    def after(module: nn.Module, args: Any, out: Any) -> None:
+        outs[copy, edit.layer] = (out[0] if isinstance(out, tuple) else out).view(shape)[copy].clone()
+
+    router = optional(holder, facts.experts.router) if facts.experts is not None else None
     entry = holder if facts.module else submodule(holder, facts.up)
-    for hook in (
-        entry.register_forward_pre_hook(before),
-        submodule(holder, facts.out).register_forward_hook(after),
-    ):
+    last = submodule(holder, facts.out) if router is None else holder
+    hooks = [entry.register_forward_pre_hook(before), last.register_forward_hook(after)]
+    if router is not None:  # tokens go where they went
+        hooks.append(router.register_forward_pre_hook(unchanged))
+    for hook in hooks:
         stack.callback(hook.remove)
 
 

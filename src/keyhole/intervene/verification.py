@@ -1,99 +1,30 @@
 """Does the circuit hold? Every signal is removed in the model's own forward pass, beside random controls.
 
 Per traced firing and side: all its removals at once, against the weight that the search predicted. Per edge: that
-signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers.
+signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers. MLPs: see
+`keyhole.intervene.chains`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from statistics import mean, median
 from typing import TYPE_CHECKING
 
 import torch
 
-from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit, Edge, Traced
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
+from keyhole.intervene.chains import mlp_rows
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
+from keyhole.intervene.rows import AGREES, Row, Verification
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-
-AGREES = 1e-4  # how close prediction and measurement must be under exact and local removal
-
-
-@dataclass(frozen=True)
-class Row:
-    """One removal: a whole side of a firing (edge None), or one signal."""
-
-    node: int
-    side: SideName
-    edge: int | None
-    before: float
-    after: float
-    predicted: float
-    agrees: bool | None  # None under global removal, which promises no particular weight
-    metric_before: float
-    metric_after: float
-    control_drops: tuple[float, ...]
-    control_metrics: tuple[float, ...]
-    norm_ratio: float
-    cosine: float
-
-    @property
-    def drop(self) -> float:
-        """How much attention was lost."""
-        return self.before - self.after
-
-    @property
-    def control(self) -> float:
-        """Mean absolute drop of the controls."""
-        return mean(abs(d) for d in self.control_drops) if self.control_drops else float("nan")
-
-
-@dataclass(frozen=True)
-class Verification:
-    """All removals of one circuit."""
-
-    mode: Mode
-    draws: int
-    rows: tuple[Row, ...]
-
-    @property
-    def sides(self) -> tuple[Row, ...]:
-        """Whole sides of firings."""
-        return tuple(row for row in self.rows if row.edge is None)
-
-    @property
-    def edges(self) -> tuple[Row, ...]:
-        """Single signals."""
-        return tuple(row for row in self.rows if row.edge is not None)
-
-    @property
-    def agrees(self) -> bool:
-        """Do all measured weights equal the predicted ones?"""
-        return all(row.agrees is not False for row in self.rows)
-
-    def ratio(self, rows: "Sequence[Row] | None" = None) -> float:
-        """Median drop over the median absolute drop of the controls (of whole sides, unless rows are given)."""
-        rows = self.sides if rows is None else rows
-        controls = [abs(d) for row in rows for d in row.control_drops]
-        if not rows or not controls:
-            return float("nan")
-        return median(row.drop for row in rows) / max(median(controls), 1e-12)
-
-    def __str__(self) -> str:
-        from keyhole.intervene.report import verification_text
-
-        return verification_text(self)
-
-    __repr__ = brief
 
 
 def verify(
@@ -106,10 +37,30 @@ def verify(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each."""
-    run = _run_of(circuit, model)
+    """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each.
+
+    Of MLPs, all causes of each: "exact" sees what is left of its write, "chain" and "global" what becomes of its
+    readers. See `Row`.
+    """
+    run = run_of(circuit, model)
     if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
+    metric = metric_of(circuit)
+    rows = [] if mode == "chain" else _firing_rows(circuit, run, metric, mode, draws, edges, seed, progress)
+    rows += mlp_rows(circuit, run, metric, mode=mode, draws=draws, progress=progress)
+    return Verification(mode, draws, tuple(rows))
+
+
+def _firing_rows(
+    circuit: Circuit,
+    run: "Run",
+    metric: Metric,
+    mode: Mode,
+    draws: int,
+    edges: bool,
+    seed: int,
+    progress: Progress | None,
+) -> list[Row]:
     generator = torch.Generator().manual_seed(seed)
     cuts, labels = [], []
     for label, cut in _cuts(circuit, edges):
@@ -120,10 +71,9 @@ def verify(
             cut = replace(cut, signals=written)
         labels.append(label)
         cuts += [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
-    outcomes = intervene(run, cuts, _metric(circuit), mode=mode, progress=progress)
+    outcomes = intervene(run, cuts, metric, mode=mode, progress=progress)
     groups = [outcomes[i : i + draws + 1] for i in range(0, len(outcomes), draws + 1)]
-    rows = [_row(circuit, label, group, mode) for label, group in zip(labels, groups, strict=True)]
-    return Verification(mode, draws, tuple(rows))
+    return [_row(circuit, label, group, mode) for label, group in zip(labels, groups, strict=True)]
 
 
 _Label = tuple[Traced, SideName, int | None]
@@ -203,15 +153,17 @@ def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mod
         control_metrics=tuple(c.metric_after for c in controls),
         norm_ratio=real.norm_ratio,
         cosine=real.cosine,
+        what="side" if edge is None else "signal",
     )
 
 
-def _metric(circuit: Circuit) -> Metric:
+def metric_of(circuit: Circuit) -> Metric:
+    """What a circuit's answer is measured by."""
     parameters = circuit.parameters
     return Metric(parameters.end, parameters.target_ids, parameters.against_ids)
 
 
-def _run_of(circuit: Circuit, model: "Model | None") -> "Run":
+def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     """The run behind a circuit, made again for a circuit that was read from a file."""
     if circuit.run is not None and model is None:
         return circuit.run

@@ -73,12 +73,16 @@ class LayerBatch:
 
 def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerBatch:
     """Freeze what the hooks noted in one layer."""
+    assert notes.resid is not None
+    attention = None if notes.attn is None else attention_batch(notes, notes.attn, family, dims)
+    return LayerBatch(notes.resid, attention, notes.mixer, mlp_writes(notes, family, config))
+
+
+def mlp_writes(notes: Notes, family: Family, config: Any) -> Tensor:
+    """What one layer's MLP added to the residual stream, in a whole batch."""
     assert notes.resid is not None and notes.mlp is not None
     mlp = notes.mlp.view(notes.resid.shape)  # OPT and some mixtures of experts flatten batch and position
-    if family.residual_multiplier:
-        mlp = mlp * getattr(config, family.residual_multiplier)
-    attention = None if notes.attn is None else attention_batch(notes, notes.attn, family, dims)
-    return LayerBatch(notes.resid, attention, notes.mixer, mlp)
+    return mlp * getattr(config, family.residual_multiplier) if family.residual_multiplier else mlp
 
 
 def frozen_scale(module: nn.Module | None, x: Tensor, family: Family) -> Tensor:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.circuits.parameters import Parameters
 from keyhole.circuits.text import words_label
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
@@ -60,10 +61,7 @@ class Probe:
 
 def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0.8) -> list[Seed]:
     """Writers whose removal costs the targets the share `seed_tau` of their log-likelihood."""
-    out = writes.run.model.head_out()
-    z = _state(writes, end) @ out.W_U
-    q = out.logits(z)[targets].softmax(-1)
-    loss = Loss(out, targets, q)
+    loss, z = _loss(writes, end, targets)
     whole, nothing = float(loss.of(z)), float(loss.of(torch.zeros_like(z)))
     if whole - nothing <= 0:
         share = float(writes.run.logits[end].double().softmax(-1)[targets].sum())
@@ -71,11 +69,22 @@ def prob_seeds(writes: Writes, end: int, targets: list[int], seed_tau: float = 0
             f"the model gives {_words(writes, targets)} (probability {share:.1g}) no more probability than its bias "
             "alone would: there is nothing to trace. Choose a target the model predicts."
         )
-    pulled = _mean_along_path(loss.pull, z)
-    direction = out.W_U @ pulled.to(out.W_U.dtype)
+    direction = _prob_direction(loss, z)
     attribution = _attributions(writes, end, direction)
     seeds = _prob_prefix(writes, end, attribution, loss, enough=seed_tau * (whole - nothing))
     return _read_along(seeds, direction / writes.run.final_scale[end])
+
+
+def _loss(writes: Writes, end: int, targets: list[int]) -> tuple["Loss", Float[Tensor, "vocab"]]:
+    """The objective, and the state that the run has in it."""
+    out = writes.run.model.head_out()
+    z = _state(writes, end) @ out.W_U
+    return Loss(out, targets, out.logits(z)[targets].softmax(-1)), z
+
+
+def _prob_direction(loss: "Loss", z: Float[Tensor, "vocab"]) -> Float[Tensor, "d_model"]:
+    W_U = loss.out.W_U
+    return W_U @ _mean_along_path(loss.pull, z).to(W_U.dtype)
 
 
 @dataclass(frozen=True)
@@ -132,15 +141,8 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
             "no difference to trace. Name another `against`."
         )
     out = writes.run.model.head_out()
-    direction = torch.zeros_like(out.b_U, dtype=torch.float64)
-    direction[targets] += 1 / len(targets)
-    if against:
-        direction[against] -= 1 / len(against)
-    else:
-        direction -= 1 / len(direction)
-    z = _state(writes, end) @ out.W_U
-    pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
-    along = out.W_U @ pulled.to(out.W_U.dtype)
+    direction, z = _difference(out, targets, against), _state(writes, end) @ out.W_U
+    along = _linear_direction(out, direction, z)
     seeds = _linear_prefix(writes, end, _attributions(writes, end, along))
     if not seeds:
         raise NothingToTraceError(_not_favoured(writes, end, targets, against))
@@ -150,6 +152,35 @@ def linear_seeds(writes: Writes, end: int, targets: list[int], against: list[int
     pushed = torch.stack([_share(writes, end, seed.writer) for seed in seeds]) @ out.W_U
     alone = (out.logits(z) - out.logits(z - pushed)).double() @ direction
     return [replace(seed, alone=float(a)) for seed, a in zip(seeds, alone, strict=True)]
+
+
+def _difference(out: HeadOut, targets: list[int], against: list[int]) -> Float[Tensor, "vocab"]:
+    """One answer's logits against others', or against the mean of all."""
+    direction = torch.zeros_like(out.b_U, dtype=torch.float64)
+    direction[targets] += 1 / len(targets)
+    if against:
+        direction[against] -= 1 / len(against)
+    else:
+        direction -= 1 / len(direction)
+    return direction
+
+
+def _linear_direction(out: HeadOut, direction: Tensor, z: Tensor) -> Float[Tensor, "d_model"]:
+    pulled = _mean_along_path(lambda state: out.slope(state) * direction, z) if out.softcap else direction
+    return out.W_U @ pulled.to(out.W_U.dtype)
+
+
+def answer_direction(writes: Writes, told: Parameters) -> Float[Tensor, "d_model"]:
+    """Along which direction at the end did the seeds of a circuit write? `weight` of a seed is its write along it."""
+    end, targets, out = told.end, list(told.target_ids), writes.run.model.head_out()
+    if told.seeds == "probe":
+        raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify its MLPs.")
+    if told.seeds == "prob":
+        along = _prob_direction(*_loss(writes, end, targets))
+    else:
+        difference = _difference(out, targets, list(told.against_ids))
+        along = _linear_direction(out, difference, _state(writes, end) @ out.W_U)
+    return along / writes.run.final_scale[end]
 
 
 def probe_seeds(writes: Writes, end: int, probe: Probe) -> list[Seed]:

@@ -73,6 +73,12 @@ class Writes:
         return torch.stack([v @ W_O for v, W_O in zip(self.values, weights, strict=True)])
 
     @cached_property
+    def moved_norms(self) -> Float[Tensor, "layers heads pos"]:
+        """How much each head moves from each source, before attention and scale."""
+        weights = [self.weights(layer).W_O for layer in self.attention_layers]
+        return torch.stack([(v @ W_O).norm(dim=-1) for v, W_O in zip(self.values, weights, strict=True)])
+
+    @cached_property
     def local_slots(self) -> list[tuple[Kind, int]]:
         """(kind, layer) of the writers with one vector per token, in the order they write."""
         slots: list[tuple[Kind, int]] = [("embedding", 0)]

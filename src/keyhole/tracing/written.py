@@ -18,15 +18,25 @@ def read_of(
     run: "Run", head: tuple[int, int], writer: Writer, tokens: Sequence[int], *, side: SideName
 ) -> Float[Tensor, "token d_head"]:
     """A writer's share of a head's rotated query (dest) or key (src) at some tokens, whichever its own one is."""
+    if writer.kind != "offset":
+        return read_vectors(run, head, written_by(run, writer, tokens), tokens, side=side)
     layer, index = head
     record, w = run.layer(layer), run.model.weights(layer)
     at, kv, dest = list(tokens), w.kv(index), side == "dest"
     scale = (record.q_scale[index] if dest else record.k_scale[kv])[at][:, None]
-    if writer.kind == "offset":
-        read = scale * (w.b_Q[index] if dest else w.b_K[kv]) + (w.c_Q[index] if dest else w.c_K[kv])
-    else:
-        W = w.W_Q[index] if dest else w.W_K[kv]
-        read = scale * (written_by(run, writer, at) @ W) / record.norm_scale[at][:, None]
+    read = scale * (w.b_Q[index] if dest else w.b_K[kv]) + (w.c_Q[index] if dest else w.c_K[kv])
+    return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
+
+
+def read_vectors(
+    run: "Run", head: tuple[int, int], vectors: Float[Tensor, "token d_model"], tokens: Sequence[int], *, side: SideName
+) -> Float[Tensor, "token d_head"]:
+    """What a head's rotated query (dest) or key (src) has of vectors in the residual stream at some tokens."""
+    layer, index = head
+    record, w = run.layer(layer), run.model.weights(layer)
+    at, kv = list(tokens), w.kv(index)
+    scale, W = (record.q_scale[index], w.W_Q[index]) if side == "dest" else (record.k_scale[kv], w.W_K[kv])
+    read = scale[at][:, None] * (vectors @ W) / record.norm_scale[at][:, None]
     return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
 
 

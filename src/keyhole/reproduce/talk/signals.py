@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.style import BLUE, GREY, INK
-from keyhole.intervene.verification import Row, verify
+from keyhole.intervene.rows import Row
+from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded

@@ -54,20 +54,37 @@ def parts_at(spots: Sequence[Spot], g: Float[Tensor, "spot d_model"], *, layer: 
 def _parts_of(
     writes: "Writes", tokens: Sequence[int], g: Float[Tensor, "token d_model"], *, layer: int, attended: bool
 ) -> list[Parts]:
+    n_layers, n_local = _below(writes, layer, attended)
+    g = g.to(writes.dtype)
+    moved = _moved(writes, n_layers, g)
+    local = [writes.local[:n_local, t] @ g[i] for i, t in enumerate(tokens)]
+    return [_gathered(writes, t, moved[i], local[i]) for i, t in enumerate(tokens)]
+
+
+def norms_at(spot: Spot, *, layer: int, attended: bool) -> Parts:
+    """How much each writer of a layer's residual stream wrote at a token."""
+    n_layers, n_local = _below(spot.writes, layer, attended)
+    return _gathered(
+        spot.writes, spot.token, spot.writes.moved_norms[:n_layers], spot.writes.local[:n_local, spot.token].norm(dim=1)
+    )
+
+
+def _below(writes: "Writes", layer: int, attended: bool) -> tuple[int, int]:
+    """How many attention layers, and how many local writers, a layer's stream has; after its attention, or before."""
     n_layers, n_local = writes.below(layer)
     if attended:
         n_layers += layer in writes.attention_layers
         n_local += sum(1 for kind, own in writes.local_slots if own == layer and kind in ("bias", "mixer"))
-    g = g.to(writes.dtype)
-    moved = _moved(writes, n_layers, g)
-    found = []
-    for i, t in enumerate(tokens):
-        local = writes.local[:n_local, t] @ g[i]
-        if n_layers:
-            A = writes.patterns.rows(n_layers, t) / writes.out_scale[:n_layers, t][:, None, None]
-            local = torch.cat([(A * moved[i]).flatten(), local])
-        found.append(Parts(writes, t, len(local) - n_local, local.double()))
-    return found
+    return n_layers, n_local
+
+
+def _gathered(writes: "Writes", t: int, moved: Float[Tensor, "layers heads pos"], local: Float[Tensor, "n"]) -> Parts:
+    """What was moved, by how much of it came to the token, and what was written there."""
+    n_layers, n_local = len(moved), len(local)
+    if n_layers:
+        A = writes.patterns.rows(n_layers, t) / writes.out_scale[:n_layers, t][:, None, None]
+        local = torch.cat([(A * moved).flatten(), local])
+    return Parts(writes, t, len(local) - n_local, local.double())
 
 
 def _moved(writes: "Writes", n_layers: int, g: Tensor) -> Float[Tensor, "token layers heads pos"]:

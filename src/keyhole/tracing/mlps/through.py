@@ -141,24 +141,25 @@ class Flow:
             if sides:
                 reading = Reading.of(firing, self.writes)
                 for side, signals in sides:
-                    self._hand_to_signals(writer, own / len(sides), side.side, signals, reading)
+                    total = sum(signal.ig for signal in signals)
+                    shares = [own / len(sides) * signal.ig / total for signal in signals]
+                    self.reach_signals(writer, side.side, signals, shares, reading=reading)
                 self.explained.add(writer)
             elif value is None:
                 self.reasons[writer] = "no signals" if firing.sides else "below tau"
 
-    def _hand_to_signals(
-        self, writer: Writer, share: float, side: SideName, signals: Sequence[Signal], reading: Reading
+    def reach_signals(
+        self, writer: Writer, side: SideName, signals: Sequence[Signal], shares: Sequence[float], *, reading: Reading
     ) -> None:
-        """A side's influence to its signals, by what integrated gradients give them."""
-        total = sum(signal.ig for signal in signals)
+        """A side's influence to its signals."""
         told = [signal for signal in signals if signal.writer.kind in _EXPLAINED]
         along = dict(zip(told, reading.along(side, told), strict=True)) if told else {}
-        for signal in signals:
+        for signal, share in zip(signals, shares, strict=True):
             who, d, read = signal.writer, along.get(signal), 0.0
             if d is not None:
                 read = float(d @ self.writes.written(who))
                 d = d if read >= _AT_SRC * signal.ig else None
-            self.reach(who, share * signal.ig / total, d, read, (writer, side))
+            self.reach(who, share, d, read, (writer, side))
 
     def leaves(self) -> dict[Writer, str]:
         """Every writer that was not explained, and why."""

@@ -1,0 +1,221 @@
+"""Do MLPs' causes hold, and do they matter to what reads the MLP? Removed in the model's own pass, beside controls.
+
+`exact`   causes are taken from what the MLP reads: what is left of its write is predicted
+`chain`   the change of its write from that pass is put into one reader, and nothing else: into the channels of a
+          firing's signal, into what the next MLP reads, or into the last residual stream. The firing's weight and what
+          is left of the next MLP's write are predicted; the answer is not, for the last norm moves
+`global`  everything downstream is free: nothing is predicted, and other paths may make up for it
+
+Controls take other writers of the nearest norms from the same MLP, and go the same way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
+from keyhole.circuits.writer import Signal
+from keyhole.intervene.deltas import Cut, predicted, vector_delta
+from keyhole.intervene.mlp_causes import Claim, left_agrees
+from keyhole.intervene.remove import Metric, Mode, head_edit
+from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
+from keyhole.intervene.rows import AGREES, Row
+from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress
+from keyhole.tracing.mlps.again import ReadMlp, read_mlps
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+
+def mlp_rows(
+    circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, draws: int, progress: Progress | None
+) -> list[Row]:
+    """What becomes of every MLP that a circuit explains, or of its readers, without its causes."""
+    if mode == "local" or not circuit.mlps:
+        return []
+    with exact_matmul():
+        reads = read_mlps(circuit, run)
+        claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
+        told = _Told(circuit, run, metric, claims)
+        gone = _without_causes(told, draws, progress, free=mode == "global")
+        if mode == "exact":
+            return [_causes_row(told, one, gone[one.node]) for one in circuit.mlps]
+        if mode == "global":
+            return [_row(told, edge, [g.seen[edge] for g in gone[circuit.edges[edge].source]]) for edge in told.edges]
+        return _chains(told, gone, progress)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A circuit with what it says of its MLPs."""
+
+    circuit: Circuit
+    run: "Run"
+    metric: Metric
+    claims: dict[int, Claim]
+
+    @property
+    def edges(self) -> list[int]:
+        """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
+        found = enumerate(self.circuit.edges)
+        return [i for i, e in found if e.source in self.claims and e.side != "value" and self._explained(e)]
+
+    def _explained(self, edge: Edge) -> bool:
+        return edge.side != "mlp" or edge.target in self.claims
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was seen of a reader in one copy."""
+
+    after: float
+    metric: float
+    predicted: float = nan
+
+
+@dataclass(frozen=True)
+class _Gone:
+    """One MLP without its causes, or without other writers."""
+
+    share: float  # of its write that is left
+    change: Float[Tensor, "d_model"]  # of its write
+    metric: float
+    seen: dict[int, _Seen]  # by edge, everything downstream free
+
+
+def _claim(circuit: Circuit, one: TracedMlp, read: ReadMlp) -> Claim:
+    """As the circuit says it."""
+    named = [circuit.nodes[i] for i in one.causes]
+    written = tuple(node.writer for node in named if node.kind != "mlp_offset")
+    taken = one.offset if len(written) < len(named) else 0.0
+    return Claim(read.place, read.direction, written, taken, one.left)
+
+
+def _without_causes(told: _Told, draws: int, progress: Progress | None, *, free: bool) -> dict[int, list[_Gone]]:
+    """Every MLP without its causes first, then without as many others."""
+    asked = [(node, edit) for node, claim in told.claims.items() for edit in claim.removals(draws)]
+    found: dict[int, _Gone] = {}
+    for i, result, copy in rerun_each(told.run, [Edits(mlps=(edit,)) for _, edit in asked], progress):
+        node = asked[i][0]
+        claim = told.claims[node]
+        written = claim.written(result, copy)
+        answer = told.metric.of(result.captured.logits[copy, told.metric.end])
+        edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
+        seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
+        change = written - claim.place.own[0]
+        found[i] = _Gone(claim.share(result, copy), change.to(told.run.final_scale.dtype), answer, seen)
+    grouped: dict[int, list[_Gone]] = {node: [] for node in told.claims}
+    for i, (node, _) in enumerate(asked):
+        grouped[node].append(found[i])
+    return grouped
+
+
+def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> float:
+    """A reader when everything downstream is free: a firing's attention, another MLP's write, the answer."""
+    edge = told.circuit.edges[index]
+    if edge.side == "target":
+        return answer
+    node = told.circuit.nodes[edge.target]
+    assert node.layer is not None
+    if edge.side == "mlp":
+        claim = told.claims[edge.target]
+        wrote = result.mlp_write(told.run, copy, node.layer)[node.dest]
+        return float(wrote.to(claim.direction) @ claim.direction) / claim.value
+    assert node.head is not None
+    return float(result.weights(told.run, copy, node.layer, node.head)[node.dest, node.src])
+
+
+def _chains(told: _Told, gone: dict[int, list[_Gone]], progress: Progress | None) -> list[Row]:
+    """The change of each MLP's write put into each of its readers alone."""
+    asked = [(edge, one) for edge in told.edges for one in gone[told.circuit.edges[edge].source]]
+    made = [_put(told, edge, one.change) for edge, one in asked]
+    found: dict[int, _Seen] = {}
+    for i, result, copy in rerun_each(told.run, [edits for edits, _ in made], progress):
+        edge = told.circuit.edges[asked[i][0]]
+        answer = told.metric.of(result.captured.logits[copy, told.metric.end])
+        after = answer
+        if edge.side == "mlp":
+            after = told.claims[edge.target].share(result, copy)
+        elif edge.side != "target":
+            after = _free(told, asked[i][0], result, copy, answer)
+        found[i] = _Seen(after, answer, made[i][1])
+    seen: dict[int, list[_Seen]] = {edge: [] for edge in told.edges}
+    for i, (index, _) in enumerate(asked):
+        seen[index].append(found[i])
+    return [_row(told, edge, seen[edge], promised=True) for edge in told.edges]
+
+
+def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
+    """What puts a change into one reader alone, and what is predicted of it."""
+    circuit, run, edge = told.circuit, told.run, told.circuit.edges[index]
+    node = circuit.nodes[edge.target]
+    if edge.side == "mlp":
+        claim = told.claims[edge.target]
+        left = claim.place.write(claim.place.x + change.to(claim.place.x))[0] @ claim.direction.to(claim.place.x)
+        return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
+    if edge.side == "dest" or edge.side == "src":
+        assert node.layer is not None and node.head is not None
+        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)
+        cut = Cut(node.layer, node.head, node.dest, node.src, (signal,), keys="source")
+        delta = vector_delta(run, cut, change)
+        return Edits(heads=(head_edit(run, cut, delta),)), predicted(run, cut, delta, 1.0)
+    every = torch.zeros_like(run.layers[0].resid, dtype=change.dtype)
+    every[node.dest] = change
+    return Edits(writers=(WriterEdit("mlp", len(run.layers) - 1, every),)), nan
+
+
+def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
+    real, controls = gone[0], gone[1:]
+    left = real.share - told.claims[one.node].taken
+    return Row(
+        node=one.node,
+        side="mlp",
+        edge=None,
+        before=1.0,
+        after=left,
+        predicted=one.left,
+        agrees=left_agrees(left, one.left),
+        control_drops=tuple(1 - control.share for control in controls),
+        what="causes",
+        **_answers(told, [g.metric for g in gone]),
+    )
+
+
+def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = False) -> Row:
+    edge = told.circuit.edges[index]
+    before = {"mlp": 1.0, "target": told.metric.of(told.run.logits[told.metric.end])}.get(edge.side)
+    weight = told.circuit.attention[edge.target] if before is None else before
+    assert weight is not None
+    agrees = None
+    if promised and edge.side != "target":
+        off = abs(seen[0].after - seen[0].predicted)
+        agrees = left_agrees(seen[0].after, seen[0].predicted) if edge.side == "mlp" else off <= AGREES
+    return Row(
+        node=edge.target,
+        side=edge.side,
+        edge=index,
+        before=weight,
+        after=seen[0].after,
+        predicted=seen[0].predicted,
+        agrees=agrees,
+        control_drops=tuple(weight - one.after for one in seen[1:]),
+        what="chain",
+        **_answers(told, [one.metric for one in seen]),
+    )
+
+
+def _answers(told: _Told, metrics: Sequence[float]) -> dict[str, Any]:
+    before = told.metric.of(told.run.logits[told.metric.end])
+    return {
+        "metric_before": before,
+        "metric_after": metrics[0],
+        "control_metrics": tuple(metrics[1:]),
+        "norm_ratio": nan,
+        "cosine": nan,
+    }

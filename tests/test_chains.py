@@ -1,0 +1,107 @@
+"""MLPs' causes taken away: what is left, and what becomes of the readers, is what was predicted, on every kind."""
+
+from dataclasses import replace
+
+import pytest
+
+from conftest import prompts_of, tiny_model
+from keyhole import Circuit, KeyholeError, Model
+from keyhole.circuits.files import from_json, to_json
+from keyhole.intervene.deltas import Cut, predicted, vector_delta
+from keyhole.intervene.verification import verify
+from keyhole.tracing.levels import trace
+from keyhole.tracing.mlps.again import read_mlps
+from keyhole.tracing.mlps.through import Through
+from test_mlps import IOI
+
+KINDS = ["gpt2", "llama-bias", "gemma2", "olmo2", "cohere", "gpt_oss", "mixtral", "llama4_text", "granite", "opt"]
+
+
+def circuit_of(model: Model, **settings: object) -> Circuit:
+    """Of the answer that the layers, not the embedding, push up most, against the one they push down most."""
+    run = model.run(prompts_of(model, 10)[0])
+    pushed = (run.final_resid - run.layers[0].resid)[-1].to(model.head_out().W_U) @ model.head_out().W_U
+    ends = int(pushed.argmax()), int(pushed.argmin())
+    return trace(run, ends[0], against=ends[1], tau=0.1, through=Through(**{"eps": 0.003, "cover": 0.99, **settings}))
+
+
+@pytest.fixture(scope="module")
+def circuit(organism: Model) -> Circuit:
+    return organism.run(IOI).trace("Mary", against="John", through="mlps")
+
+
+@pytest.mark.parametrize("variant", KINDS)
+def test_directions_follow_from_the_edges(variant: str) -> None:
+    """Along its rebuilt direction each MLP writes the influence that its readers hand it."""
+    model = tiny_model(variant)
+    circuit = circuit_of(model)
+    assert circuit.run is not None and circuit.mlps
+    read = read_mlps(from_json(to_json(circuit)), circuit.run)
+    assert set(read) == {one.node for one in circuit.mlps}
+    elsewhere = {  # src-side readers that read elsewhere hand influence, but no direction
+        edge.source for edge in circuit.edges if edge.side == "src"
+    }
+    for node, one in read.items():
+        s = float(one.direction @ one.place.own[0])
+        if node in elsewhere:
+            assert 0 < s <= circuit.influence[node] * (1 + 1e-4)
+        else:
+            assert s == pytest.approx(circuit.influence[node], rel=1e-4)
+
+
+@pytest.mark.parametrize("variant", KINDS)
+@pytest.mark.parametrize("constants", ["baseline", "causes"])
+def test_exact_and_chain_removal_are_as_predicted(variant: str, constants: str) -> None:
+    circuit = circuit_of(tiny_model(variant), constants=constants)
+    exact, chain = (verify(circuit, mode=mode, draws=1, edges=False) for mode in ("exact", "chain"))
+    assert len(exact.causes) == len(circuit.mlps) and exact.agrees and chain.agrees
+    judged = [row for row in chain.rows if row.agrees is not None]
+    assert judged and all(abs(row.after - row.predicted) <= 1e-4 * max(1, abs(row.predicted)) for row in judged)
+    assert any(abs(row.drop) > 1e-3 for row in judged)
+
+
+def test_removal_of_causes_matters_to_readers(circuit: Circuit) -> None:
+    """More than other writers as large do, in firings, in MLPs and in the answer."""
+    chain = circuit.verify(mode="chain")
+    for sides in (("dest", "src"), ("mlp",), ("target",)):
+        rows = chain.chains(*sides)
+        assert rows and chain.ratio(rows) > 3
+    free = circuit.verify(mode="global", edges=False)
+    assert all(row.agrees is None for row in free.rows) and free.ratio(free.chains()) > 3
+    told = str(chain)
+    assert "in a firing that reads the MLP (chain)" in told and "in the answer (chain)" in told
+
+
+def test_a_left_that_is_off_is_told(circuit: Circuit) -> None:
+    first, *others = circuit.mlps
+    off = replace(circuit, mlps=(replace(first, left=first.left + 1e-3), *others))
+    result = off.verify(draws=0, edges=False)
+    assert [row.node for row in result.rows if row.agrees is False] == [first.node] and not result.agrees
+
+
+def test_a_change_in_channels_is_what_the_scores_say(circuit: Circuit) -> None:
+    """An edge's own write, put into its channels and taken away, gives the weight that removing the signal gives."""
+    run = circuit.run
+    assert run is not None
+    checked = 0
+    for edge in circuit.edges:
+        source, node = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        if edge.side != "dest" or source.kind != "mlp":
+            continue
+        signal = next(s for s in run.explain((node.layer, node.head), node.dest, node.src).side("dest").signals
+                      if s.writer == source.writer)  # fmt: skip
+        cut = Cut(node.layer, node.head, node.dest, node.src, (signal,), keys="source")
+        delta = vector_delta(run, cut, run.layers[source.layer].mlp[source.dest])
+        weight = circuit.attention[edge.target]
+        assert weight is not None
+        assert weight - predicted(run, cut, delta) == pytest.approx(signal.alone, abs=1e-5)
+        checked += 1
+    assert checked > 2
+
+
+def test_circuits_of_heads_have_no_such_rows(organism: Model) -> None:
+    run = organism.run(IOI)
+    heads = run.trace("Mary", against="John", through="heads")
+    assert not heads.verify(draws=0, edges=False).causes and heads.verify(mode="chain").rows == ()
+    with pytest.raises(KeyholeError, match="ends at MLPs"):
+        read_mlps(heads, run)
