@@ -22,7 +22,7 @@ def circuit_of(model: Model, **settings: object) -> Circuit:
     run = model.run(prompts_of(model, 10)[0])
     pushed = (run.final_resid - run.layers[0].resid)[-1].to(model.head_out().W_U) @ model.head_out().W_U
     ends = int(pushed.argmax()), int(pushed.argmin())
-    return trace(run, ends[0], against=ends[1], tau=0.1, through=Through(**{"eps": 0.003, "cover": 0.99, **settings}))
+    return trace(run, ends[0], against=ends[1], tau=0.1, through=Through(**{"eps": 0.003, **settings}))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
             assert s == pytest.approx(circuit.influence[node], rel=1e-4)
 
 
-@pytest.mark.parametrize("variant", KINDS)
+@pytest.mark.parametrize("variant", [kind for kind in KINDS if kind != "granite"])  # whose answers are embeddings
 @pytest.mark.parametrize("constants", ["baseline", "causes"])
 def test_exact_and_chain_removal_are_as_predicted(variant: str, constants: str) -> None:
     circuit = circuit_of(tiny_model(variant), constants=constants)
