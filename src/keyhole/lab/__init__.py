@@ -4,6 +4,7 @@ models = train_svf([SVFSettings.fast(seed=seed) for seed in range(5)])
 alignment(models[0])                           singular vectors against features, three ways
 cells = train_payload([PayloadSettings.fast(3, 5, 16)])
 latent_feature(cells[0], "z1")                 what a contrast finds, against the latent's rank
+known.compare(circuit, machine.truth)          what tracing finds, against a circuit that is known (keyhole.lab.known)
 theorem_3(range(5)).margin                     a theorem with what it leaves
 sparse_study(model, prompts)                   how many channels heads need, against rotations
 emergence(checkpoints, places, prompts)        the same over a training

@@ -26,6 +26,7 @@ from keyhole.tracing.upstream import Writes
 
 _INTERVALS = 64
 _FIRST_PICKS = 16  # writers tried at first
+_ROUNDING = 1e-5  # of a logit: float32 leaves so much of writers that are long beside what is read of them
 
 
 @dataclass(frozen=True)
@@ -207,14 +208,15 @@ def _read_along(seeds: list[Seed], along: Float[Tensor, "d_model"]) -> list[Seed
 def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int | None = None) -> list[Seed]:
     """The paper's rule: sort, cut where the running sum first exceeds the total, but never above half of it.
 
-    No seeds where the total is not positive.
+    A sum that misses the total by rounding has reached it: otherwise writers that push nowhere would be seeds, where
+    the others make up all of the answer. No seeds where the total is not positive.
     """
     values, order = contributions.double().sort(descending=True)
     total = float(values.sum())
     if total <= 0:
         return []
-    exceeds = values.cumsum(0) > total
-    at = int(exceeds.int().argmax()) if bool(exceeds.any()) else int((values > 0).sum()) - 1
+    reached = values.cumsum(0) > (1 - _ROUNDING) * total
+    at = int(reached.int().argmax())
     cutoff = min(float(values[at]), total / 2)
     n = int((values >= cutoff).sum())
     writers = [_writer(writes, int(c), end, layer) for c in order[:n]]

@@ -1,0 +1,212 @@
+"""A transformer whose weights are written down: every head and MLP is one short function that says what it does.
+
+The residual stream is a sum of named directions (`Stream`), all at right angles, and each component of the circuit
+writes into its own. So who reads from whom is known, and with it the circuit behind every answer (`truth.py`).
+
+    layer 0   names      MLP      a word that names a language raises its flag
+    layer 1   previous   head 0   every token notes the word before it
+    layer 2   induction  head 0   looks for the token that noted the current word, and moves the word there
+              listens    head 1   looks for a flag, and moves it
+              translate  MLP      a moved word AND a moved flag are an answer
+
+Beside them, as large and as busy, distractors, which write where nobody reads: `twins` (head 0.0), `skips` (1.1),
+`rival` (2.2, which looks exactly where `induction` looks) and `chatter` (MLP 1).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from keyhole.lab.known.words import ANSWERS, BOS, ID, LONGEST, NOUNS, TOPICS, WORDS
+
+HEADS = 3  # of each layer
+SHARP = 15.0  # the score of what a head looks for; everything else has none
+BALLAST = 128.0  # how far the constant direction reaches, beside writes of 1 to 3
+LOGIT = 15.0  # of an answer; a word's own is 1, wherever it stands
+_LANGUAGES = 2
+_SIZES = {
+    "ballast": 1,
+    "position": LONGEST,
+    "word": len(WORDS),
+    "flag": _LANGUAGES,
+    "before": len(WORDS),
+    "next": len(WORDS),
+    "heard": _LANGUAGES,
+    "answer": len(ANSWERS),
+    "echo": len(WORDS),
+    "noise": len(WORDS),
+}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The directions of the residual stream, by name: a row each, of length 1.
+
+    A norm cannot be switched off, but it does no harm. LayerNorm takes the mean away: each direction has none (it is an
+    axis minus another). It divides by the length: every embedding holds so much ballast that all are about as long.
+    """
+
+    ballast: Float[Tensor, "1 d_model"]
+    position: Float[Tensor, "position d_model"]
+    word: Float[Tensor, "word d_model"]
+    flag: Float[Tensor, "language d_model"]  # this token names a language
+    before: Float[Tensor, "word d_model"]  # this word stood before this token
+    next: Float[Tensor, "word d_model"]  # this word follows, if all goes on as before
+    heard: Float[Tensor, "language d_model"]  # this language was named
+    answer: Float[Tensor, "answer d_model"]
+    echo: Float[Tensor, "word d_model"]  # nobody reads this
+    noise: Float[Tensor, "word d_model"]  # nor this
+
+    @classmethod
+    def make(cls, seed: int | None = None) -> "Stream":
+        """Along axes, where much is exactly zero; or, with a seed, all turned at random."""
+        n = sum(_SIZES.values())
+        size = HEADS * math.ceil(n / HEADS)  # which heads can share evenly
+        axes = torch.eye(size, dtype=torch.float64)
+        if seed is not None:
+            axes = torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)).double())[0]
+        rows = (torch.cat([axes[:n], -axes[:n]], dim=1) / math.sqrt(2)).float()
+        return cls(**dict(zip(_SIZES, torch.split(rows, list(_SIZES.values())), strict=True)))
+
+
+@dataclass(frozen=True)
+class Head:
+    """Looks from tokens that hold `looks[i]` at those that hold `at[i]`, and moves what is in `moves` there to `to`."""
+
+    looks: Float[Tensor, "channel d_model"]
+    at: Float[Tensor, "channel d_model"]
+    moves: Float[Tensor, "moved d_model"]
+    to: Float[Tensor, "moved d_model"]
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Neuron i is relu(reads[i] . x + bias) times writes[i]."""
+
+    reads: Float[Tensor, "neuron d_model"]
+    bias: float
+    writes: Float[Tensor, "neuron d_model"]
+
+
+# The circuit.
+
+
+def names(s: Stream) -> Mlp:
+    """Any word that names a language raises that language's flag: an OR."""
+    words = [[ID[word] for word, language in TOPICS.items() if language == one] for one in range(_LANGUAGES)]
+    return Mlp(torch.stack([s.word[ids].sum(0) for ids in words]), -0.5, 2.0 * s.flag)
+
+
+def previous(s: Stream) -> Head:
+    """Position t looks at t - 1, and notes the word there as the one before."""
+    return Head(looks=s.position[1:], at=s.position[:-1], moves=s.word, to=s.before)
+
+
+def induction(s: Stream) -> Head:
+    """A word looks for the token that noted it as the one before, and moves the word there: what follows now."""
+    return Head(looks=s.word, at=s.before, moves=s.word, to=s.next)
+
+
+def listens(s: Stream) -> Head:
+    """Every token looks for a flag, and moves it: the language that was named."""
+    return Head(looks=s.ballast / BALLAST, at=s.flag.sum(0, keepdim=True), moves=s.flag, to=s.heard)
+
+
+def translate(s: Stream) -> Mlp:
+    """A noun that follows AND a language that was named, together above 1.5: the noun in that language."""
+    needs = [s.next[ID[noun]] + s.heard[language] for noun in NOUNS for language in range(_LANGUAGES)]
+    return Mlp(torch.stack(needs), -1.5, 2.0 * s.answer)
+
+
+# Distractors.
+
+
+def twins(s: Stream) -> Head:
+    """A word looks for itself, here and before."""
+    return Head(looks=s.word, at=s.word, moves=s.word, to=s.echo)
+
+
+def skips(s: Stream) -> Head:
+    """Position t looks at t - 2."""
+    return Head(looks=s.position[2:], at=s.position[:-2], moves=s.word, to=s.echo)
+
+
+def rival(s: Stream) -> Head:
+    """Looks where `induction` looks, and moves what it moves, to where nobody reads."""
+    return Head(looks=s.word, at=s.before, moves=s.word, to=s.echo)
+
+
+def chatter(s: Stream) -> Mlp:
+    """Every word, and every word before, makes noise."""
+    return Mlp(torch.cat([s.word, s.before]), -0.5, 4.0 * torch.cat([s.noise, s.noise.roll(1, 0)]))
+
+
+# All of it as a GPT-2.
+
+
+def transformer(s: Stream) -> GPT2LMHeadModel:
+    """The machine as a Hugging Face model."""
+    layers: list[tuple[list[Head], Mlp]] = [
+        ([twins(s)], names(s)),
+        ([previous(s), skips(s)], chatter(s)),
+        ([induction(s), listens(s), rival(s)], translate(s)),
+    ]
+    hf = _empty(s.word.shape[1], len(layers), max(len(mlp.reads) for _, mlp in layers))
+    with torch.no_grad():
+        hf.transformer.wte.weight += s.word + BALLAST * s.ballast
+        hf.transformer.wpe.weight += s.position
+        hf.lm_head.weight += s.word
+        hf.lm_head.weight[[ID[word] for word in ANSWERS]] += LOGIT * s.answer
+        for block, (heads, mlp) in zip(hf.transformer.h, layers, strict=True):
+            for index, head in enumerate(heads):
+                _set_head(block.attn, index, head)
+            _set_mlp(block.mlp, mlp)
+    return hf
+
+
+def _empty(d_model: int, n_layers: int, n_neurons: int) -> GPT2LMHeadModel:
+    """A model that does nothing, whose norms leave a stream as long as the ballast as it is."""
+    config = GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=LONGEST,
+        n_embd=d_model,
+        n_layer=n_layers,
+        n_head=HEADS,
+        n_inner=n_neurons,
+        activation_function="relu",
+        tie_word_embeddings=False,
+        bos_token_id=ID[BOS],
+        eos_token_id=None,
+        name_or_path="known",
+    )
+    hf = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in hf.parameters():
+            parameter.zero_()
+        for module in hf.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight.fill_(BALLAST / math.sqrt(d_model))
+    return hf
+
+
+def _set_head(attention: Any, index: int, head: Head) -> None:
+    """Each pair of `looks` and `at` gets a dimension and a strength of its own, so that it is a channel."""
+    d_model, d_head = attention.embed_dim, attention.head_dim
+    strength = SHARP * math.sqrt(d_head) * (1 + torch.arange(len(head.looks)) / 50)
+    W_Q, W_K, W_V = attention.c_attn.weight.view(d_model, 3, HEADS, d_head)[:, :, index].unbind(1)
+    W_Q[:, : len(head.looks)] = (strength[:, None] * head.looks).T
+    W_K[:, : len(head.at)] = head.at.T
+    W_V[:, : len(head.moves)] = head.moves.T
+    attention.c_proj.weight.view(HEADS, d_head, d_model)[index, : len(head.to)] = head.to
+
+
+def _set_mlp(module: Any, mlp: Mlp) -> None:
+    n = len(mlp.reads)
+    module.c_fc.weight[:, :n] = mlp.reads.T
+    module.c_fc.bias[:n] = mlp.bias
+    module.c_proj.weight[:n] = mlp.writes
