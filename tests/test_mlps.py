@@ -116,7 +116,7 @@ def and_neuron(weight: float = 1.0) -> Places:
     )
     ones = torch.ones(1, 1, dtype=torch.float64)
     x = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
-    weights = MlpWeights((own,), None, None, parallel=False, gain=1.0)
+    weights = MlpWeights((own,), None, None, None, parallel=False, gain=1.0)
     return Places((), 0, weights, (0,), x, torch.zeros_like(x), ones, ones, ones)
 
 

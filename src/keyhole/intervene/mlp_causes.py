@@ -17,7 +17,6 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, rerun
-from keyhole.models.norms import read_norm
 from keyhole.models.precision import exact_matmul
 from keyhole.tracing.mlps.attribution import Parts, norms_at
 from keyhole.tracing.mlps.places import Places
@@ -56,20 +55,15 @@ class Claim:
 
     def edit(self, removed: Float[Tensor, "d_model"]) -> MlpEdit:
         """The change of the MLP's normed input that takes a vector from what it reads."""
-        place, family = self.place, self.run.model.family
-        delta = -removed
-        if place.weights.norm is not None:
-            norm = read_norm(place.weights.norm, family.norm, family.norm_adds_one)
-            delta = norm.centre(delta) / place.scale[0].to(delta)
-            delta = delta if norm.gain is None else delta * norm.gain
+        delta = self.place.weights.read(-removed) / self.place.scale[0].to(removed)
         every = torch.zeros_like(self.run.layers[0].resid, dtype=delta.dtype)
         every[self.pos] = delta
-        return MlpEdit(place.layer, every)
+        return MlpEdit(self.place.layer, every)
 
     def written(self, result: Rerun, copy: int) -> Float[Tensor, "d_model"]:
         """What the MLP wrote in an edited copy, with the scale that a norm after it had in the run."""
-        out, gain = result.mlps[copy, self.place.layer][self.pos].to(self.place.x), self.place.weights.gain
-        return out * (gain.to(out) if isinstance(gain, Tensor) else gain) / self.place.out_scale[0]
+        out = result.mlps[copy, self.place.layer][self.pos].to(self.place.x)
+        return self.place.weights.written(out) / self.place.out_scale[0]
 
     def share(self, result: Rerun, copy: int) -> float:
         """The same along the direction, as a share of the run's own."""

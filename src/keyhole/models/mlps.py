@@ -1,17 +1,17 @@
-"""What does an MLP read and write, once norms, gains and biases are folded into its weights?
+"""What does an MLP read and write, once the scales of its norms are frozen? Only its neurons are not linear.
 
-With the frozen scales of a run (n_t of the norm before, m_t of the norm after) only the neurons are not linear:
+    p = N x W_u / n_t,  y = act(p + b_u)                                     plain
+    p = N x W_u / n_t,  h = N x W_g / n_t,  y = act(h + b_g) * (p + b_u)     gated
+    MLP(x) = gain * (y W_out + b_out) / m_t
 
-    p = x W_u / n_t,  y = act(p + b_u)                                   plain
-    p = x W_u / n_t,  h = x W_g / n_t,  y = act(h + b_g) * (p + b_u)     gated
-    MLP(x) = (y W_out + b_out) / m_t     with the gain of the norm after, and a residual multiplier, in W_out and b_out
-
+with n_t and m_t the scales of the norms before and after it, N the gain and the centring of the one before (its bias is
+in b_u and b_g), and `gain` that of the one after, times a residual multiplier. Weights are the model's own, not copies.
 A mixture of experts is a sum of such neurons, each with its router's weight on its output, or on its input.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from keyhole.models.families import Family
 from keyhole.models.mlp_facts import ExpertFacts, MlpFacts
 from keyhole.models.norms import Norm, read_norm
 from keyhole.models.precision import working_dtype
-from keyhole.models.weights import bias_of, fold_input, matrix_of, optional, submodule
+from keyhole.models.weights import bias_of, optional, own_matrix, submodule
 
 Curve = Callable[[Tensor], Tensor]
 
@@ -50,7 +50,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Neurons:
-    """The folded weights of one MLP, or of one expert."""
+    """One MLP, or one expert: the model's own weights, and biases with the norm's folded in."""
 
     W_u: Float[Tensor, "d_model neuron"]
     b_u: Float[Tensor, "neuron"]
@@ -82,26 +82,45 @@ class MlpWeights:
 
     neurons: tuple[Neurons, ...]
     norm: nn.Module | None  # before it
+    reads: Norm | None  # the same, as a map
     post_norm: nn.Module | None
     parallel: bool
-    gain: Float[Tensor, "d_model"] | float  # of the norm after it, and of a residual multiplier: folded into W_out
+    gain: Float[Tensor, "d_model"] | float  # of the norm after it, and of a residual multiplier
     routes_input: bool = False  # a router's weight multiplies what an expert reads
     route: Callable[[Tensor], Tensor] | None = None  # normed residuals -> weights [token, expert]; None: all, in full
 
+    def read(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """N x: what the projections are given of the residual stream, but for the norm's scale and bias."""
+        if self.reads is None:
+            return x
+        x = self.reads.centre(x)
+        return x if self.reads.gain is None else x * self.reads.gain.to(x.dtype)
+
+    def read_back(self, g: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """N^T g: a direction at the projections' input as a direction in the residual stream."""
+        if self.reads is None:
+            return g
+        return self.reads.centre(g if self.reads.gain is None else g * self.reads.gain.to(g.dtype))
+
+    def written(self, out: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """What comes out of the last projection, as it is added to the residual stream, but for a norm's scale."""
+        return out * (self.gain.to(out) if isinstance(self.gain, Tensor) else self.gain)
+
 
 def read_mlp(layer: nn.Module, facts: MlpFacts, family: Family, config: Any) -> MlpWeights:
-    """Fold one layer's MLP."""
+    """One layer's MLP."""
     module = submodule(layer, facts.module) if facts.module else layer
     before, after = (optional(layer, path) for path in (facts.norm, facts.post_norm))
     norm, gain = _read(before, family), _gain(after, family, config)
     stacked = facts.experts is not None and optional(module, facts.experts.experts) is not None
-    shared: dict[str, Any] = {"norm": before, "post_norm": after, "parallel": facts.parallel, "gain": gain}
+    shared: dict[str, Any] = {"norm": before, "reads": norm, "post_norm": after, "parallel": facts.parallel}
+    shared["gain"] = gain
     if not stacked:
-        return MlpWeights((_dense(module, facts, norm, gain),), **shared)
+        return MlpWeights((_dense(module, facts, norm),), **shared)
     assert facts.experts is not None
-    neurons = _experts(module, facts.experts, norm, gain)
+    neurons = _experts(module, facts.experts, norm)
     if facts.experts.shared is not None:
-        neurons = (_dense(submodule(module, facts.experts.shared), facts, norm, gain), *neurons)
+        neurons = (_dense(submodule(module, facts.experts.shared), facts, norm), *neurons)
     route = _router(submodule(module, facts.experts.router), len(neurons))
     return MlpWeights(neurons, **shared, routes_input=facts.experts.routes == "input", route=route)
 
@@ -117,38 +136,37 @@ def _gain(after: nn.Module | None, family: Family, config: Any) -> Tensor | floa
     return factor * (1.0 if norm is None or norm.gain is None else norm.gain)
 
 
-def _dense(module: nn.Module, facts: MlpFacts, norm: Norm | None, gain: Tensor | float) -> Neurons:
+def _dense(module: nn.Module, facts: MlpFacts, norm: Norm | None) -> Neurons:
     up, out = submodule(module, facts.up), submodule(module, facts.out)
-    W, b = matrix_of(up), bias_of(up, matrix_of(up))
+    W = own_matrix(up)
+    b = bias_of(up, W)
     if facts.fused:
         (W_g, W_u), (b_g, b_u) = W.chunk(2, dim=-1), b.chunk(2)
     elif facts.gate is not None:
         gate = submodule(module, facts.gate)
-        W_u, b_u, W_g = W, b, matrix_of(gate)
+        W_u, b_u, W_g = W, b, own_matrix(gate)
         b_g = bias_of(gate, W_g)
     else:
         W_u, b_u, W_g, b_g = W, b, None, None
     act = nn.functional.silu if facts.act == "silu" else getattr(module, facts.act)
-    W_out = matrix_of(out)
-    return _folded((W_u, b_u), (W_g, b_g), (W_out, bias_of(out, W_out)), norm=norm, gain=gain, shape=Shape(act))
+    W_out = own_matrix(out)
+    b_out = bias_of(out, W_out).to(working_dtype(W_out.dtype))
+    return Neurons(W_u, _bias(W_u, b_u, norm), W_g, _bias(W_g, b_g, norm), W_out, b_out, Shape(act))
 
 
-def _folded(
-    up: tuple[Tensor, Tensor],
-    gate: tuple[Tensor | None, Tensor | None],
-    out: tuple[Tensor, Tensor],
-    *,
-    norm: Norm | None,
-    gain: Tensor | float,
-    shape: Shape,
-) -> Neurons:
-    W_u, b_u = fold_input(*up, norm)
-    W_g, b_g = (None, None) if gate[0] is None or gate[1] is None else fold_input(gate[0], gate[1], norm)
-    W_out, b_out = out if isinstance(gain, float) and gain == 1.0 else (out[0] * gain, out[1] * gain)
-    return Neurons(W_u, b_u, W_g, b_g, W_out, b_out, shape)
+@overload
+def _bias(W: Tensor, b: Tensor, norm: Norm | None) -> Tensor: ...
+@overload
+def _bias(W: Tensor | None, b: Tensor | None, norm: Norm | None) -> Tensor | None: ...
+def _bias(W: Tensor | None, b: Tensor | None, norm: Norm | None) -> Tensor | None:
+    """A projection's bias with that of the norm before it."""
+    if W is None or b is None:
+        return None
+    b = b.to(working_dtype(b.dtype))
+    return b if norm is None or norm.bias is None else b + norm.bias.to(b.dtype) @ W.to(b.dtype)
 
 
-def _experts(module: nn.Module, facts: ExpertFacts, norm: Norm | None, gain: Tensor | float) -> tuple[Neurons, ...]:
+def _experts(module: nn.Module, facts: ExpertFacts, norm: Norm | None) -> tuple[Neurons, ...]:
     experts: Any = submodule(module, facts.experts)
     gate_up, down = (_stack(getattr(experts, name)) for name in ("gate_up_proj", "down_proj"))
     if facts.transposed:
@@ -161,10 +179,9 @@ def _experts(module: nn.Module, facts: ExpertFacts, norm: Norm | None, gain: Ten
     else:
         (W_g, W_u), (b_g, b_u) = gate_up.chunk(2, dim=-1), b.chunk(2, dim=-1)
     shape = _shape_of(experts)
-    return tuple(
-        _folded((W_u[e], b_u[e]), (W_g[e], b_g[e]), (down[e], b_out[e]), norm=norm, gain=gain, shape=shape)
-        for e in range(len(down))
-    )
+    biases = [(_bias(W_u[e], b_u[e], norm), _bias(W_g[e], b_g[e], norm)) for e in range(len(down))]
+    b_out = b_out.to(working_dtype(b_out.dtype))
+    return tuple(Neurons(W_u[e], b[0], W_g[e], b[1], down[e], b_out[e], shape) for e, b in enumerate(biases))
 
 
 def _shape_of(experts: Any) -> Shape:
@@ -196,4 +213,4 @@ def _router(router: nn.Module, n: int) -> Callable[[Tensor], Tensor]:
 def _stack(parameter: Tensor) -> Tensor:
     if not parameter.is_floating_point():
         raise KeyholeError("these experts keep no floating-point weights: quantised ones cannot be read exactly.")
-    return parameter.detach().to(working_dtype(parameter.dtype))
+    return parameter.detach()

@@ -245,7 +245,13 @@ def _fold_qk_norm(W: Tensor, b: Tensor, norm: Norm | None) -> tuple[Tensor, Tens
 
 
 def matrix_of(module: nn.Module) -> Float[Tensor, "in out"]:
-    """A projection's weights as x @ W; GPT-2's Conv1D stores them that way already."""
+    """A projection's weights as x @ W, in float32 or better."""
+    weight = own_matrix(module)
+    return weight.to(working_dtype(weight.dtype))
+
+
+def own_matrix(module: nn.Module) -> Float[Tensor, "in out"]:
+    """A projection's weights as x @ W, as the model keeps them; GPT-2's Conv1D stores them that way already."""
     weight = module.weight
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         raise KeyholeError(
@@ -253,7 +259,6 @@ def matrix_of(module: nn.Module) -> Float[Tensor, "in out"]:
             "Load the original, or a GGUF file, which is expanded on loading."
         )
     weight = weight.detach()
-    weight = weight.to(working_dtype(weight.dtype))
     return weight if isinstance(module, Conv1D) else weight.T
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.mlps import MlpWeights, Neurons
 from keyhole.models.norms import read_norm
+from keyhole.models.precision import working_dtype
 from keyhole.models.records import frozen_scale
 from keyhole.tracing.mlps.spots import Spot, by_run
 
@@ -72,10 +73,10 @@ class Places:
 
     def pre(self, x: Float[Tensor, "row d_model"], at: Sequence[int] | None = None) -> tuple[Tensor, ...]:
         """What inputs of the spots `at` (of all, in order) add to the neurons' biases: [kind, row, neuron] each."""
-        rows = slice(None) if at is None else list(at)
+        rows, normed = slice(None) if at is None else list(at), self.weights.read(x)
         found = []
         for e, own in enumerate(self.neurons):
-            read = x * self.reads[rows, e, None] / self.scale[rows]
+            read = normed * self.reads[rows, e, None] / self.scale[rows]
             found.append(torch.stack([_product(read, W) for W in own.reading]))
         return tuple(found)
 
@@ -97,7 +98,7 @@ class Places:
     @cached_property
     def own(self) -> Float[Tensor, "spot d_model"]:
         """What the MLP writes in the run, from its folded weights."""
-        return self._written(self.values) / self.out_scale
+        return self.weights.written(self._out(self.values)) / self.out_scale
 
     @property
     def errors(self) -> Float[Tensor, "spot"]:
@@ -113,14 +114,13 @@ class Places:
             return torch.ones_like(self.scale)
         family = self.spots[0].writes.run.model.family
         norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
-        raw = self._written(self.values)
         assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
-        return norm.scale(raw if norm.gain is None else raw / norm.gain)[:, None]
+        return norm.scale(self._out(self.values))[:, None]
 
     def write(self, x: Float[Tensor, "spot d_model"]) -> Float[Tensor, "spot d_model"]:
         """What the MLP would write if it read x, with the scales and the routing of the run."""
         values = [own.values(pre) for own, pre in zip(self.neurons, self.pre(x), strict=True)]
-        return self._written(values) / self.out_scale
+        return self.weights.written(self._out(values)) / self.out_scale
 
     def at(self, index: int) -> "Places":
         """One of the spots; with the scale that its own output had."""
@@ -137,7 +137,7 @@ class Places:
 
     def along(self, d: Float[Tensor, "spot d_model"]) -> Along:
         """One direction per spot, through the output projection, once for all that is asked along it."""
-        d = d.to(self.x.dtype) / self.out_scale
+        d = self.weights.written(d.to(self.x.dtype)) / self.out_scale  # a gain is its own transpose
         c = tuple(_product(d, own.W_out.T) * self.writes[:, e, None] for e, own in enumerate(self.neurons))
         biases = torch.stack([own.b_out.to(d.dtype) for own in self.neurons], dim=1)
         return Along(c, (self.writes * (d @ biases)).sum(1))
@@ -149,7 +149,7 @@ class Places:
             read = sum(_product(c * slope, W.T) for slope, W in zip(at.read, own.reading, strict=True))
             g += read * self.reads[:, e, None] / self.scale
             offset += (c * at.start).sum(1)
-        return g, offset
+        return self.weights.read_back(g), offset
 
     def told(self, along: Along, pre: Sequence[Tensor], at: Sequence[int] | None = None) -> Float[Tensor, "row"]:
         """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
@@ -166,7 +166,8 @@ class Places:
         named = torch.cat([numbers[e] for e in self.experts])[top].tolist()
         return [list(zip(i, v, strict=True)) for i, v in zip(named, parts.gather(1, top).tolist(), strict=True)]
 
-    def _written(self, values: Sequence[Tensor]) -> Tensor:
+    def _out(self, values: Sequence[Tensor]) -> Float[Tensor, "spot d_model"]:
+        """What the last projection gives."""
         total = torch.zeros_like(self.x)
         for e, (own, y) in enumerate(zip(self.neurons, values, strict=True)):
             total += (_product(y, own.W_out) + own.b_out.to(y.dtype)) * self.writes[:, e, None]
@@ -256,8 +257,9 @@ def mlp_input(
 
 
 def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:
-    """In the precision of the weights: only neurons, which are differences of nearly equal values, need more."""
-    return (x.to(W.dtype) @ W).to(x.dtype)
+    """In float32 where that is what weights have, or less: only neurons, differences of near equals, need more."""
+    dtype = working_dtype(W.dtype)
+    return (x.to(dtype) @ W.to(dtype)).to(x.dtype)
 
 
 def _secant(own: Neurons, p0: Tensor, p: Tensor, change: Tensor) -> Tensor:
