@@ -29,7 +29,7 @@ def rows_of(model: keyhole.Model, n: int, draws: int, *, linear: bool) -> tuple[
         if int(run.logits[-1].argmax()) != token_id(model, example.answer):
             continue
         options = {"against": example.wrong, "seeds": "linear"} if linear else {}
-        circuit = trace(run, example.answer, **options)
+        circuit = trace(run, example.answer, through="heads", **options)
         if not circuit.firings:
             continue
         rows += verify(circuit, mode="exact", draws=draws, seed=done, edges=done < n // 3).rows

@@ -50,7 +50,7 @@ def extra_passes(run: keyhole.Run, example: Example, settings: Through) -> float
     with torch.no_grad():
         forward = seconds(lambda: model.hf(input_ids=ids, use_cache=False), 7)
     longer = seconds(lambda: run.trace(**asked, through=settings))
-    return (longer - seconds(lambda: run.trace(**asked))) / forward
+    return (longer - seconds(lambda: run.trace(**asked, through="heads"))) / forward
 
 
 def measure(model: keyhole.Model, examples: list[Example], settings: Through) -> None:
@@ -74,7 +74,7 @@ def measure(model: keyhole.Model, examples: list[Example], settings: Through) ->
         at = {role: example.position(run, role) for role in ("IO", "S1", "S2", "END")}
         looks.append(carried(circuit, at["END"], at["IO"]))
         twice.append(carried(circuit, at["S2"], at["S1"]))
-        heads = run.trace(example.answer, against=example.wrong)
+        heads = run.trace(example.answer, against=example.wrong, through="heads")
         seeds = [edge for edge in heads.edges if edge.side == "target"]
         mlps = [edge.weight for edge in seeds if heads.nodes[edge.source].kind == "mlp"]
         before.append(sum(mlps) / sum(edge.weight for edge in seeds))

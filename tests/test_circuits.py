@@ -32,7 +32,7 @@ PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 @pytest.fixture(scope="module")
 def circuit(organism: keyhole.Model) -> keyhole.Circuit:
-    return organism.run(PROMPT).trace("Mary", against="John", seeds="linear")
+    return organism.run(PROMPT).trace("Mary", against="John", seeds="linear", through="heads")
 
 
 def test_round_trip_is_lossless(circuit: keyhole.Circuit, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_files_without_probabilities_are_read(circuit: keyhole.Circuit) -> None:
 
 def test_a_circuit_without_heads_says_so(organism: keyhole.Model, circuit: keyhole.Circuit) -> None:
     run = organism.run(PROMPT)
-    bare = run.trace("Mary", seeds=Probability(0.3))
+    bare = run.trace("Mary", seeds=Probability(0.3), through="heads")
     assert not bare.heads and "no attention head is in this circuit" in str(bare)
     assert "--against" in str(bare) and "--seeds linear" in str(bare)
     assert run.trace("Mary", seeds="linear").heads and circuit.heads  # what it recommends has some
@@ -308,8 +308,8 @@ def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model)
     """Circuits and reasons in the order of the prompts; raising names the first bad one."""
     runs = organism.run_many([PROMPT, "Then Mary and John went to the store, John gave a drink to", PROMPT])
     targets, against = ["Mary", "John", "Mary"], ["John", "Mary", "John"]
-    found = trace_many(runs, targets, against=against)
-    assert found[0] == found[2] == trace(runs[0], "Mary", against="John")
+    found = trace_many(runs, targets, against=against, through="heads")
+    assert found[0] == found[2] == trace(runs[0], "Mary", against="John", through="heads")
     bad = found[1]
     assert isinstance(bad, Untraced) and bad.index == 1 and bad.prompt.startswith("Then Mary")
     assert isinstance(bad.error, NothingToTraceError) and "prefers 'Mary'" in str(bad)

@@ -386,7 +386,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
 
 
 def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
-    done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(tmp_path / "C.JSON"))
+    done = keyhole("trace", PROMPT, "--target", "Mary", "--through", "heads", "--out", str(tmp_path / "C.JSON"))
     assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
 
 

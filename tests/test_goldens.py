@@ -43,7 +43,7 @@ def options(case: dict[str, Any]) -> dict[str, Any]:
 def test_circuit_is_the_published_one(name: str) -> None:
     case, m = CASES[name], model(name)
     heads = m.dims.heads
-    circuit = trace(m.run(case["token_ids"]), **options(case))
+    circuit = trace(m.run(case["token_ids"]), through="heads", **options(case))
     ours = {}
     for edge in circuit.edges:
         source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
@@ -89,5 +89,5 @@ def test_tracing_together_is_tracing_alone(name: str) -> None:
     runs = model(name).run_many([case["token_ids"] for case in cases])
     targets = [case["settings"]["target_tokens"] for case in cases]
     assert len(cases) == 6
-    for run, target, together in zip(runs, targets, trace_many(runs, targets), strict=True):
-        assert together == trace(run, target)
+    for run, target, together in zip(runs, targets, trace_many(runs, targets, through="heads"), strict=True):
+        assert together == trace(run, target, through="heads")

@@ -180,7 +180,7 @@ def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyP
         fast = explain(oracle.run, (layer, head), dest, src, tau=0.003)
         same_firing(fast, oracle.explain(layer, head, dest, src, tau=0.003), oracle)
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.prob_seeds(ids, 0.8, end), n=3)
-    same_circuit(trace(oracle.run, targets, end=end), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, end=end, through="heads"), seeds, oracle)
 
 
 def test_weights_below_tau_are_not_searched() -> None:
@@ -262,28 +262,28 @@ def traceable(oracle: Oracle, seeds_of: Seeding, n: int) -> tuple[list[int], int
 def test_circuits_from_probabilities(variant: str) -> None:
     oracle = oracle_of(variant)
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.prob_seeds(ids, 0.8, end), n=3)
-    same_circuit(trace(oracle.run, targets, end=end), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, end=end, through="heads"), seeds, oracle)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_circuits_from_differences_of_logits(variant: str) -> None:
     oracle, against = oracle_of(variant), [7, 11, 13]
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, against, end), n=2)
-    same_circuit(trace(oracle.run, targets, against=against, seeds="linear", end=end), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, against=against, seeds="linear", end=end, through="heads"), seeds, oracle)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "mistral", "gemma2", "gpt_oss", "bloom"])
 def test_circuits_against_the_whole_vocabulary(variant: str) -> None:
     oracle = oracle_of(variant)
     (target,), end, seeds = traceable(oracle, lambda ids, end: oracle.linear_seeds(ids, [], end), n=1)
-    circuit = trace(oracle.run, target, seeds="linear", end=end, tau=0.2, keys="source")
+    circuit = trace(oracle.run, target, seeds="linear", end=end, tau=0.2, keys="source", through="heads")
     same_circuit(circuit, seeds, oracle, tau=0.2, keys="source")
 
 
 def test_a_circuit_of_the_likeliest_tokens() -> None:
     oracle, end = oracle_of("llama"), 6
     targets = numbers(oracle.run.logits[end]).argsort()[::-1][:4].tolist()
-    circuit = trace(oracle.run, Likeliest(4), seeds=Probability(0.95), end=end)
+    circuit = trace(oracle.run, Likeliest(4), seeds=Probability(0.95), end=end, through="heads")
     same_circuit(circuit, oracle.prob_seeds(targets, 0.95, end), oracle)
 
 
@@ -291,4 +291,4 @@ def test_a_circuit_of_the_likeliest_tokens() -> None:
 def test_circuits_in_float32(variant: str) -> None:
     oracle = oracle_of(variant, torch.float32)
     targets, end, seeds = traceable(oracle, lambda ids, end: oracle.prob_seeds(ids, 0.8, end), n=3)
-    same_circuit(trace(oracle.run, targets, end=end), seeds, oracle)
+    same_circuit(trace(oracle.run, targets, end=end, through="heads"), seeds, oracle)

@@ -33,7 +33,7 @@ def run(organism: Model) -> Run:
 
 @pytest.fixture(scope="module")
 def circuit(run: Run) -> Circuit:
-    return run.trace("Mary", against="John")
+    return run.trace("Mary", against="John", through="heads")
 
 
 @pytest.mark.parametrize("name", [*PACKAGES, "discover"])
@@ -183,4 +183,4 @@ def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
 
 
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:
-    assert keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"]) == [circuit]
+    assert keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"], through="heads") == [circuit]

@@ -292,7 +292,7 @@ def test_the_organism_s_ioi_circuit(organism: Model) -> None:
     method = {"method": "svt", "basis": "homogeneous", "rope": None, "channels": "singular"}
     chosen = {"threshold": 0.5, "share": 0.7, "start": None, "end": len(run) - 1}
     shared = trace(run, "Mary", seeds="linear", against="John").parameters.record()
-    accpp_only = ("method", "basis", "tau", "keys", "sinks")
+    accpp_only = ("method", "basis", "tau", "keys", "sinks", "through", "cover", "eps", "values", "constants")
     kept = {name: value for name, value in shared.items() if name not in accpp_only}
     assert circuit.parameters.record() == {**kept, **method, **chosen}
     assert from_json(to_json(circuit)) == circuit

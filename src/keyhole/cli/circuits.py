@@ -145,7 +145,9 @@ def trace(
     seed_tau: Annotated[float, typer.Option(help="Share of the answer's log-likelihood that seeds must carry.")] = 0.8,
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
-    through: Annotated[ThroughWhat, typer.Option(help="End at MLPs, or go on through them to the words.")] = "heads",
+    through: Annotated[
+        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them, as svt does.")
+    ] = "mlps",
     out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     token_ids: IdsOption = None,
@@ -165,7 +167,7 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --target Mary --against John
 
-        keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through mlps
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
 
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """

@@ -17,6 +17,7 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, rerun
+from keyhole.intervene.rows import AGREES
 from keyhole.models.precision import exact_matmul
 from keyhole.tracing.mlps.attribution import Parts, norms_at
 from keyhole.tracing.mlps.places import Places
@@ -24,8 +25,6 @@ from keyhole.tracing.mlps.places import Places
 if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.mlps.explain import MlpWrite
-
-AGREES = 1e-4  # of the write
 
 
 @dataclass(frozen=True, eq=False)

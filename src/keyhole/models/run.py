@@ -235,11 +235,14 @@ class Run:
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
         sinks: "Sinks" = "keep",
-        through: "ThroughOption" = "heads",
+        through: "ThroughOption" = "mlps",
         end: int | str = -1,
         progress: "Progress | None" = None,
     ) -> "Circuit":
-        """Which circuit is behind this answer? See `keyhole.tracing.levels`; for the 2024 method, "svt", `.svt`."""
+        """Which circuit is behind this answer? See `keyhole.tracing.levels`; for the 2024 method, "svt", `.svt`.
+
+        It goes on through MLPs to the words, or ends at them with `through="heads"`; "svt" keeps to heads.
+        """
         from keyhole.tracing.methods import trace_by
 
         options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}

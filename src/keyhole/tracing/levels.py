@@ -68,7 +68,7 @@ def trace(
     tau: Tau = "dynamic",
     keys: Keys = "all",
     sinks: Sinks = "keep",
-    through: ThroughOption = "heads",
+    through: ThroughOption = "mlps",
     end: int | str = -1,
     progress: Progress | None = None,
 ) -> Circuit:
@@ -111,7 +111,7 @@ def trace_many(
     tau: Tau = "dynamic",
     keys: Keys = "all",
     sinks: Sinks = "keep",
-    through: ThroughOption = "heads",
+    through: ThroughOption = "mlps",
     errors: Errors = "keep",
     progress: Progress | None = None,
 ) -> list[Circuit] | list[Circuit | Untraced]:
@@ -120,8 +120,8 @@ def trace_many(
     A target is a token (text or id), several, `Likeliest(k)`, `Likeliest(p=share)`, or None: the likeliest. `against`:
     the other answer, one per run. `seeds`: "prob" or, with another share, a Probability; "linear" (the default with
     `against`); or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings on the first
-    token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits end at MLPs ("heads",
-    as in the paper), or go on through them to the words ("mlps", or a Through). `errors`: a prompt that cannot be
+    token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits go on through MLPs
+    to the words ("mlps", or a Through), or end at them, as in the paper ("heads"). `errors`: a prompt that cannot be
     traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
     """
     others = [None] * len(runs) if against is None else list(against)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.tracing.levels import Options, trace
+from keyhole.tracing.mlps.through import Through
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.targets import Target, Tokens
 
@@ -12,19 +13,20 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Method = Literal["accpp", "svt"]
-_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep", "through": "heads"}  # what the other method would not heed
+_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep"}  # what the other method would not heed
 
 
 def trace_by(
     method: Method, run: "Run", target: Target, *, against: Tokens | None, **options: Unpack[Options]
 ) -> Circuit:
-    """The circuit by `trace` or by `trace_svt`, which has settings of its own."""
+    """The circuit by `trace` or by `trace_svt`, which has settings of its own and keeps to heads."""
     require_choice("method", method, Method)
     if method == "accpp":
         return trace(run, target, against=against, **options)
-    if any(options.get(name, usual) != usual for name, usual in _ACCPP.items()):
+    further = isinstance(options.get("through"), Through)
+    if further or any(options.get(name, usual) != usual for name, usual in _ACCPP.items()):
         raise KeyholeError(
-            "tau, keys, sinks and through are settings of the method accpp: leave them out. Those of svt (start, "
-            "threshold, share, channels) are options of keyhole.tracing.trace_svt."
+            "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those of "
+            "svt (start, threshold, share, channels) are options of keyhole.tracing.trace_svt."
         )
     return trace_svt(run, target, against=against, seeds=options.get("seeds"), end=options.get("end", -1))

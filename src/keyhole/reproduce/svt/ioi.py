@@ -215,9 +215,9 @@ def metric_of(example: Example, run: Run) -> Metric:
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
-    """The circuit behind an answer; None where no writer pushes towards it, so that there is none."""
+    """The circuit of heads behind an answer; None where no writer pushes towards it, so that there is none."""
     try:
-        return run.trace(target, **options)
+        return run.trace(target, through="heads", **options)
     except NothingToTraceError:
         return None
 
