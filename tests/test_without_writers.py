@@ -32,7 +32,7 @@ def test_an_mlp_without_weights_writes_nothing(variant: str) -> None:
 
 
 def test_all_writers_of_a_token_leave_what_is_given_instead() -> None:
-    model = tiny_model("gpt2")
+    model = tiny_model("gpt2", dtype=torch.float64)
     run = model.run(prompts_of(model, 6)[0], bos=False)
     metric = Metric(5, (1,), (2,))
     head = Writer("head", 1, 0, 5, 2)

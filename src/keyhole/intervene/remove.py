@@ -58,12 +58,14 @@ class Metric:
 
     def of(self, logits: Float[Tensor, "vocab"]) -> float:
         """Mean logit of the targets minus that of the others; without others, the targets' log-probability."""
+        return float(self.value(logits)) if self.targets else float("nan")
+
+    def value(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
+        """The same, to take gradients of; there must be targets."""
         logits = logits.double()
-        if not self.targets:
-            return float("nan")
         if self.against:
-            return float(logits[list(self.targets)].mean() - logits[list(self.against)].mean())
-        return float(logits.log_softmax(-1)[list(self.targets)].logsumexp(0))
+            return logits[list(self.targets)].mean() - logits[list(self.against)].mean()
+        return logits.log_softmax(-1)[list(self.targets)].logsumexp(0)
 
 
 def intervene(

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from keyhole.intervene.silence import Silence, on_write, silence_layer
 from keyhole.models.capture import Captured, Notes, capture
 from keyhole.models.mlp_facts import mlp_facts
 from keyhole.models.records import attention_batch, mlp_writes
@@ -63,12 +64,13 @@ class Edits:
     heads: tuple[HeadEdit, ...] = ()
     writers: tuple[WriterEdit, ...] = ()
     mlps: tuple[MlpEdit, ...] = ()
+    silences: tuple[Silence, ...] = ()
 
     @property
     def first_layer(self) -> int:
         """The first layer that must be computed again."""
         layers = [e.layer for e in self.heads] + [e.layer for e in self.writers] + [e.layer for e in self.mlps]
-        return min(layers, default=1 << 30)
+        return min(layers + [e.layer for e in self.silences], default=1 << 30)
 
 
 @dataclass
@@ -95,16 +97,19 @@ class Rerun:
         return mlp_writes(self.captured.layers[layer], run.model.family, run.model.hf.config)[copy]
 
 
-def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Rerun:
+def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True, gradients: bool = False) -> Rerun:
     """Run edited copies of a prompt in one batch, from the first changed layer on.
 
-    Without `all_logits` only those of the last token are sure to be there.
+    Without `all_logits` only those of the last token are sure to be there; with `gradients` the pass can be gone
+    back through, to deltas that ask for it.
     """
     start = min(min(edits.first_layer for edits in copies), len(run.layers) - 1)
     seen: dict[tuple[int, int, int], Tensor] = {}
     outs: dict[tuple[int, int], Tensor] = {}
 
     def prepare(stack: ExitStack, layers: tuple[Notes, ...]) -> None:
+        if gradients:
+            stack.enter_context(torch.enable_grad())
         _bypass(stack, run, layers, start, len(copies))
         for copy, edits in enumerate(copies):
             for edit in edits.writers:
@@ -114,13 +119,17 @@ def rerun(run: "Run", copies: Sequence[Edits], *, all_logits: bool = True) -> Re
         for layer in sorted({edit.layer for edits in copies for edit in edits.heads}):
             here = [(copy, e) for copy, edits in enumerate(copies) for e in edits.heads if e.layer == layer]
             _edit_heads(stack, run, layers[layer], here, seen)
+        every = [(copy, silence) for copy, edits in enumerate(copies) for silence in edits.silences]
+        for kind, layer in sorted({(silence.kind, silence.layer) for _, silence in every}):
+            silent = [(copy, one) for copy, one in every if (one.kind, one.layer) == (kind, layer)]
+            silence_layer(stack, run, layers[layer], silent)
 
     ids = torch.tensor([list(run.token_ids)] * len(copies), device=run.model.hf.device)
     return Rerun(capture(run.model.hf, run.model.family, ids, prepare, all_logits=all_logits), seen, outs)
 
 
 def rerun_each(
-    run: "Run", copies: Sequence[Edits], progress: Progress | None = None
+    run: "Run", copies: Sequence[Edits], progress: Progress | None = None, *, all_logits: bool = True
 ) -> Iterator[tuple[int, Rerun, int]]:
     """Every edited copy, in batches: which it is, the batch it ran in, and its place there.
 
@@ -130,7 +139,7 @@ def rerun_each(
     size = max(1, _BATCH_TOKENS // len(run))
     for start in range(0, len(order), size):
         batch = order[start : start + size]
-        result = rerun(run, [copies[i] for i in batch])
+        result = rerun(run, [copies[i] for i in batch], all_logits=all_logits)
         for place, i in enumerate(batch):
             yield i, result, place
         if progress is not None:
@@ -164,8 +173,6 @@ def _same_tuple(hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tenso
 
 
 def _edit_writer(stack: ExitStack, run: "Run", notes: Notes, edit: WriterEdit, copy: int) -> None:
-    family = run.model.family
-    factor = getattr(run.model.hf.config, family.residual_multiplier) if family.residual_multiplier else 1.0
     shape = (-1, len(run), run.model.dims.d_model)
 
     def changed(x: Tensor, by: float) -> Tensor:
@@ -173,24 +180,7 @@ def _edit_writer(stack: ExitStack, run: "Run", notes: Notes, edit: WriterEdit, c
         x.view(shape)[copy] += (edit.delta / by).to(x.dtype)
         return x
 
-    if edit.kind == "embedding":
-
-        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            if args:
-                return (changed(args[0], 1.0), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": changed(kwargs["hidden_states"], 1.0)}
-
-        hook = notes.block.register_forward_pre_hook(before, with_kwargs=True)
-    else:
-        paths = {"mlp": family.mlp, "mixer": family.mixer, "attention": family.post_attn_norm or family.attn}
-        module = optional(notes.block, paths[edit.kind])
-        assert module is not None
-
-        def after(_: nn.Module, args: Any, out: Any) -> Any:
-            return (changed(out[0], factor), *out[1:]) if isinstance(out, tuple) else changed(out, factor)
-
-        hook = module.register_forward_hook(after, prepend=True)
-    stack.callback(hook.remove)
+    on_write(stack, run, notes, edit.kind, changed)
 
 
 def _edit_mlp(

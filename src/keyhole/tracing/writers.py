@@ -21,7 +21,8 @@ from keyhole.models.precision import exact_matmul
 from keyhole.models.tolerance import require_exact
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
+    from keyhole.models.run import AttentionRun, Run
+    from keyhole.models.weights import LayerWeights
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,21 @@ def head_writes(run: "Run", layer: int, dest: int) -> Float[Tensor, "heads src d
 
 def moved_values(run: "Run", layer: int) -> Float[Tensor, "heads pos d_head"]:
     """v_b - b_V of every query head: what depends on the source token."""
-    record, w = run.layer(layer), run.model.weights(layer)
+    return values_of(run.layer(layer), run.model.weights(layer))
+
+
+def values_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "heads pos d_head"]:
+    """The same, of any pass through the layer."""
     return (record.v.to(w.b_V.dtype) - w.b_V[:, None]).repeat_interleave(record.group, dim=0)
 
 
 def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest d_model"]:
     """What the attention block adds whatever it attends to: (b_O + sum_h (sum_b A_tb) b_V W_O) / m_t."""
-    record, w = run.layer(layer), run.model.weights(layer)
+    return biases_of(run.layer(layer), run.model.weights(layer), dests)
+
+
+def biases_of(record: "AttentionRun", w: "LayerWeights", dests: list[int]) -> Float[Tensor, "dest d_model"]:
+    """The same, of any pass through the layer."""
     per_head = (w.b_V.repeat_interleave(w.group, dim=0)[:, None] @ w.W_O)[:, 0]
     if record.rule.sinks is None:
         total = (w.b_O + per_head.sum(0)).expand(len(dests), -1)

@@ -1,0 +1,91 @@
+"""Who writes nothing? Writers of a layer that write nothing, or something else, whatever they read in this pass.
+
+Taking away what a writer wrote in the first pass leaves something of it as soon as another writer below is changed too,
+because it then reads, and writes, something else. Here its own write in this very pass is taken away.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from keyhole.circuits.writer import Kind
+from keyhole.models.capture import Notes
+from keyhole.models.records import attention_batch
+from keyhole.models.run import AttentionRun
+from keyhole.models.weights import LayerWeights, optional
+from keyhole.tracing.writers import biases_of, values_of
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+Change = Callable[[Tensor, float], Tensor]  # what a block gives out, and by what that is multiplied on its way
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Writers of one kind and layer that are silent in one copy of the prompt, and what is written instead."""
+
+    kind: Kind
+    layer: int
+    off: Bool[Tensor, "heads dest src"] | Bool[Tensor, "pos"]  # the former of heads
+    instead: Float[Tensor, "pos d_model"] | None = None  # of all of them together
+
+
+def silence_layer(stack: ExitStack, run: "Run", notes: Notes, silent: list[tuple[int, Silence]]) -> None:
+    """Silence writers of one kind and layer in several copies."""
+    kind, layer = silent[0][1].kind, silent[0][1].layer
+    shape = (-1, len(run), run.model.dims.d_model)
+    attn = notes.attn if kind in ("head", "bias") else None
+
+    def changed(x: Tensor, by: float) -> Tensor:
+        x = x.clone()
+        batch = None if attn is None else attention_batch(notes, attn, run.model.family, run.model.dims)
+        for copy, one in silent:
+            own = x.view(shape)[copy]
+            if batch is None:
+                lost = by * own * one.off[:, None]
+            else:
+                lost = _lost(batch.of(copy, len(run)), run.model.weights(layer), one)
+            change = -lost if one.instead is None else one.instead.to(lost.device) - lost
+            own += (change / by).to(x.dtype)
+        return x
+
+    on_write(stack, run, notes, kind if attn is None else "attention", changed)
+
+
+def _lost(record: AttentionRun, w: LayerWeights, silence: Silence) -> Float[Tensor, "pos d_model"]:
+    """What silent heads, or a silent bias, would have written in this pass."""
+    every = list(range(len(record.first)))
+    if silence.kind == "bias":
+        return biases_of(record, w, every) * silence.off[:, None]
+    heads = [head for head in record.heads if bool(silence.off[head].any())]
+    A = record.weights(heads, every) * silence.off[heads].to(record.out_scale)
+    return (A @ values_of(record, w)[heads] @ w.W_O[heads]).sum(0) / record.out_scale[:, None]
+
+
+def on_write(stack: ExitStack, run: "Run", notes: Notes, kind: str, change: Change) -> None:
+    """Let `change` replace what a block of a layer adds to the residual stream, for a whole batch."""
+    family = run.model.family
+    factor = getattr(run.model.hf.config, family.residual_multiplier) if family.residual_multiplier else 1.0
+    if kind == "embedding":
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            if args:
+                return (change(args[0], 1.0), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"], 1.0)}
+
+        hook = notes.block.register_forward_pre_hook(before, with_kwargs=True)
+    else:
+        paths = {"mlp": family.mlp, "mixer": family.mixer, "attention": family.post_attn_norm or family.attn}
+        module = optional(notes.block, paths[kind])
+        assert module is not None
+
+        def after(_: nn.Module, args: Any, out: Any) -> Any:
+            return (change(out[0], factor), *out[1:]) if isinstance(out, tuple) else change(out, factor)
+
+        hook = module.register_forward_hook(after, prepend=True)
+    stack.callback(hook.remove)
