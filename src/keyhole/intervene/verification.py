@@ -107,7 +107,7 @@ def verify(
     progress: Progress | None = None,
 ) -> Verification:
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each."""
-    run = _run_of(circuit, model)
+    run = run_of(circuit, model)
     if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     generator = torch.Generator().manual_seed(seed)
@@ -120,7 +120,7 @@ def verify(
             cut = replace(cut, signals=written)
         labels.append(label)
         cuts += [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
-    outcomes = intervene(run, cuts, _metric(circuit), mode=mode, progress=progress)
+    outcomes = intervene(run, cuts, metric_of(circuit), mode=mode, progress=progress)
     groups = [outcomes[i : i + draws + 1] for i in range(0, len(outcomes), draws + 1)]
     rows = [_row(circuit, label, group, mode) for label, group in zip(labels, groups, strict=True)]
     return Verification(mode, draws, tuple(rows))
@@ -206,17 +206,18 @@ def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mod
     )
 
 
-def _metric(circuit: Circuit) -> Metric:
+def metric_of(circuit: Circuit) -> Metric:
+    """What a circuit's answer is measured by."""
     parameters = circuit.parameters
     return Metric(parameters.end, parameters.target_ids, parameters.against_ids)
 
 
-def _run_of(circuit: Circuit, model: "Model | None") -> "Run":
+def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     """The run behind a circuit, made again for a circuit that was read from a file."""
     if circuit.run is not None and model is None:
         return circuit.run
     if model is None:
-        raise KeyholeError("this circuit was read from a file: give the model that made it, verify(circuit, model).")
+        raise KeyholeError("this circuit was read from a file: give the model that made it as `model`.")
     if model.fingerprint() != circuit.model["fingerprint"]:
         raise KeyholeError(
             f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "
