@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit, EdgeSide
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import OFFSETS, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of, run_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 NAMED, MOST = 0.1, 4  # writers that carry this share of a path are named, so many of them at most
-CONSTANT = ("bias", "offset", "mlp_offset")  # written whatever the prompt says
+CONSTANT = ("bias", *OFFSETS)  # written whatever the prompt says
 
 
 @dataclass(frozen=True)
