@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -139,31 +141,30 @@ def test_a_story_leaves_nothing_out_of_account(tiny_circuit: Circuit) -> None:
 
 def by_hand(run: Run, writers: tuple[Writer, ...]) -> float:
     """The logit difference of Mary and John in the model's own pass, with MLPs, words and heads silenced by hooks."""
-    hf, hooks = run.model.hf, []
-    blocks = hf.transformer.h
+    hf, read = run.model.hf, dict[int, torch.Tensor]()
+    blocks, size = hf.transformer.h, run.model.dims.d_head
+    hooks = [
+        block.attn.c_attn.register_forward_hook(lambda _, __, out, layer=layer: read.update({layer: out[0]}))
+        for layer, block in enumerate(blocks)
+    ]
 
-    def silence(position: int, removed: torch.Tensor | None = None):  # type: ignore[no-untyped-def]
-        def hook(_module: object, _args: object, out: object) -> object:
-            first = out[0] if isinstance(out, tuple) else out
-            changed = first.clone()
-            changed[0, position] = 0 if removed is None else changed[0, position] - removed
-            return (changed, *out[1:]) if isinstance(out, tuple) else changed
+    def moved(one: Writer) -> torch.Tensor:
+        """What a head moves in this very pass; what it would move from anywhere is not its own, but the layer's."""
+        block = blocks[one.layer]
+        q, k, v = read[one.layer].view(len(run), 3, -1, size)[:, :, one.head].unbind(1)
+        attention = (k[: one.dest + 1] @ q[one.dest] / size**0.5).softmax(0)[one.src]
+        always = (block.attn.c_attn.bias + block.ln_1.bias @ block.attn.c_attn.weight).view(3, -1, size)[2, one.head]
+        return attention * (v[one.src] - always) @ block.attn.c_proj.weight[one.head * size : (one.head + 1) * size]
 
-        return hook
+    def silence(one: Writer, _module: object, _args: object, out: Any) -> Any:
+        first = (out[0] if isinstance(out, tuple) else out).clone()
+        first[0, one.dest] -= moved(one) if one.kind == "head" else first[0, one.dest].clone()
+        return (first, *out[1:]) if isinstance(out, tuple) else first
 
     for one in writers:
-        if one.kind == "mlp":
-            hooks.append(blocks[one.layer].mlp.register_forward_hook(silence(one.dest)))
-        elif one.kind == "embedding":
-            hooks.append(hf.transformer.drop.register_forward_hook(silence(one.dest)))
-        else:
-            attn, record, size = blocks[one.layer].attn, run.layer(one.layer), run.model.dims.d_head
-            weight = record.weights([one.head], [one.dest])[0, 0, one.src]
-            rows = attn.c_proj.weight[one.head * size : (one.head + 1) * size]
-            constant = attn.c_attn.bias + blocks[one.layer].ln_1.bias @ attn.c_attn.weight  # whatever is looked at:
-            always = constant.view(3, -1, size)[2, one.head]  # no head's own write, but the layer's bias
-            moved = weight * (record.v[record.kv(one.head), one.src] - always) @ rows
-            hooks.append(attn.register_forward_hook(silence(one.dest, moved)))
+        block = blocks[one.layer]
+        module = {"mlp": block.mlp, "head": block.attn, "embedding": hf.transformer.drop}[one.kind]
+        hooks.append(module.register_forward_hook(partial(silence, one)))
     with torch.no_grad():
         logits = hf(torch.tensor([run.token_ids])).logits[0, -1]
     for hook in hooks:
