@@ -2,8 +2,8 @@
 
     python benchmarks/stories.py [.cache/smollm2.gguf] [--prompts 24]
 
-Held-out prompts of three tasks, the answer against a wrong one: mean influence of the five largest routes over tokens, of
-all that comes from words, and of the five largest paths of nodes.
+Held-out prompts of three tasks, the answer against a wrong one: mean influence of the five largest routes over tokens,
+of all that comes from words, and of the five largest paths of nodes.
 """
 
 import argparse
