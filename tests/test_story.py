@@ -20,14 +20,13 @@ from keyhole.story.roles import role_of
 from keyhole.story.routes import Route, Ways
 from keyhole.story.text import story_text
 from keyhole.story.walk import groups_on
-from keyhole.tasks import greater_than, induction, ioi
+from keyhole.tasks import Example, greater_than, induction, ioi
 from keyhole.tracing.mlps.through import Through
 from tiny import DEFAULT, Sizes
 
 IOI = "When Mary and John went to the store, John gave a drink to"
 OWN = "Anna and Paul were friends. Anna gave a cup to"
 VARIANTS = [("gpt2", Sizes(layers=6)), ("gptj", DEFAULT), ("lfm2", DEFAULT)]  # deep; parallel blocks; mixers
-pytestmark = pytest.mark.xdist_group("stories")  # the circuits are made once
 TASK_WORDS = ("name mover", "S-inhibition")
 
 
@@ -264,6 +263,13 @@ def test_role_words() -> None:
     assert role_of((5, 4), (5, 1), ids, at) == "S-inhibition"
     assert role_of((5, 4), None, ids, at) == "previous token"  # what it writes is read by no name mover
     assert role_of((5, 1), None, ids, {"IO": 1, "END": 5}) is None
+
+
+def test_roles_of_several_tokens_stand_nowhere(organism: Model) -> None:
+    text = "Mary and John went"
+    example = Example("demo", text, "to", None, ("to",), {"BOTH": (0, 13), "S": (9, 13), "END": (14, 18)}, "", "")
+    run = organism.run(text)
+    assert example.positions(run) == {role: example.position(run, role) for role in ("S", "END")} == {"S": 3, "END": 4}
 
 
 def test_a_step_reads_as_what_it_is(story: Story) -> None:
