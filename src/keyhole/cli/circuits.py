@@ -186,7 +186,7 @@ def trace(
     for path in out or []:
         require_file(path, SUFFIXES)
     if story and (through, method) != ("mlps", "accpp"):
-        raise KeyholeError("only circuits that go on through MLPs have a story: --story needs --through mlps (and --method accpp).")
+        raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
