@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import keyhole
+from keyhole import Model
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
 
@@ -105,6 +106,16 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
 
 
+def test_trace_tells_a_story(organism: Model) -> None:
+    story = organism.run(PROMPT).trace("Mary", against="John", through="mlps").story()
+    asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--through", "mlps", "--story")
+    done = keyhole(*asked)
+    assert done.returncode == 0 and done.stdout.split() == str(story).split()
+    record = json.loads(keyhole(*asked, "--json").stdout)
+    assert [path["share"] for path in record["paths"]] == pytest.approx([path.share for path in story.paths])
+    assert record["paths"][0]["steps"][2]["writers"][0]["head"] == 6 and record["metric"] == "logit difference"
+
+
 def test_trace_on_token_ids(folders: Path) -> None:
     model = ("--model", str(folders / "gpt2"), "--token-ids", "5,6,7,5,6,9")
     whole = json.loads(keyhole("trace", *model, "--json").stdout)
@@ -156,6 +167,7 @@ BAD = {
     "tau out of range": (("heads", PROMPT, "--tau", "7"), "between 0 and 1"),
     "number that is also a token": (("channels", YEARS, "--head", "1.1", "--src", "11"), "pos:11 or token:11"),
     "superscript head": (("channels", PROMPT, "--head", "1.²", "--src", "Mary"), "such as 3.1"),
+    "a story of heads alone": (("trace", PROMPT, "--story", "--through", "heads"), "--story needs --through mlps"),
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
     "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),
     "answer it cannot explain": (("trace", PROMPT, "--target", "to"), "nothing to trace"),

@@ -15,7 +15,16 @@ SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
     ("_openmp", "errors", "version"),
     ("brief", "cache", "dataframes", "files", "progress", "stats", "strict"),
-    *[("models",), ("qk",), ("circuits",), ("tracing",), ("intervene",), ("tasks",), ("contrast", "discover")],
+    *[
+        ("models",),
+        ("qk",),
+        ("circuits",),
+        ("tracing",),
+        ("intervene",),
+        ("story",),
+        ("tasks",),
+        ("contrast", "discover"),
+    ],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -24,7 +33,7 @@ CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
     *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers")],
     ("models/model.py", "Model.contrast"),
-    ("circuits/circuit.py", "Circuit.verify"),
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("story", "verify")],
     ("contrast/found.py", "Found.draw"),
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }

@@ -63,8 +63,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "tasks"),
-    "tracing",
+    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "story"),
+    *("tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.progress import Progress
+    from keyhole.story.story import Story
 
 SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
 NodeKind = Literal[Kind, "target"]
@@ -184,6 +185,23 @@ class Circuit:
         from keyhole.intervene.verification import verify
 
         return verify(self, model, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
+
+    def story(
+        self,
+        model: "Model | None" = None,
+        *,
+        top: int = 5,
+        least: float = 0.01,
+        roles: Mapping[str, int] | None = None,
+        progress: "Progress | None" = None,
+    ) -> "Story":
+        """How did the words become the answer? The largest paths, with the effect of each step; see `keyhole.story`.
+
+        A circuit that was read from a file needs the `model` that made it, or its story is told without effects.
+        """
+        from keyhole.story.story import tell
+
+        return tell(self, model, top=top, least=least, roles=roles, progress=progress)
 
     def __str__(self) -> str:
         from keyhole.circuits.text import circuit_text

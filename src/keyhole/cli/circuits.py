@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli import looks
 from keyhole.cli.choices import Keys, Method, Mode, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
@@ -150,6 +151,9 @@ def trace(
     ] = "mlps",
     out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
+    story: Annotated[
+        bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
+    ] = False,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -159,7 +163,8 @@ def trace(
 ) -> None:
     """Which circuit is behind an answer?
 
-    Without a target the likeliest next token is traced.
+    Without a target the likeliest next token is traced. A story (--story) says of every step what it is worth by the
+    circuit's accounts, and what the answer loses without it.
 
     Examples:
 
@@ -169,6 +174,8 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
 
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --through mlps --story
+
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
@@ -176,6 +183,8 @@ def trace(
 
     for path in out or []:
         require_file(path, SUFFIXES)
+    if story and (through, method) != ("mlps", "accpp"):
+        raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
@@ -192,7 +201,10 @@ def trace(
             through=through,
             progress=progress,
         )
-    _show_circuit(circuit, json=json, depth=depth)
+    if story:
+        looks.story(circuit, json=json)
+    else:
+        looks.circuit(circuit, json=json, depth=depth)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
         try:
@@ -278,13 +290,3 @@ def _model_of(circuit: Circuit, given: str | None) -> str | None:
     """The model that a circuit names, unless another place to load it from is given."""
     name = str(circuit.model.get("name"))
     return given if given is not None else None if name == "organism" else name
-
-
-def _show_circuit(circuit: Circuit, *, json: bool, depth: int) -> None:
-    from keyhole.circuits.files import to_json
-    from keyhole.circuits.text import circuit_text
-
-    if json:
-        print(to_json(circuit), end="")
-    else:
-        show.plain(circuit_text(circuit, depth=depth))

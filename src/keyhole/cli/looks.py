@@ -1,4 +1,4 @@
-"""How do a check, the firings of a prompt and one split look, in a terminal and as JSON?"""
+"""How do a check, the firings of a prompt, one split and a circuit look, in a terminal and as JSON?"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from keyhole import show
 
 if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
@@ -197,3 +198,29 @@ def _token(run: Run, position: int) -> str:
 
 def _tokens_line(run: Run) -> Text:
     return Text(" ".join(f"{t}:{token.strip()}" for t, token in enumerate(run.tokens)), style="dim")
+
+
+# -- circuits ------------------------------------------------------------------------------------------------------
+
+
+def circuit(found: Circuit, *, json: bool, depth: int) -> None:
+    """A circuit as a tree."""
+    from keyhole.circuits.files import to_json
+    from keyhole.circuits.text import circuit_text
+
+    if json:
+        print(to_json(found), end="")
+    else:
+        show.plain(circuit_text(found, depth=depth))
+
+
+def story(found: Circuit, *, json: bool) -> None:
+    """A circuit's main paths, each step measured."""
+    from keyhole.story.text import WIDTH, story_text
+
+    with show.progress_bar("Measuring") as progress:
+        told = found.story(progress=progress)
+    if json:
+        show.as_json(told.record())
+    else:
+        show.plain(story_text(told, show.width() or WIDTH))

@@ -168,7 +168,7 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     if circuit.run is not None and model is None:
         return circuit.run
     if model is None:
-        raise KeyholeError("this circuit was read from a file: give the model that made it, verify(circuit, model).")
+        raise KeyholeError("this circuit was read from a file: give the model that made it as `model`.")
     if model.fingerprint() != circuit.model["fingerprint"]:
         raise KeyholeError(
             f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "

@@ -6,6 +6,7 @@ import string
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
@@ -65,17 +66,26 @@ class Example:
 
     def position(self, run: "Run", role: str) -> int:
         """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
-        from keyhole.models.spans import token_spans, tokens_in
-
         wanted = self.span(role)
-        try:
-            spans = token_spans(run.model, self.text, run.token_ids)
-        except KeyholeError as error:
-            raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
-        found = tokens_in(spans, *wanted)
+        found = self._tokens(run)(*wanted)
         if len(found) != 1:
             raise KeyholeError(f"{self.word(role)!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
         return found[0]
+
+    def positions(self, run: "Run") -> dict[str, int]:
+        """At which token of a run of this prompt does each role stand? Roles of several tokens are left out."""
+        inside = self._tokens(run)
+        found = {role: inside(*span) for role, span in self.roles.items()}
+        return {role: tokens[0] for role, tokens in found.items() if len(tokens) == 1}
+
+    def _tokens(self, run: "Run") -> Callable[[int, int], list[int]]:
+        """Which tokens of a run of this prompt stand between two characters."""
+        from keyhole.models.spans import token_spans, tokens_in
+
+        try:
+            return partial(tokens_in, token_spans(run.model, self.text, run.token_ids))
+        except KeyholeError as error:
+            raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
 
 
 def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:

@@ -1,0 +1,102 @@
+"""How does a story read? A line for each path, from its word to the answer, folded to a width."""
+
+from collections.abc import Sequence
+
+from keyhole.circuits.text import answer_label, count
+from keyhole.models.prompts import token_label
+from keyhole.story.story import Step, Story
+
+WIDTH = 100
+_VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
+
+
+def story_text(story: Story, width: int = WIDTH) -> str:
+    """A story for the terminal."""
+    circuit = story.circuit
+    where = token_label(circuit.tokens, circuit.parameters.end)
+    lines = [f"{circuit.model['name']}, answer at {where}{answer_label(circuit)}"]
+    lines += _folded(_held(story), "", " ", width)
+    for path in story.paths:
+        steps = [f"{step_label(step, circuit.tokens)} {_numbers(story, step)}" for step in path.steps]
+        lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
+    lines += _folded(_legend(story).split(), "", " ", width)
+    return "\n".join(lines)
+
+
+def step_label(step: Step, tokens: Sequence[str]) -> str:
+    """A step in words: 2:Mary, mlps 2,3, moved by head 1.6 (14:to <- 2:Mary)."""
+    dest = token_label(tokens, step.dest)
+    if step.kind == "word":
+        return dest
+    mlps = [str(one.layer) for one in step.writers if one.kind == "mlp"]
+    heads = [f"{one.layer}.{one.head}" for one in step.writers if one.kind == "head"]
+    more = f",+{step.more}" if step.more else ""
+    if step.kind == "stay":
+        own = [_several("mlp", mlps), f"{_several('head', heads)} (at itself)" if heads else ""]
+        return " and ".join(one for one in own if one) + more
+    role = f", {step.role}" if step.role else ""
+    verb = f"{_VERBS[step.side]} " if step.side in _VERBS else ""
+    return f"{verb}{_several('head', heads)}{more} ({dest} <- {token_label(tokens, step.src)}{role})"
+
+
+def _several(what: str, names: Sequence[str]) -> str:
+    return f"{what}{'s' * (len(names) > 1)} {','.join(names)}" if names else ""
+
+
+def _numbers(story: Story, step: Step) -> str:
+    """Influence, and effect if it was measured: as a share of the answer where it is a positive difference."""
+    if step.effect is None or story.answer is None:
+        return f"[{step.influence:.0%}]"
+    if _in_shares(story):
+        return f"[{step.influence:.0%}, {step.effect / story.answer:+.0%}]"
+    return f"[{step.influence:.0%}, {step.effect:+.2f}]"
+
+
+def _in_shares(story: Story) -> bool:
+    """Are effects told as shares of the answer? A log-probability has none, nor has a wrong answer."""
+    return story.metric == "logit difference" and (story.answer or 0.0) > 0
+
+
+def _held(story: Story) -> list[str]:
+    """What the told paths hold, and where the rest is, as far as it can be seen."""
+    verb = "holds" if len(story.paths) == 1 else "hold"
+    told = [f"{count(len(story.paths), 'path')} from words {verb} {story.held:.0%} of its influence"]
+    told += [f"weaker ones {story.weaker:.0%}"] * _seen(story.weaker)
+    told += [f"constants {story.constants:.0%}"] * _seen(story.constants)
+    lost = sorted(((share, reason) for reason, share in story.unfollowed.items() if _seen(share)), reverse=True)
+    told += [f"not followed: {', '.join(f'{reason} {share:.0%}' for share, reason in lost)}"] * bool(lost)
+    return [f"{one};" for one in told[:-1]] + told[-1:]
+
+
+def _seen(share: float) -> bool:
+    """Is it more than 0%, as shares are told?"""
+    return share >= 0.005
+
+
+def _legend(story: Story) -> str:
+    """What the numbers are, and what they are not."""
+    words = "of the writers named: the share of the answer that passes them, on any path (accounting)"
+    if story.metric is None:
+        why = "give the model" if story.circuit.parameters.target_ids else "a direction has no answer to lose"
+        told = f"[influence] {words}. Effects were not measured: {why}."
+    else:
+        change = "the share by which" if _in_shares(story) else "by how much"
+        told = (
+            f"[influence, effect] {words}, and {change} the {story.metric} ({story.answer:+.2f}) changes when they "
+            "write nothing (measured; other paths may make up for them)."
+        )
+    if any(step.role for path in story.paths for step in path.steps):
+        told += " Role words go by the positions of tokens alone."
+    return told
+
+
+def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:
+    """Pieces joined, broken between them alone; further lines begin under the first piece."""
+    lines = [start + pieces[0]]
+    for piece in pieces[1:]:
+        longer = lines[-1] + joint + piece
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(" " * len(start) + joint.lstrip() + piece)
+    return lines
