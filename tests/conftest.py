@@ -9,6 +9,15 @@ os.environ["KEYHOLE_CACHE"] = os.path.join(os.path.dirname(__file__), "..", ".ca
 
 from pathlib import Path
 
+# Before the hook: what a module under it is the first to import would be compiled anew, seconds in every worker.
+import accelerate  # noqa: F401
+import beartype  # noqa: F401
+import hypothesis
+import pytest
+import scipy.optimize
+import scipy.stats  # noqa: F401
+import torch
+import transformers.modeling_utils  # noqa: F401
 from jaxtyping import install_import_hook
 
 ROOT = Path(__file__).parent.parent
@@ -19,10 +28,6 @@ install_import_hook(
 )
 
 from typing import Any
-
-import hypothesis
-import pytest
-import torch
 
 import keyhole
 from keyhole import Model
