@@ -18,14 +18,13 @@ import scipy.optimize
 import scipy.stats  # noqa: F401
 import torch
 import transformers.modeling_utils  # noqa: F401
-from jaxtyping import install_import_hook
+
+from shapes import install
 
 ROOT = Path(__file__).parent.parent
 # Where there are shapes: checking every call elsewhere would make the task generators twenty times slower.
 SHAPED = [path for path in (ROOT / "src" / "keyhole").rglob("*.py") if "from jaxtyping import" in path.read_text()]
-install_import_hook(
-    [".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SHAPED], "beartype.beartype"
-)
+install([".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SHAPED])
 
 from typing import Any
 
