@@ -167,7 +167,7 @@ def payload(
 @lab.command()
 def theorems(
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many draws of each. Default: 3, of Theorem 3 4 times 500.")
+        int | None, typer.Option(min=1, help="Seeds that cases are drawn with. Default: 3, and 4 for Theorem 3.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
