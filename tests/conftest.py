@@ -9,20 +9,24 @@ os.environ["KEYHOLE_CACHE"] = os.path.join(os.path.dirname(__file__), "..", ".ca
 
 from pathlib import Path
 
-from jaxtyping import install_import_hook
+# Before the hook: what a module under it is the first to import would be compiled anew, seconds in every worker.
+import accelerate  # noqa: F401
+import beartype  # noqa: F401
+import hypothesis
+import pytest
+import scipy.optimize
+import scipy.stats  # noqa: F401
+import torch
+import transformers.modeling_utils  # noqa: F401
+
+from shapes import install
 
 ROOT = Path(__file__).parent.parent
 # Where there are shapes: checking every call elsewhere would make the task generators twenty times slower.
 SHAPED = [path for path in (ROOT / "src" / "keyhole").rglob("*.py") if "from jaxtyping import" in path.read_text()]
-install_import_hook(
-    [".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SHAPED], "beartype.beartype"
-)
+install([".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SHAPED])
 
 from typing import Any
-
-import hypothesis
-import pytest
-import torch
 
 import keyhole
 from keyhole import Model

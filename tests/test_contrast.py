@@ -7,7 +7,7 @@ import torch
 
 from conftest import tiny_model
 from contrasts import box_contrast, collected_of, random_contrast
-from keyhole import KeyholeError, Model
+from keyhole import KeyholeError, Model, Run
 from keyhole.contrast.data.sites import Contrast, Sample, Site, token
 from keyhole.contrast.edits.answers import answer_effects
 from keyhole.contrast.edits.attribution import angles, attribute
@@ -36,10 +36,14 @@ def boxes(organism: Model) -> Collected:
     return collect(organism, box_contrast(200))
 
 
-def stored(collected: Collected, layer: int, head: int) -> torch.Tensor:
+def runs_of(collected: Collected) -> list[Run]:
+    """Every prompt by itself."""
+    return [collected.model.run(prompt.ids) for prompt in collected.resolved.prompts]
+
+
+def stored(collected: Collected, runs: list[Run], layer: int, head: int) -> torch.Tensor:
     """The contrast by the definition, pair by pair, from whole runs of single prompts."""
-    model, resolved = collected.model, collected.resolved
-    runs = [model.run(prompt.ids) for prompt in resolved.prompts]
+    model = collected.model
     kv = head // (model.dims.heads // model.dims.kv_heads)
     sides = {1: [torch.zeros(model.dims.d_head, model.dims.d_head).double(), 0.0]}
     sides[-1] = [torch.zeros_like(sides[1][0]), 0.0]
@@ -60,9 +64,9 @@ def test_streaming_equals_the_stored_computation(variant: str) -> None:
     model = tiny_model(variant)
     collected = collect(model, random_contrast(model, 8, cross=True), max_batch_tokens=40)
     sums = collect(model, random_contrast(model, 8, cross=True), keep=False)
-    layer = model.attention_layers[-1]
+    layer, runs = model.attention_layers[-1], runs_of(collected)
     for head in (0, model.dims.heads - 1):
-        want = stored(collected, layer, head)
+        want = stored(collected, runs, layer, head)
         for got in (collected.sums[layer], sums.sums[layer]):
             assert (contrast_matrix(got, centre="none")[head] - want).abs().max() < 2e-6 * want.abs().max() + 1e-6
     kept, slots = collected.layer(layer), collected.slots
@@ -75,12 +79,12 @@ def test_streaming_equals_the_stored_computation(variant: str) -> None:
 def test_weights_at_the_sites_are_the_runs_own(variant: str) -> None:
     model = tiny_model(variant)
     collected = collect(model, random_contrast(model, 6), max_batch_tokens=40)
-    slots = collected.slots
+    slots, runs = collected.slots, runs_of(collected)
     for layer in model.attention_layers:
         weights = collected.layer(layer).weights()
         for s in range(len(slots)):
             prompt, at = slots.query[s].tolist()
-            row = model.run(collected.resolved.prompts[prompt].ids).layer(layer).weights(range(model.dims.heads), [at])
+            row = runs[prompt].layer(layer).weights(range(model.dims.heads), [at])
             used = slots.sign[s] != 0
             assert torch.allclose(weights[s, used].T, row[:, 0, slots.keys[s, used, 1]], atol=2e-6)
 

@@ -108,8 +108,8 @@ def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
 
 def test_roles_become_positions(organism: keyhole.Model, smollm2: keyhole.Model) -> None:
     for model in (organism, smollm2):
-        for example in ioi(20, seed=3, names=("Mary", "John", "Simon")):
-            run = model.run(example.text)
+        examples = ioi(20, seed=3, names=("Mary", "John", "Simon"))
+        for example, run in zip(examples, model.run_many([one.text for one in examples]), strict=True):
             for role in ("IO", "S1", "S2", "END"):
                 assert run.tokens[example.position(run, role)].strip() == example.word(role)
     with pytest.raises(KeyholeError, match="no role"):

@@ -18,6 +18,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from attempts import broken, training
 from conftest import ROOT
 from keyhole import KeyholeError
 from keyhole.cli.lab import reproduce as command
@@ -70,11 +71,6 @@ def counting(calls: list[str], state: Any = "reproduced", picture: bytes = PIXEL
         return Outcome(state, "All of 3 | 3 <b>heads</b>.", {"x": [1.0, float("nan")]}, (job.folder / "a.png",))
 
     return run
-
-
-def broken(job: Job) -> Outcome:
-    (job.folder / "a.png").write_bytes(b"half a picture")
-    raise ZeroDivisionError("by zero")
 
 
 def unreachable(job: Job) -> Outcome:
@@ -480,20 +476,8 @@ def test_every_item_is_counted_once() -> None:
 # -- several processes and machines --------------------------------------------------------------------------------
 
 
-def module_level(job: Job) -> Outcome:
-    """Trains a head that others want too, and says in which process."""
-    cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
-    reports: list[int] = []
-    trained_heads([cell], job.folder.parent / "heads", lambda done, total: reports.append(done))
-    return Outcome("reproduced", f"process {os.getpid()}", {"trained": int(bool(reports)), "threads": threads()})
-
-
-def threads() -> int:
-    return torch.get_num_threads()
-
-
 def test_items_run_in_several_processes(tmp_path: Path) -> None:
-    runs = {"cc-fig2": module_level, "cc-fig4": module_level, "cc-fig3": broken}
+    runs = {"cc-fig2": training, "cc-fig4": training, "cc-fig3": broken}
     results = reproduce([*runs], tmp_path, runs=runs, jobs=2)
     assert [results[id].state for id in runs] == ["reproduced", "reproduced", "failed"]
     assert read_results(tmp_path) == {id: results[id] for id in resolve([*runs])}
@@ -509,7 +493,7 @@ def test_what_shares_a_model_stays_together(tmp_path: Path) -> None:
     def family(id: str, run: Attempt) -> str:
         return Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run).family
 
-    assert family("svt-fig1", broken) == family("svt-fig2", partial(broken)) == __name__
+    assert family("svt-fig1", broken) == family("svt-fig2", partial(broken)) == broken.__module__
     assert family("cc-fig2", broken) == "cc-fig2", "toys lie on disk"
 
 

@@ -128,6 +128,7 @@ def payload(
     latents: Annotated[Latents, typer.Option(help="Signs, normal numbers, or points of spheres.")] = "discrete",
     preset: Annotated[Preset, typer.Option(help="fast: 4,000 steps; paper: early stopping.")] = "fast",
     seeds: Annotated[int, typer.Option(min=1, help="How many, trained together.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Training steps at most. Default: the preset's.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Does a contrast find latents that are known? Trains payload-retrieval heads and looks for their features.
@@ -144,8 +145,9 @@ def payload(
     from keyhole.lab.payload.toy import PayloadSettings, train
 
     make = getattr(PayloadSettings, preset)
+    changes: dict[str, Any] = {"latents": latents} | ({} if steps is None else {"max_steps": steps})
     with show.progress_bar("Training") as progress:
-        cells = train([make(r1, r2, d_head, latents=latents, seed=s) for s in range(seeds)], progress=progress)
+        cells = train([make(r1, r2, d_head, seed=s, **changes) for s in range(seeds)], progress=progress)
     rows, record = [], []
     for seed, cell in enumerate(cells):
         z1, z2 = latent_feature(cell, "z1"), latent_feature(cell, "z2")
@@ -163,7 +165,12 @@ def payload(
 
 
 @lab.command()
-def theorems(json: JsonOption = False) -> None:
+def theorems(
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds that cases are drawn with. Default: 3, and 4 for Theorem 3.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
     """Do the theorems on singular vectors and features hold? Theorems 1 to 4 and Lemma 3, with margins.
 
     Examples:
@@ -176,7 +183,8 @@ def theorems(json: JsonOption = False) -> None:
     from keyhole.lab.svf.theorems_orthogonal import theorem_4
 
     with show.progress("Checking"):
-        checks = [check() for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
+        drawn = () if seeds is None else (range(seeds),)
+        checks = [check(*drawn) for check in (theorem_1, theorem_2, lemma_3, theorem_3, theorem_4)]
     if json:
         show.as_json({"checks": [{**asdict(check), "holds": check.holds, "margin": check.margin} for check in checks]})
     else:

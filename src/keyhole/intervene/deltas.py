@@ -95,13 +95,13 @@ def _lift(model: "Model", layer: int, head: int, side: SideName) -> Float[Tensor
     """The pseudo-inverse of what a head reads its queries or keys with, computed once."""
     w = model.weights(layer)
     index, W = (head, w.W_Q) if side == "dest" else (w.kv(head), w.W_K)
+    return model.cached_of_layer(("lift", side, index), layer, lambda: _inverse(W[index]))
 
-    def compute() -> Tensor:
-        # A direction that W reads no better than its rounding could be changed only by a change without bounds.
-        rtol = max(W.shape[1:]) * torch.finfo(W.dtype).eps
-        return cast(Tensor, torch.linalg.pinv(W[index].double(), rtol=rtol).to(W.dtype))
 
-    return model.cached_of_layer(("lift", side, index), layer, compute)
+def _inverse(W: Float[Tensor, "d_model d_head"]) -> Float[Tensor, "d_head d_model"]:
+    # A direction that W reads no better than its rounding could be changed only by a change without bounds.
+    rtol = max(W.shape) * torch.finfo(W.dtype).eps
+    return cast(Tensor, torch.linalg.pinv(W.double(), rtol=rtol).to(W.dtype))
 
 
 def signal_delta(run: "Run", cut: Cut, signal: Signal) -> Float[Tensor, "token d_model"]:

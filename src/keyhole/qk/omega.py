@@ -14,7 +14,7 @@ where float64 says so, at the rounding of R_q R_k^T.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -81,18 +81,19 @@ def omega(model: "Model", layer: int, basis: Basis = "linear") -> Omega:
     """
     if basis not in ("linear", "homogeneous"):
         raise KeyholeError(f"there is no basis {basis!r}: choose 'linear' or 'homogeneous'.")
+    return model.cached_of_layer(("omega", basis), layer, lambda: _decomposed(model, layer, basis))
 
-    def factors() -> Factors:
-        (W_Q, b_Q, _), (W_K, b_K, _) = model.queries_keys(layer)
-        if basis == "linear":
-            return W_Q, W_K
-        return torch.cat([W_Q, b_Q[:, None]], dim=1), torch.cat([W_K, b_K[:, None]], dim=1)
 
-    def compute() -> Omega:
-        dtype = model.weights(layer).W_Q.dtype
-        return replace(decompose(*factors(), layer=layer, dtype=dtype), factors=factors)  # made anew, not held
+def _decomposed(model: "Model", layer: int, basis: Basis) -> Omega:
+    factors = partial(_factors, model, layer, basis)  # made anew when asked for, not held
+    return replace(decompose(*factors(), layer=layer, dtype=model.weights(layer).W_Q.dtype), factors=factors)
 
-    return model.cached_of_layer(("omega", basis), layer, compute)
+
+def _factors(model: "Model", layer: int, basis: Basis) -> Factors:
+    (W_Q, b_Q, _), (W_K, b_K, _) = model.queries_keys(layer)
+    if basis == "linear":
+        return W_Q, W_K
+    return torch.cat([W_Q, b_Q[:, None]], dim=1), torch.cat([W_K, b_K[:, None]], dim=1)
 
 
 def decompose(

@@ -97,17 +97,15 @@ class Writes:
     @cached_property
     def local(self) -> Float[Tensor, "local pos d_model"]:
         """What each local writer adds at each token."""
-        every = list(range(len(self.run)))
+        return torch.stack([self._vectors(kind, layer) for kind, layer in self.local_slots])
 
-        def vectors(kind: Kind, layer: int) -> Tensor:
-            record = self.run.layers[layer]
-            if kind == "bias":
-                return bias_writes(self.run, layer, every)
-            found = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
-            assert found is not None
-            return found.to(self.dtype)
-
-        return torch.stack([vectors(kind, layer) for kind, layer in self.local_slots])
+    def _vectors(self, kind: Kind, layer: int) -> Float[Tensor, "pos d_model"]:
+        record = self.run.layers[layer]
+        if kind == "bias":
+            return bias_writes(self.run, layer, list(range(len(self.run))))
+        found = {"embedding": record.resid, "mixer": record.mixer, "mlp": record.mlp}[kind]
+        assert found is not None
+        return found.to(self.dtype)
 
     def written(self, writer: Writer) -> Float[Tensor, "d_model"]:
         """What one writer adds to the residual stream at its token; offsets, which nobody writes, nothing."""

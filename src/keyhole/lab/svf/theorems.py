@@ -225,8 +225,9 @@ def minimise(
     """Which Omega minimises the attention loss of a sample? L-BFGS with strong Wolfe steps from `start` x Gaussian."""
     g = torch.Generator().manual_seed(seed)
     r, s = tokens(X, Y, SAMPLES, g)
+    r, s = r.T.contiguous(), s.permute(1, 2, 0).contiguous()  # samples last: sums over the short axes are quick
     teacher = alpha * torch.outer(_detector(X), _detector(Y))
-    target = _logits(r, s, teacher).softmax(-1)
+    target = _logits(r, s, teacher).softmax(0)
     Omega = start * torch.randn(D, D, generator=g, dtype=torch.float64)
     optimiser = torch.optim.LBFGS(
         [Omega.requires_grad_()],
@@ -239,17 +240,19 @@ def minimise(
 
     @torch.no_grad()
     def loss() -> float:
-        log_p = _logits(r, s, Omega).log_softmax(-1)
+        log_p = _logits(r, s, Omega).log_softmax(0)
         # dL / dOmega = E r (sum_j (p_j - p_T(j)) s_j)^T, by hand: autograd takes twice as long
-        Omega.grad = r.T @ torch.einsum("nm,nmd->nd", log_p.exp() - target, s) / SAMPLES
+        Omega.grad = r @ (s * (log_p.exp() - target)[:, None]).sum(0).T / SAMPLES
         return float(-(target * log_p).sum() / SAMPLES)
 
     optimiser.step(loss)  # type: ignore[no-untyped-call]
     return Minimiser(Omega.detach(), teacher)
 
 
-def _logits(r: Tensor, s: Tensor, Omega: Tensor) -> Float[Tensor, "sample key"]:
-    return torch.bmm(s, (r @ Omega)[..., None])[..., 0]
+def _logits(
+    r: Float[Tensor, "d sample"], s: Float[Tensor, "key d sample"], Omega: Float[Tensor, "d d"]
+) -> Float[Tensor, "key sample"]:
+    return (s * (Omega.T @ r)).sum(1)
 
 
 def _turns(seed: int, frames: int, spread: float) -> tuple[Float[Tensor, "2 frame"], Float[Tensor, "2 frame"]]:

@@ -1,6 +1,5 @@
 """Does attention of trained toys split sparsely if attended pairs are present, and only then? Single decompositions."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,7 @@ from torch import Tensor
 from keyhole.figures.svf import strengths_figure, terms_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, sample
-from keyhole.qk.sparsity import n_recon, sparsity_each
+from keyhole.qk.sparsity import n_recon_each, sparsity_each
 from keyhole.reproduce.experiment import Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -59,8 +58,7 @@ def terms_of(job: Job, model: SVF, present: int) -> Terms:
 
 def _n_recon(terms: Float[Tensor, "n channel"], tolerance: float) -> float:
     """The mean over samples whose relative attention is positive: how many terms make it up?"""
-    counts = [count for row in terms if (count := n_recon(row, tolerance)) is not None]
-    return sum(counts) / len(counts) if counts else math.nan
+    return float(n_recon_each(terms, terms.double().sum(-1), tolerance).nanmean())
 
 
 @dataclass(frozen=True)

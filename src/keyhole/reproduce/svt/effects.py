@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
@@ -220,27 +222,29 @@ def rank_correlation(
     each: dict[int, list[tuple[float, float]]] = {}
     for one in own:
         each.setdefault(one.prompt, []).append((a(one), b(one)))
-    groups, generator = list(each.values()), torch.Generator().manual_seed(0)
-    whole = spearman([pair for group in groups for pair in group])
-    found = []
-    for _ in range(draws if len(groups) > 1 else 0):
-        drawn = torch.randint(len(groups), (len(groups),), generator=generator).tolist()
-        found.append(spearman([pair for i in drawn for pair in groups[i]]))
-    if not found:
-        return Interval(whole, math.nan, math.nan)
+    groups, generator = [np.array(pairs) for pairs in each.values()], torch.Generator().manual_seed(0)
+    if len(groups) < 2:
+        return Interval(spearman(groups[0] if groups else ()), math.nan, math.nan)
+    drawn = torch.randint(len(groups), (draws, len(groups)), generator=generator).tolist()
+    found = [spearman(np.concatenate([groups[i] for i in one])) for one in drawn]
     low, high = torch.tensor(found, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975]).double()).tolist()
-    return Interval(whole, low, high)
+    return Interval(spearman(np.concatenate(groups)), low, high)
 
 
-def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+def spearman(pairs: ArrayLike) -> float:
     """The correlation of ranks; 0 where there is nothing to rank.
 
     >>> spearman([(1.0, 1.0), (2.0, 4.0), (3.0, 9.0)])
     1.0
     """
-    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if len(pairs) < 3 or len(set(a)) < 2 or len(set(b)) < 2:
+    ranks = [_ranks(column) for column in np.asarray(pairs, dtype=np.float64).reshape(-1, 2).T]
+    if len(ranks[0]) < 3 or any(np.ptp(one) == 0 for one in ranks):
         return 0.0
-    from scipy.stats import spearmanr
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])  # scipy's function gives the same, in ten times the time
 
-    return float(spearmanr(a, b).statistic)
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Places in order, from 1; equal values share the mean of theirs."""
+    _, place, many = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(many) - (many - 1) / 2)[place]
+    return ranks

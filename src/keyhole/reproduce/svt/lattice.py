@@ -120,6 +120,7 @@ def rewired(pairs: Sequence[Pair], rng: random.Random) -> list[Pair]:
         (a, b), (c, d) = edges[i], edges[j]
         swapped = (a, d), (c, b)
         if all(writer[0] < reader[0] for writer, reader in swapped) and present.isdisjoint(swapped):
-            present = (present - {edges[i], edges[j]}) | set(swapped)
+            present.difference_update((edges[i], edges[j]))
+            present.update(swapped)
             edges[i], edges[j] = swapped
     return edges

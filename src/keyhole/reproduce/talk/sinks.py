@@ -13,15 +13,16 @@ from keyhole.errors import KeyholeError
 from keyhole.figures.network import name_of
 from keyhole.figures.style import blank, heading, tidy
 from keyhole.lab.heads.sparse import Head
-from keyhole.models.run import Run
+from keyhole.models.precision import exact_matmul
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.effects import SIDES
 from keyhole.reproduce.svt.intervals import numbered
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, stood_in, subject
-from keyhole.tracing.firing import Firing
+from keyhole.tracing.firing import Firing, explain_head
 from keyhole.tracing.signals import signal_vector
+from keyhole.tracing.upstream import Writes, reads_of
 
 _PROMPTS = 16
 _FIRES = 0.5
@@ -111,9 +112,10 @@ def _tell(record: Sinks) -> Told:
 def _directions(seen: Subject) -> dict[tuple[SideName, bool], Directions]:
     sums: dict[tuple[SideName, bool], dict[Head, Tensor]] = {(s, first): {} for s in SIDES for first in (True, False)}
     for _, run in seen.runs(_PROMPTS):
+        writes = Writes(run)  # what was written is split once for all heads
         for layer in seen.model.attention_layers[1:]:
             for head in range(seen.model.dims.heads):
-                for firing in _firings(run, (layer, head)):
+                for firing in _firings(writes, (layer, head)):
                     for side in SIDES:
                         vector = _signal(firing, side)
                         if vector is not None:
@@ -129,17 +131,21 @@ def _directions(seen: Subject) -> dict[tuple[SideName, bool], Directions]:
     }
 
 
-def _firings(run: Run, head: Head) -> list[Firing]:
+def _firings(writes: Writes, head: Head) -> list[Firing]:
     """The strongest firing of a head on the first token, and on another one."""
+    run, places = writes.run, list[tuple[int, int]]()
     weights = run.layer(head[0]).weights([head[1]], list(range(len(run))))[0].clone()
     weights[0] = 0  # the first token sees itself alone
-    found = []
     for chosen in (weights[:, :1], weights[:, 1:]):
         at = int(chosen.argmax())
         dest, src = divmod(at, chosen.shape[1])
         if chosen[dest, src] >= _FIRES:
-            found.append(run.explain(head, dest, src if chosen.shape[1] == 1 else src + 1))
-    return found
+            places.append((dest, src if chosen.shape[1] == 1 else src + 1))
+    if not places:
+        return []
+    with exact_matmul():
+        (reads,) = reads_of(writes, head[0], [head[1]])
+        return explain_head(writes, head[0], reads, places)
 
 
 def _signal(firing: Firing, side: SideName) -> Tensor | None:

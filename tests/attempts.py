@@ -1,0 +1,24 @@
+"""Attempts at published items that processes of their own import: without the tests' hook, which takes them seconds."""
+
+import os
+
+import torch
+
+from keyhole.lab.payload.store import trained_heads
+from keyhole.lab.payload.toy import PayloadSettings
+from keyhole.reproduce.job import Job
+from keyhole.reproduce.outcome import Outcome
+
+
+def training(job: Job) -> Outcome:
+    """Trains a head that others want too, and says in which process."""
+    cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
+    reports: list[int] = []
+    trained_heads([cell], job.folder.parent / "heads", lambda done, total: reports.append(done))
+    numbers = {"trained": int(bool(reports)), "threads": torch.get_num_threads()}
+    return Outcome("reproduced", f"process {os.getpid()}", numbers)
+
+
+def broken(job: Job) -> Outcome:
+    (job.folder / "a.png").write_bytes(b"half a picture")
+    raise ZeroDivisionError("by zero")

