@@ -11,9 +11,10 @@ from jaxtyping import _decorator
 from jaxtyping._storage import pop_shape_memo, push_shape_memo
 
 _of_jaxtyping = _decorator.jaxtyped
+_look = beartype.beartype(conf=beartype.BeartypeConf(violation_type=TypeError))  # as without the check, often
 
 
-def checked(fn: Any, *, typechecker: Any = beartype.beartype) -> Any:
+def checked(fn: Any, *, typechecker: Any = _look) -> Any:
     """A function whose arguments and result must have the shapes they are said to have; dimensions agree within a call.
 
     In place of `jaxtyping.jaxtyped`, which looks at arguments again beside the result, for longer messages.
@@ -40,8 +41,7 @@ def install(modules: list[str]) -> None:
     """Every function of these modules is checked from now on."""
 
     def jaxtyped(fn: Any = None, *, typechecker: Any) -> Any:
-        wrap = functools.partial(checked, typechecker=typechecker)
-        return wrap if fn is None else wrap(fn)
+        return checked if fn is None else checked(fn)
 
     _decorator.jaxtyped = jaxtyping.jaxtyped = jaxtyped
     jaxtyping.install_import_hook(modules, "beartype.beartype")

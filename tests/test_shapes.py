@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,18 +31,18 @@ def test_shapes_agree_within_a_call() -> None:
     assert product(torch.ones(2, 3), b=torch.ones(3, 4)).shape == (2, 4)
     assert product(torch.ones(5, 1), torch.ones(1, 1)).shape == (5, 1)  # another call, other sizes
     for a, b in ((torch.ones(2, 3), torch.ones(4, 2)), (torch.ones(3), torch.ones(3, 2))):
-        with pytest.raises(BeartypeCallHintViolation, match="parameter"):
+        with pytest.raises(TypeError, match="parameter"):
             product(a, b)
-    with pytest.raises(BeartypeCallHintViolation, match="return"):
+    with pytest.raises(TypeError, match="return"):
         product(torch.ones(1, 3), torch.ones(3, 2))
 
 
 def test_records_are_checked_when_they_are_made() -> None:
     assert Pair(torch.ones(2), torch.ones(2)).both.shape == (2, 2)
-    with pytest.raises(BeartypeCallHintViolation):
+    with pytest.raises(TypeError):
         Pair(torch.ones(2), torch.ones(3))
 
 
 def test_keyholes_functions_are_checked() -> None:
-    with pytest.raises(BeartypeCallHintViolation, match="decompose"):
+    with pytest.raises(TypeError, match="decompose"):
         decompose(torch.ones(1, 4, 2), torch.ones(1, 5, 2))
