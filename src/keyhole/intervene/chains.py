@@ -39,7 +39,7 @@ def mlp_rows(
     """What becomes of every MLP that a circuit explains, or of its readers, without its causes."""
     if mode == "local" or not circuit.mlps:
         return []
-    with exact_matmul():
+    with exact_matmul(), run.model.steady():
         reads = read_mlps(circuit, run)
         claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
         told = _Told(circuit, run, metric, claims)

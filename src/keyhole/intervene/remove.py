@@ -84,7 +84,7 @@ def intervene(
     sets = [tuple([c] if isinstance(c, Cut) else c) for c in cuts]
     factor = 1.0 if boost else -1.0
     outcomes: dict[int, Outcome] = {}
-    with exact_matmul():
+    with exact_matmul(), run.model.steady():
         edits = [_edits(run, chosen, mode, factor) for chosen in sets]
         for i, result, copy in rerun_each(run, edits, progress):
             outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)

@@ -1,7 +1,9 @@
 """A loaded model: its facts, its folded weights, and how to run it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -48,6 +50,7 @@ class Model:
     dims: Dims
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
+    _seen: list[set[Any]] = field(default_factory=list, repr=False)  # keys whose weights were looked at, while steady
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -141,15 +144,13 @@ class Model:
 
     def weights(self, layer: int) -> LayerWeights:
         """One attention layer's folded weights, folded anew when the model's weights have changed."""
-        block = self.blocks[layer]
+        return self.cached(("weights", layer), lambda: self._attention_parameters(layer), lambda: self._fold(layer))
 
-        def fold() -> LayerWeights:
-            folded = read_layer(block, self.family, self.dims, self.hf.config)
-            if folded is None:
-                raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
-            return folded
-
-        return self.cached(("weights", layer), self._attention_parameters(block), fold)
+    def _fold(self, layer: int) -> LayerWeights:
+        folded = read_layer(self.blocks[layer], self.family, self.dims, self.hf.config)
+        if folded is None:
+            raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
+        return folded
 
     def mlp(self, layer: int) -> MlpWeights | None:
         """One layer's folded MLP; None for an architecture whose MLPs Keyhole has no facts of."""
@@ -157,7 +158,7 @@ class Model:
         if facts is None:
             return None
         return self.cached(
-            ("mlp", layer), block.parameters(), lambda: read_mlp(block, facts, self.family, self.hf.config)
+            ("mlp", layer), block.parameters, lambda: read_mlp(block, facts, self.family, self.hf.config)
         )
 
     def queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
@@ -169,22 +170,35 @@ class Model:
 
     def head_out(self) -> HeadOut:
         """The folded map from the last residual stream to logits."""
-        tensors = [*self.hf.get_output_embeddings().parameters()]
-        tensors += submodule(self.hf, self.family.final_norm).parameters()
-        return self.cached(("head_out",), tensors, lambda: read_head_out(self.hf, self.family))
+        modules = (self.hf.get_output_embeddings(), submodule(self.hf, self.family.final_norm))
+        tensors = chain.from_iterable(module.parameters() for module in modules)
+        return self.cached(("head_out",), lambda: tensors, lambda: read_head_out(self.hf, self.family))
 
-    def cached(self, key: Any, tensors: Iterable[Tensor], compute: Callable[[], T]) -> T:
+    def cached(self, key: Any, tensors: Callable[[], Iterable[Tensor]], compute: Callable[[], T]) -> T:
         """A value made from weights, made again when they have changed (a stale SVD is silently wrong)."""
-        now = stamp(tensors)
-        if key not in self._cache or self._cache[key][0] != now:
-            self._cache[key] = (now, compute())
+        if not (self._seen and key in self._seen[-1]):
+            now = stamp(tensors())
+            if key not in self._cache or self._cache[key][0] != now:
+                self._cache[key] = (now, compute())
+            if self._seen:
+                self._seen[-1].add(key)
         return cast(T, self._cache[key][1])
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """Within one piece of work, which changes no weights, these are looked at once for each value made of them."""
+        self._seen.append(set())
+        try:
+            yield
+        finally:
+            self._seen.pop()
 
     def cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
         """`cached` for a value made from one layer's attention weights."""
-        return self.cached((key, layer), self._attention_parameters(self.blocks[layer]), compute)
+        return self.cached((key, layer), lambda: self._attention_parameters(layer), compute)
 
-    def _attention_parameters(self, block: nn.Module) -> list[Tensor]:
+    def _attention_parameters(self, layer: int) -> list[Tensor]:
+        block = self.blocks[layer]
         names = (self.family.attn, self.family.attn_norm, self.family.post_attn_norm)
         modules = [module for module in (optional(block, name) for name in names) if module is not None]
         return [parameter for module in modules for parameter in module.parameters()]
@@ -195,7 +209,7 @@ class Model:
 
     def fingerprint(self) -> str:
         """SHA-256 of all weights; computed once, and again when they change."""
-        return self.cached(("fingerprint",), self.hf.parameters(), lambda: fingerprint(self.hf))
+        return self.cached(("fingerprint",), self.hf.parameters, lambda: fingerprint(self.hf))
 
 
 def make_model(hf: Any, tokenizer: Any, name: str) -> Model:

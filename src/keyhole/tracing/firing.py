@@ -107,7 +107,7 @@ def explain(
     if why == "not" and src is None:
         raise KeyholeError("say which token the head does not attend to: src.")
     layer, index, d, s = check_place(run, head, dest, src)
-    with exact_matmul():
+    with exact_matmul(), run.model.steady():
         score_row(run, layer, index, d)  # refuses scores that cannot be rebuilt
         if why == "not" and threshold(tau, d, int(run.layer(layer).visible([d]).sum())) == 1:
             raise KeyholeError(

@@ -148,7 +148,7 @@ def _trace(
 ) -> list[Circuit | Untraced]:
     """All runs together, a layer at a time from the top; MLPs come first: they read the layer's heads."""
     growing, found = dict[int, Growing](), dict[int, Circuit]()
-    with exact_matmul():
+    with exact_matmul(), asked[0].run.model.steady():
         for i, one in enumerate(asked):
             with attempts.at(i):
                 own = replace(shared, end=one.run.position(one.end, "end"))

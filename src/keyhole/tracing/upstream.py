@@ -91,6 +91,11 @@ class Writes:
         return slots
 
     @cached_property
+    def has_constants(self) -> bool:
+        """Does any attention layer write the same whatever the prompt says?"""
+        return bool(self.local[[i for i, (kind, _) in enumerate(self.local_slots) if kind == "bias"]].any())
+
+    @cached_property
     def _slot(self) -> dict[tuple[Kind, int], int]:
         return {slot: i for i, slot in enumerate(self.local_slots)}
 

@@ -216,6 +216,8 @@ def mlp_places(spots: Sequence[Spot], weights: MlpWeights, layer: int, *, consta
 
 def _constants(writes: "Writes", highest: int, at: list[int]) -> Float[Tensor, "token d_model"]:
     """What attention biases up to a layer write."""
+    if not writes.has_constants:
+        return torch.zeros_like(writes.local[0, at], dtype=torch.float64)
     biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
     return writes.local[biases][:, at].sum(0).double()
 
