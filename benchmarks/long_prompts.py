@@ -3,7 +3,7 @@
 The prompt is an indirect-object question behind more and more other sentences, seeded by what the attention of the last
 ten layers writes at its end, so that every length has firings to explain.
 
-    python benchmarks/long_prompts.py .cache/smollm2.gguf [--plot docs/long_prompts.png]
+    python benchmarks/long_prompts.py .cache/smollm2.gguf [--plot docs/long_prompts.png] [--through mlps]
 
 Each length runs in a process of its own, so that its peak memory is its own. Bars: 1,000 tokens under 4 GB resident;
 from 125 tokens on, time per firing grows no faster than T^2, memory beyond weights and result no faster than T.
@@ -26,7 +26,7 @@ from keyhole.tracing.seeds import Probe
 from keyhole.tracing.levels import trace
 from keyhole.tracing.writers import attention_writes
 
-path, n = sys.argv[1], int(sys.argv[2])
+path, n, through = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 model = keyhole.load(path)
 for layer in model.attention_layers:
     omega(model, layer)
@@ -42,11 +42,11 @@ def watch():
         peak[0] = max(peak[0], process.memory_info().rss)
 watcher = threading.Thread(target=watch); watcher.start()
 start = time.perf_counter()
-circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.2, through="heads")
+circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.2, through=through)
 seconds = time.perf_counter() - start
 stop.set(); watcher.join()
-print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "nodes": len(circuit.nodes),
-                  "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - held}))
+print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "mlps": len(circuit.mlps),
+                  "nodes": len(circuit.nodes), "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - held}))
 """
 
 
@@ -54,18 +54,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--plot")
+    parser.add_argument("--through", default="heads")
     arguments = parser.parse_args()
     results = []
-    print("| tokens | firings | seconds | ms per firing | peak resident GB | beyond weights and run GB |")
-    print("|---|---|---|---|---|---|")
+    print("| tokens | firings | MLPs | seconds | ms per firing or MLP | peak resident GB | beyond weights and run GB |")
+    print("|---|---|---|---|---|---|---|")
     for n in LENGTHS:
-        command = [sys.executable, "-c", CHILD, arguments.model, str(n)]
+        command = [sys.executable, "-c", CHILD, arguments.model, str(n), arguments.through]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         r = json.loads(done.stdout.strip().splitlines()[-1])
         results.append(r)
-        each = 1000 * r["seconds"] / max(1, r["firings"])
+        each = 1000 * r["seconds"] / max(1, r["firings"] + r["mlps"])
         print(
-            f"| {n} | {r['firings']} | {r['seconds']:.2f} | {each:.1f} | {r['resident'] / 1e9:.2f} | "
+            f"| {n} | {r['firings']} | {r['mlps']} | {r['seconds']:.2f} | {each:.1f} | {r['resident'] / 1e9:.2f} | "
             f"{r['beyond'] / 1e9:.2f} |",
             flush=True,
         )

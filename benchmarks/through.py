@@ -1,9 +1,10 @@
-"""What do circuits gain by going through MLPs, and what does it cost, in forward passes of the same model?
+"""What do circuits gain by going through MLPs, does it hold, and how many forward passes of the model does it cost?
 
-    python benchmarks/through.py [.cache/smollm2.gguf] [--prompts 24]
+    python benchmarks/through.py [.cache/smollm2.gguf] [--prompts 24] [--constants causes]
 
-Indirect-object prompts, the answer against the other name: where influence ends, which heads carry it, and how much
-longer than a circuit of heads alone it takes. Weights are folded and heads decomposed before the clock runs.
+Indirect-object prompts, the answer against the other name: where influence ends, which heads carry it, what becomes of
+an MLP's readers without its causes (beside other writers of the nearest norms), and how much longer than a circuit of
+heads alone it takes. Weights are folded and heads decomposed before the clock runs.
 """
 
 import argparse
@@ -43,6 +44,16 @@ def carried(circuit: keyhole.Circuit, dest: int, src: int) -> float:
     return sum(share for node, share in nodes if node.kind == "head" and (node.dest, node.src) == (dest, src))
 
 
+def chained(found: list[keyhole.intervene.Row]) -> str:
+    """Median drop and median size of the controls' drops, over all circuits."""
+    if not found:
+        return "none"
+    drop = statistics.median(row.drop for row in found)
+    control = statistics.median(abs(d) for row in found for d in row.control_drops)
+    agree = sum(row.agrees is not False for row in found)
+    return f"{len(found)}, {agree} as predicted: drop {drop:.3f}, controls {control:.4f}, ratio {drop / control:.1f}"
+
+
 def extra_passes(run: keyhole.Run, example: Example, settings: Through) -> float:
     """How much longer than a circuit of heads alone, in forward passes."""
     model, asked = run.model, {"target": example.answer, "against": example.wrong}
@@ -61,7 +72,8 @@ def measure(model: keyhole.Model, examples: list[Example], settings: Through) ->
     model.head_out()
     model.fingerprint()
     total: Counter[str] = Counter()
-    looks, twice, ratios, before = [], [], [], []
+    looks, twice, ratios, before, cancels = [], [], [], [], []
+    rows: list[keyhole.intervene.Row] = []
     done = 0
     for example in examples:
         run = model.run(example.text)
@@ -78,6 +90,8 @@ def measure(model: keyhole.Model, examples: list[Example], settings: Through) ->
         seeds = [edge for edge in heads.edges if edge.side == "target"]
         mlps = [edge.weight for edge in seeds if heads.nodes[edge.source].kind == "mlp"]
         before.append(sum(mlps) / sum(edge.weight for edge in seeds))
+        cancels += [one.cancellation for one in circuit.mlps]
+        rows += circuit.verify(mode="chain").rows
         if done <= 5:
             ratios.append(extra_passes(run, example, settings))
     print(f"{model.name}: {done} of {len(examples)} prompts; eps {settings.eps}, cover {settings.cover}")
@@ -89,14 +103,21 @@ def measure(model: keyhole.Model, examples: list[Example], settings: Through) ->
         f"  heads END <- IO carry {statistics.mean(looks):.2f}; S2 <- S1 {statistics.mean(twice):.3f}, in "
         f"{sum(share > 0 for share in twice)} of {done} prompts"
     )
-    print(f"  {statistics.median(ratios):.2f} forward passes more than a circuit of heads alone")
+    print(f"  parts of an MLP's write are {statistics.median(cancels):.1f} times their sum")
+    for name, sides in (("firings", ("dest", "src")), ("MLPs", ("mlp",)), ("the answer", ("target",))):
+        own = [row for row in rows if row.what == "chain" and row.side in sides]
+        print(f"  causes of MLPs gone, seen in {name} that read them: {chained(own)}")
+    told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    print(f"  {statistics.median(ratios):.2f} forward passes more than a circuit of heads alone ({told})")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
     parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--constants", choices=("baseline", "causes"), default="baseline")
     asked = parser.parse_args()
-    measure(keyhole.load(), ioi(asked.prompts, 3, held_out=True), Through())
+    settings = Through(constants=asked.constants)
+    measure(keyhole.load(), ioi(asked.prompts, 3, held_out=True), settings)
     if asked.model:
-        measure(keyhole.load(asked.model), ioi(9, 3, held_out=True), Through())
+        measure(keyhole.load(asked.model), ioi(9, 3, held_out=True), settings)

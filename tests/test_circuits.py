@@ -19,6 +19,7 @@ from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.page import to_html
+from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
 from keyhole.intervene.verification import verify
@@ -322,3 +323,16 @@ def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model)
 def test_settings_that_fit_no_prompt_are_refused_at_once(organism: keyhole.Model) -> None:
     with pytest.raises(KeyholeError, match=r"^tau"):
         trace_many([organism.run(PROMPT)] * 2, ["Mary", "Mary"], tau=2.0, errors="keep")
+
+
+def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
+    """Every edge between drawn nodes is there, as wide as what it carries; words say how much ends in them."""
+    circuit = organism.run(PROMPT).trace("Mary", against="John")
+    (axis,) = circuit.plot().axes
+    drawn = shown(circuit)
+    constants = {i for i, node in enumerate(drawn.nodes) if node.kind not in ("head", "mlp", "embedding", "target")}
+    edges = [e for e in drawn.edges if not {e.source, e.target} & constants]
+    assert len(axis.patches) == len(edges) > 10
+    widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
+    assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
+    assert "Mary\n38%" in [label.get_text() for label in axis.get_xticklabels()]

@@ -33,7 +33,7 @@ CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
     *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers")],
     ("models/model.py", "Model.contrast"),
-    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("story", "verify")],
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import networkx as nx
+    from matplotlib.figure import Figure
 
     from keyhole.circuits.browser import Page
     from keyhole.dataframes import Table
@@ -161,6 +162,12 @@ class Circuit:
         from keyhole.circuits.browser import show
 
         return show(self)
+
+    def plot(self) -> "Figure":
+        """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""
+        from keyhole.figures.circuit import circuit_figure
+
+        return circuit_figure(self)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
         """The circuit as a networkx graph."""

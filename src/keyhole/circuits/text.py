@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.shown import SHOWN
 from keyhole.circuits.writer import Writer
 from keyhole.models.prompts import token_label
 
@@ -74,8 +75,9 @@ def ends_label(circuit: Circuit, most: int = 6) -> str:
     ends: dict[str, float] = {}
     for node, share, leaf in zip(circuit.nodes, circuit.influence, circuit.leaves, strict=True):
         if leaf is not None:
-            word = node.kind == "embedding"
-            who = token_label(circuit.tokens, node.dest) if word else _ended(node.kind, leaf)
+            who = _ended(node.kind, leaf)
+            if node.kind == "embedding" or leaf == "in layer 0":  # which has read nothing but words
+                who = token_label(circuit.tokens, node.src) + (" by heads in layer 0" if node.kind == "head" else "")
             ends[who] = ends.get(who, 0.0) + share
     ranked = sorted(ends.items(), key=lambda end: -end[1])
     shown = ", ".join(f"{name} {share:.0%}" for name, share in ranked[:most])
@@ -89,6 +91,7 @@ def _ended(kind: str, leaf: str) -> str:
         "mlp": f"MLPs {leaf}",
         "mlp_offset": "constants of MLPs",
         "value_offset": "constants moved by heads",
+        "bias": "biases",
     }
     return named.get(kind, f"{kind}s")
 
@@ -130,8 +133,9 @@ def _branch(
     circuit: Circuit, node: int, lines: list[str], *, depth: int, width: int, indent: str, seen: set[int]
 ) -> None:
     edges = sorted(circuit.edges_into(node), key=lambda e: -(e.weight if e.influence is None else e.influence))
+    width = min(width, sum(e.influence is None or e.influence >= SHOWN / 4 for e in edges))
     for position, edge in enumerate(edges[:width]):
-        last = position == min(width, len(edges)) - 1 and len(edges) <= width
+        last = position == width - 1 and len(edges) <= width
         source = circuit.nodes[edge.source]
         again = edge.source in seen and bool(circuit.edges_into(edge.source))
         lines.append(

@@ -1,0 +1,101 @@
+"""How does a circuit look in print? Tokens from left to right, layers from below, edges as wide as what they carry."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.shown import SHOWN, shown
+from keyhole.circuits.text import answer_label, ends_label
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, wrapped
+
+_BROWN, _GREEN = "#a0622d", "#4e8f4a"
+_FILL = {"head": BLUE, "mlp": _BROWN, "embedding": _GREEN, "target": RED}
+_LINE = {"dest": RED, "src": BLUE, "value": _GREEN, "mlp": _BROWN, "target": GREY}
+_NAMES = {"dest": "looks for", "src": "finds", "value": "moves", "mlp": "into an MLP", "target": "into the answer"}
+_WIDE = 14.0  # points of an edge that carries all of the answer
+Places = dict[int, tuple[float, float]]
+
+
+def circuit_figure(*circuits: Circuit, titles: Sequence[str] = (), least: float = SHOWN) -> Figure:
+    """One circuit, or several side by side; of those that account for influence, nodes with `least` of the answer."""
+    figure = blank(5.4 * len(circuits) + 0.4, 4.6)
+    axes = figure.subplots(1, len(circuits), squeeze=False)[0]
+    for i, (axis, circuit) in enumerate(zip(axes, circuits, strict=True)):
+        _draw(axis, shown(circuit, least))
+        told = f"{circuit.model['name']}{answer_label(circuit)}"
+        told += f"\nwhere influence ends: {ends_label(circuit, 4)}" if circuit.influence else ""
+        axis.set_title(titles[i] if titles else wrapped(figure, told, 1 / len(circuits)), loc="left", fontsize=10)
+    used = {edge.side for circuit in circuits for edge in shown(circuit, least).edges}
+    sides = [side for side in _LINE if side in used]
+    handles = [axes[0].plot([], [], color=_LINE[side], linewidth=3, label=_NAMES[side])[0] for side in sides]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    return figure
+
+
+def _draw(axis: Any, circuit: Circuit) -> None:
+    told = [i for i, node in enumerate(circuit.nodes) if node.kind in _FILL]
+    tokens = sorted({circuit.nodes[i].dest for i in told})
+    places = _places([(i, circuit.nodes[i]) for i in told], tokens)
+    for column in range(len(tokens)):
+        axis.axvline(column, color=FAINT, linewidth=0.8, zorder=0)
+    whole = sum(edge.weight for edge in circuit.edges if edge.side == "target")
+    for edge in circuit.edges:
+        if edge.source in places and edge.target in places:
+            axis.add_patch(_line(edge, places, whole))
+    for i, (x, y) in places.items():
+        node = circuit.nodes[i]
+        axis.plot([x], [y], "o", color=_FILL[node.kind], markersize=14 if _label(node) else 8, zorder=3)
+        axis.text(x, y, _label(node), color="white", fontsize=6, ha="center", va="center", zorder=4)
+    axis.set_xticks(range(len(tokens)), [_name(circuit, token) for token in tokens], fontsize=9)
+    axis.set_yticks([])
+    axis.tick_params(length=0, colors=INK)
+    axis.spines[:].set_visible(False)
+    axis.set_xlim(-0.6, len(tokens) - 0.4)
+    axis.margins(y=0.08)
+
+
+def _name(circuit: Circuit, token: int) -> str:
+    """A token, and how much of the answer's influence ends in its word."""
+    text = circuit.tokens[token].strip() or circuit.tokens[token]
+    if not circuit.influence:
+        return text
+    nodes = zip(circuit.nodes, circuit.influence, strict=True)
+    share = sum(share for node, share in nodes if node.kind == "embedding" and node.dest == token)
+    return f"{text}\n{share:.0%}" if share else text
+
+
+def _places(nodes: Sequence[tuple[int, Node]], tokens: Sequence[int]) -> Places:
+    """Columns are tokens, with heads on the left and MLPs on the right, so that edges within a column are seen."""
+    highest = max((node.layer for _, node in nodes if node.layer is not None), default=0)
+    rows: dict[tuple[int, float, float], list[int]] = {}
+    for i, node in nodes:
+        layer = node.layer if node.layer is not None else highest + 1
+        y = {"embedding": -0.8, "mlp": layer + 0.5}.get(node.kind, float(layer))
+        side = {"head": -0.18, "mlp": 0.18}.get(node.kind, 0.0)
+        rows.setdefault((tokens.index(node.dest), y, side), []).append(i)
+    found: Places = {}
+    for (column, y, side), members in rows.items():
+        for place, i in enumerate(members):  # several heads: one above the other, a little
+            found[i] = (column + side, y + 0.24 * (place - (len(members) - 1) / 2))
+    return found
+
+
+def _line(edge: Edge, places: Places, whole: float) -> FancyArrowPatch:
+    share = edge.weight / (whole if edge.side == "target" else 2) if edge.influence is None else edge.influence
+    return FancyArrowPatch(
+        places[edge.source],
+        places[edge.target],
+        arrowstyle="-",
+        connectionstyle="arc3,rad=0.06",
+        linewidth=max(0.5, _WIDE * share),
+        color=_LINE[edge.side],
+        alpha=0.55,
+        zorder=2,
+    )
+
+
+def _label(node: Node) -> str:
+    return {"head": f"{node.layer}.{node.head}", "mlp": f"m{node.layer}"}.get(node.kind, "")
