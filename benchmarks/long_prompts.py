@@ -46,7 +46,8 @@ circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.2, through=t
 seconds = time.perf_counter() - start
 stop.set(); watcher.join()
 print(json.dumps({"n": n, "seconds": seconds, "firings": len(circuit.firings), "mlps": len(circuit.mlps),
-                  "nodes": len(circuit.nodes), "edges": len(circuit.edges), "resident": peak[0], "beyond": peak[0] - held}))
+                  "nodes": len(circuit.nodes), "edges": len(circuit.edges), "resident": peak[0],
+                  "beyond": peak[0] - held}))
 """
 
 
