@@ -16,9 +16,9 @@ def summary_lines(result: "Verification") -> list[str]:
         ("whole sides of firings removed", "attention", result.sides),
         ("single signals removed", "attention", result.edges),
         ("MLPs without their causes", "what they write", result.causes),
-        ("times in a firing that reads the MLP", "attention", result.chains()),
-        ("times in an MLP that reads the MLP", "what it writes", result.chains("mlp")),
-        ("times in the answer", "the answer", result.chains("target")),
+        ("readings by firings of MLPs without their causes", "attention", result.chains()),
+        ("readings by MLPs of MLPs without their causes", "what they write", result.chains("mlp")),
+        ("readings by the answer of MLPs without their causes", "the answer", result.chains("target")),
     )
     lines = []
     for name, lost, rows in groups:
