@@ -4,12 +4,14 @@
 
 GPT-2-small shape with sharpened random attention, 17 tokens; then, if a model file is given, SmolLM2's own
 indirect-object circuits. The captured pass and the SVDs are not counted; per-pair tables are never made. Beside the
-measured cost stand the operations that the projections alone need.
+measured cost of circuits of heads stand the operations that the projections alone need, and what going on through MLPs
+adds.
 """
 
 import argparse
 import statistics
 import time
+from typing import Literal
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -64,11 +66,13 @@ def forward_seconds(model: keyhole.Model, ids: list[int], repeats: int = 9) -> f
     return statistics.median(times)
 
 
-def trace_seconds(run: keyhole.Run, target: int, repeats: int = 5) -> tuple[float, keyhole.Circuit]:
+def trace_seconds(
+    run: keyhole.Run, target: int, through: Literal["heads", "mlps"] = "heads", repeats: int = 5
+) -> tuple[float, keyhole.Circuit]:
     times = []
     for _ in range(repeats):
         start = now()
-        circuit = trace(run, target)
+        circuit = trace(run, target, through=through)
         times.append(now() - start)
     return statistics.median(times), circuit
 
@@ -90,11 +94,13 @@ def counted_passes(run: keyhole.Run, circuit: keyhole.Circuit) -> float:
 def report(name: str, run: keyhole.Run, target: int) -> float:
     plain = forward_seconds(run.model, list(run.token_ids))
     seconds, circuit = trace_seconds(run, target)
+    longer, further = trace_seconds(run, target, "mlps")
     heads = {(circuit.nodes[f.node].layer, circuit.nodes[f.node].head) for f in circuit.firings}
     counted = counted_passes(run, circuit)
     print(
         f"{name:34.34} {len(run):3} tokens {len(circuit.firings):4} firings of {len(heads):3} heads   "
-        f"forward {plain:.3f} s   trace {seconds:.3f} s = {seconds / plain:5.2f} passes   counted {counted:.1f}"
+        f"forward {plain:.3f} s   trace {seconds:.3f} s = {seconds / plain:5.2f} passes   counted {counted:.1f}   "
+        f"through {len(further.mlps)} MLPs ({len(further.firings)} firings) {(longer - seconds) / plain:+.2f}"
     )
     return seconds / plain
 

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import choices, circuits, contrast, discover, look
+from keyhole.cli import choices, circuits, contrast, discover, look, proof
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -29,6 +29,8 @@ from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing, explain
 from keyhole.tracing.levels import ThroughOption, trace, trace_many
 from keyhole.tracing.methods import Method
+from keyhole.tracing.mlps.explain import Constants
+from keyhole.tracing.mlps.through import Through
 from keyhole.tracing.seeds import Probability
 from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import trace_svt
@@ -44,8 +46,9 @@ SAME = [
     (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
-    (circuits.verify, verify, {"mode", "draws", "seed"}),
-    (circuits.verify, Circuit.verify, {"mode", "draws", "seed"}),
+    (circuits.trace, Through, {"cover", "eps", "constants"}),
+    (proof.verify, verify, {"mode", "draws", "seed"}),
+    (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
@@ -111,6 +114,7 @@ def test_choices_are_the_librarys() -> None:
         "Reduction": get_args(settings["recon_reduction"]),
         "QueryMode": get_args(settings["query_mode"]),
         "Method": get_args(Method),
+        "Constants": get_args(Constants),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -193,11 +193,12 @@ def test_what_cannot_be_explained_is_refused(organism: Model, monkeypatch: pytes
         run.explain_mlp(3, -1, d, cover=0.0)
     with pytest.raises(KeyholeError, match="no layer 9"):
         run.explain_mlp(9, -1, d)
-    monkeypatch.setattr("keyhole.models.model.mlp_facts", lambda config: None)
-    with pytest.raises(KeyholeError, match="has no facts of them"):
-        run.explain_mlp(3, -1, d)
-    assert check(organism, IOI).mlps is None and check(organism, IOI).exact
-    assert math.isfinite(check(organism, IOI).scores)
+    monkeypatch.setattr("keyhole.models.mlps.mlp_facts", lambda config: None)
+    model = tiny_model("gpt2")
+    with pytest.raises(KeyholeError, match="has no facts of the MLPs"):
+        model.run([1, 2, 3]).explain_mlp(1, -1, torch.ones(model.dims.d_model))
+    found = check(model, [1, 2, 3])
+    assert found.mlps is None and found.exact and math.isfinite(found.scores)
 
 
 def test_an_offset_that_is_a_cause_goes_too(organism: Model) -> None:
@@ -231,3 +232,26 @@ def test_inference_mode_is_no_obstacle(organism: Model) -> None:
     with torch.inference_mode():
         inside = run.explain_mlp(3, -1, d)
     assert [c.writer for c in inside.causes] == [c.writer for c in run.explain_mlp(3, -1, d).causes]
+
+
+def test_an_mlp_that_cannot_be_read_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused for MLPs only, with the reason: circuits end there, heads are traced."""
+
+    def quantised(parameter: torch.Tensor) -> torch.Tensor:
+        raise KeyholeError("these experts keep no floating-point weights")
+
+    monkeypatch.setattr("keyhole.models.mlps._stack", quantised)
+    model = tiny_model("mixtral")
+    run = model.run(prompts_of(model, 8)[0])
+    circuit = run.trace(int(run.logits[-1].argmax()), seeds="linear", through="mlps")
+    mlps = [leaf for node, leaf in zip(circuit.nodes, circuit.leaves, strict=True) if node.kind == "mlp"]
+    assert mlps and set(mlps) <= {"cannot be read", "pruned", "at the first token"} and not circuit.mlps
+    with pytest.raises(KeyholeError, match="no floating-point weights"):
+        run.explain_mlp(1, 5, torch.ones(model.dims.d_model))
+    assert check(model, [1, 2, 3]).mlps is None
+
+
+def test_runs_of_several_models_are_refused() -> None:
+    runs = [model.run([1, 2, 3]) for model in (tiny_model("gpt2"), tiny_model("gpt2"))]
+    with pytest.raises(KeyholeError, match="several models"):
+        keyhole.trace_many(runs, [3, 3])

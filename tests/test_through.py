@@ -10,11 +10,13 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
+from keyhole.circuits.circuit import Edge
 from keyhole.circuits.files import from_json, to_json
 from keyhole.circuits.writer import Writer
 from keyhole.tasks import ioi
 from keyhole.tracing.assemble import Settings
 from keyhole.tracing.levels import find_seeds, trace
+from keyhole.tracing.mlps.again import read_mlps
 from keyhole.tracing.mlps.directions import Reading, value_along
 from keyhole.tracing.mlps.explain import explain_mlp
 from keyhole.tracing.mlps.through import Flow, Through
@@ -96,19 +98,37 @@ def test_directions_are_attributions(variant: str) -> None:
 
 
 def test_merging_is_exact(circuit: Circuit) -> None:
-    """Along the merged direction an MLP writes its influence, and one consumer alone has parts in proportion."""
-    run = circuit.run
+    """An MLP that several read has the parts that each of its readers alone gives it, weighted by influence."""
+    run, writes = circuit.run, Writes(circuit.run)
     assert run is not None
-    top = max(circuit.mlps, key=lambda one: circuit.influence[one.node])
-    node = circuit.nodes[top.node]
-    alone = explain_mlp(run, node.layer, node.dest, run.toward("Mary", "John"))
-    into = [e for e in circuit.edges if e.source == top.node]
-    assert [e.side for e in into] == ["target"] and len(alone.causes) == len(top.causes)  # read by the answer alone
-    edges = {circuit.nodes[e.source]: e for e in circuit.edges_into(top.node)}
-    for cause in alone.causes:
-        assert cause.writer is not None
-        edge = next(e for n, e in edges.items() if n.kind == cause.writer.kind and n.writer == cause.writer)
-        assert edge.ig == pytest.approx(cause.part, rel=1e-4) and edge.alone == pytest.approx(cause.alone, rel=1e-3)
+    merged = {node: one.direction for node, one in read_mlps(circuit, run).items()}
+
+    def along(edge: Edge) -> torch.Tensor:
+        into, writer = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
+        if edge.side == "target":
+            return run.toward("Mary", "John")
+        if edge.side == "mlp":
+            return explain_mlp(run, into.layer, into.dest, merged[edge.target]).g
+        firing = run.explain((into.layer, into.head), into.dest, into.src)
+        signal = next(s for s in firing.side(edge.side).signals if s.writer == writer)
+        return Reading.of(firing, writes).along(edge.side, [signal])[0].double()
+
+    checked = 0
+    for one in circuit.mlps:
+        readers = [e for e in circuit.edges if e.source == one.node and e.influence]
+        if len(readers) < 2 or any(e.side == "value" for e in readers):
+            continue
+        node = circuit.nodes[one.node]
+        alone = [(e.influence, explain_mlp(run, node.layer, node.dest, along(e))) for e in readers]
+        for edge in circuit.edges_into(one.node):
+            source, merged_part = circuit.nodes[edge.source], 0.0
+            for share, write in alone:
+                offset = source.kind == "mlp_offset"
+                part = write.offset if offset else float(write.g @ writes.written(source.writer).double()) / write.value
+                merged_part += share / circuit.influence[one.node] * part
+            assert merged_part == pytest.approx(edge.ig, rel=1e-3, abs=1e-4)
+        checked += 1
+    assert checked
 
 
 def test_along_the_merged_direction_a_write_is_its_influence(organism: Model) -> None:

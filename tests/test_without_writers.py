@@ -31,7 +31,7 @@ def test_an_mlp_without_weights_writes_nothing(variant: str) -> None:
     assert got == pytest.approx(float(logits[3] - logits[5]), abs=1e-5)
 
 
-def test_all_writers_of_a_token_leave_what_is_given_instead() -> None:
+def test_a_writer_may_write_something_else_instead() -> None:
     model = tiny_model("gpt2", dtype=torch.float64)
     run = model.run(prompts_of(model, 6)[0], bos=False)
     metric = Metric(5, (1,), (2,))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing as Firing
     from keyhole.tracing.levels import Untraced as Untraced
     from keyhole.tracing.levels import trace_many as trace_many
+    from keyhole.tracing.mlps.through import Through as Through
     from keyhole.tracing.seeds import Probability as Probability
     from keyhole.tracing.seeds import Probe as Probe
     from keyhole.tracing.targets import Likeliest as Likeliest
@@ -40,6 +41,7 @@ __all__ = [
     "Probability",
     "Probe",
     "Run",
+    "Through",
     "Untraced",
     "check",
     "load",
@@ -57,6 +59,7 @@ _HOMES = {
     "Probability": "keyhole.tracing.seeds",
     "Probe": "keyhole.tracing.seeds",
     "Run": "keyhole.models.run",
+    "Through": "keyhole.tracing.mlps.through",
     "Untraced": "keyhole.tracing.levels",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",

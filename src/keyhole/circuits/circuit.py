@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import networkx as nx
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from keyhole.circuits.browser import Page
     from keyhole.dataframes import Table
@@ -118,6 +119,7 @@ class Circuit:
     leaves: tuple[str | None, ...] = ()  # why a node was not explained; None: it was
     mlps: tuple[TracedMlp, ...] = ()
     run: "Run | None" = field(default=None, repr=False, compare=False)
+    probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
 
     @property
     def heads(self) -> tuple[Node, ...]:

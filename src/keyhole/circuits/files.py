@@ -76,6 +76,7 @@ def from_json(text: str) -> Circuit:
     parameters = parameters_from(document["parameters"])
     told = isinstance(parameters, Accpp) and parameters.through == "mlps"
     require(told == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
+    edges = _edges(document["edges"], len(nodes), through)
     return Circuit(
         model=document["model"],
         versions=document["versions"],
@@ -85,11 +86,11 @@ def from_json(text: str) -> Circuit:
         tokens=tuple(tokens),
         nodes=nodes,
         attention=attention,
-        edges=_edges(document["edges"], len(nodes), through),
+        edges=edges,
         firings=_firings(document["firings"], nodes, len(ids)),
         influence=tuple(influence for influence, _ in own),
         leaves=tuple(leaf for _, leaf in own),
-        mlps=_mlps(document["mlps"], len(nodes)) if through else (),
+        mlps=_mlps(document["mlps"], nodes, edges) if through else (),
     )
 
 
@@ -108,13 +109,18 @@ def _own(record: dict[str, Any]) -> tuple[float, str | None]:
     return influence, leaf
 
 
-def _mlps(records: Any, n: int) -> tuple[TracedMlp, ...]:
+def _mlps(records: Any, nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> tuple[TracedMlp, ...]:
     require(is_list(records, dict), "mlps should be a list.")
+    n, sources = len(nodes), {(edge.target, edge.source) for edge in edges if edge.side == "mlp"}
+    read = {edge.source for edge in edges if edge.influence}
     shares, found = ("offset", "left", "left_renormed", "kept", "cancellation"), []
     for record in records:
         require_fields(record, {"node", *shares, "causes", "neurons"}, "an MLP")
         require(is_index(record["node"], n) and all(is_number(record[name]) for name in shares), "an MLP is wrong.")
-        require(is_list(record["causes"], int) and all(is_index(i, n) for i in record["causes"]), "wrong causes.")
+        node = record["node"]
+        require(nodes[node].kind == "mlp" and node in read, "an MLP that is explained is none, or nobody reads it.")
+        causes = record["causes"]
+        require(is_list(causes, int) and all((node, i) in sources for i in causes), "causes of an MLP lack edges.")
         pairs = record["neurons"]
         good = is_list(pairs, list) and all(len(p) == 2 and is_index(p[0]) and is_number(p[1]) for p in pairs)
         require(good, "an MLP's neurons are wrong.")

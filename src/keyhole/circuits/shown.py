@@ -27,8 +27,8 @@ def shown(circuit: Circuit, eps: float = SHOWN) -> Circuit:
         edges=tuple(edges),
         firings=tuple(replace(one, node=index[one.node]) for one in circuit.firings if one.node in index),
         mlps=tuple(
-            replace(one, node=index[one.node], causes=tuple(index[i] for i in one.causes if i in index))
+            replace(one, node=index[one.node], causes=tuple(index[i] for i in one.causes))
             for one in circuit.mlps
-            if one.node in index
+            if one.node in index and all(i in index for i in one.causes)  # what is left is without all of them
         ),
     )

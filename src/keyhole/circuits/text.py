@@ -133,9 +133,9 @@ def _branch(
     circuit: Circuit, node: int, lines: list[str], *, depth: int, width: int, indent: str, seen: set[int]
 ) -> None:
     edges = sorted(circuit.edges_into(node), key=lambda e: -(e.weight if e.influence is None else e.influence))
-    width = min(width, sum(e.influence is None or e.influence >= SHOWN / 4 for e in edges))
-    for position, edge in enumerate(edges[:width]):
-        last = position == width - 1 and len(edges) <= width
+    told = min(width, sum(e.influence is None or e.influence >= SHOWN / 4 for e in edges))
+    for position, edge in enumerate(edges[:told]):
+        last = position == told - 1 and len(edges) <= told
         source = circuit.nodes[edge.source]
         again = edge.source in seen and bool(circuit.edges_into(edge.source))
         lines.append(
@@ -149,8 +149,8 @@ def _branch(
             _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen)
         elif not again and circuit.edges_into(edge.source):
             lines.append(f"{deeper}└─ ... {count(len(circuit.edges_into(edge.source)), 'signal')}")
-    if len(edges) > width:
-        lines.append(f"{indent}└─ and {len(edges) - width} weaker")
+    if len(edges) > told:
+        lines.append(f"{indent}└─ and {len(edges) - told} weaker")
 
 
 def _in_all(circuit: Circuit, edge: Edge) -> str:
@@ -169,8 +169,7 @@ def _edge_label(edge: Edge) -> str:
 
 
 def _attention_label(circuit: Circuit, node: int) -> str:
-    value = circuit.attention[node]
-    if value is None and circuit.leaves and circuit.nodes[node].kind in ("mlp", "head"):
-        return f" [{circuit.leaves[node]}]" if circuit.leaves[node] else ""
+    value, leaf = circuit.attention[node], circuit.leaves[node] if circuit.leaves else None
     marked = " sink" if getattr(circuit.parameters, "sinks", None) == "mark" and circuit.is_sink(node) else ""
-    return "" if value is None else f" {value:.2f}{marked}"
+    ended = f" [{leaf}]" if leaf and circuit.nodes[node].kind in ("mlp", "head") else ""
+    return ended if value is None else f" {value:.2f}{marked}{ended}"

@@ -12,12 +12,13 @@ import typer
 
 from keyhole import show
 from keyhole.cli.cache import cache
-from keyhole.cli.circuits import explain, trace, verify
+from keyhole.cli.circuits import explain, trace
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
+from keyhole.cli.proof import verify
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError

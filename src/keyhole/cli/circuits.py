@@ -1,4 +1,4 @@
-"""Commands that explain: one firing, the circuit behind an answer, and whether it holds."""
+"""Commands that explain: one firing, one MLP, the circuit behind an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli import looks
-from keyhole.cli.choices import Keys, Method, Mode, SeedRule, ThroughWhat
+from keyhole.cli.choices import Constants, Keys, Method, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
     DestOption,
@@ -23,7 +23,6 @@ from keyhole.cli.options import (
     RevisionOption,
     SinksOption,
     SrcOption,
-    load_model,
     read_head,
     read_place,
     run_prompt,
@@ -32,7 +31,6 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 
 if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit
     from keyhole.models.run import Run
     from keyhole.tracing.firing import Tau
     from keyhole.tracing.targets import Target
@@ -79,8 +77,12 @@ def explain(
     """
     if (head is None) == (mlp is None):
         raise KeyholeError("name one head (--head 3.6) or one MLP (--mlp 3) to explain.")
-    if (mlp is not None and (src is not None or why_not)) or (head is not None and (answer or against)):
-        raise KeyholeError("--src and --why-not belong to --head, --for and --against to --mlp: leave the others out.")
+    of_heads = src is not None or why_not or (dest, tau, keys) != ("-1", "dynamic", "all")
+    if (mlp is not None and of_heads) or (head is not None and (answer or against or pos != "-1")):
+        raise KeyholeError(
+            "--dest, --src, --tau, --keys and --why-not belong to --head, --pos, --for and --against to --mlp: leave "
+            "the others out."
+        )
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     if mlp is not None:
         _explain_mlp(run, mlp, pos, answer, against, json=json)
@@ -149,6 +151,12 @@ def trace(
     through: Annotated[
         ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them, as svt does.")
     ] = "mlps",
+    cover: Annotated[float, typer.Option(help="Share of an MLP's write that its causes account for.")] = 0.8,
+    eps: Annotated[float, typer.Option(help="Influence below which a node is not explained.")] = 0.01,
+    no_values: Annotated[bool, typer.Option("--no-values", help="Only where heads look, not what they move.")] = False,
+    constants: Annotated[
+        Constants, typer.Option(help="What biases write: a baseline of MLPs, or causes as others.")
+    ] = "baseline",
     out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     story: Annotated[
@@ -185,9 +193,16 @@ def trace(
         require_file(path, SUFFIXES)
     if story and (through, method) != ("mlps", "accpp"):
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
+    from keyhole.tracing.mlps.through import Through
+
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
+    further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
+    if further and (through == "heads" or method == "svt"):
+        raise KeyholeError(
+            "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
+        )
     probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
     with show.progress_bar("Tracing") as progress:
         circuit = run.trace(
@@ -198,7 +213,7 @@ def trace(
             tau=read_tau(tau),
             keys=keys,
             sinks=sinks,
-            through=through,
+            through=Through(cover, eps, not no_values, constants) if further else through,
             progress=progress,
         )
     if story:
@@ -218,55 +233,6 @@ def trace(
         raise failed[0]
 
 
-def verify(
-    file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
-    model: ModelOption = None,
-    mode: Annotated[Mode, typer.Option(help="Edit one row of scores, one head, or what the writers write.")] = "exact",
-    draws: Annotated[int, typer.Option(min=0, help="Random controls per removal.")] = 3,
-    sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
-    revision: RevisionOption = None,
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Does a circuit hold? Removes every signal in the model's own forward pass, beside random controls.
-
-    Exits with 1 if a measured attention weight differs from the predicted one.
-
-    Examples:
-
-        keyhole verify mary.json
-
-        keyhole verify mary.json --mode global --draws 10 --json
-    """
-    from keyhole.circuits.files import load_circuit
-    from keyhole.intervene.report import CELLS, row_cells, summary_lines
-    from keyhole.intervene.verification import verify as verify_circuit
-
-    circuit = load_circuit(file)
-    loaded = load_model(_model_of(circuit, model), revision, dtype, device)
-    with show.progress_bar("Verifying") as progress:
-        result = verify_circuit(
-            circuit,
-            loaded,
-            mode=mode,
-            draws=draws,
-            edges=not sides_only,
-            seed=seed,
-            progress=progress,
-        )
-    if json:
-        rows = [{**asdict(row), "drop": row.drop, "control": row.control} for row in result.rows]
-        show.as_json({"mode": mode, "agrees": result.agrees, "ratio": result.ratio(), "rows": rows})
-    else:
-        ranked = sorted(result.rows, key=lambda row: -row.drop)
-        show.table(CELLS, [row_cells(circuit, row) for row in ranked[:top]])
-        show.plain("\n".join(summary_lines(result)))
-    raise typer.Exit(0 if result.agrees else 1)
-
-
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:
     """What is traced: named tokens, the likeliest ones, or nothing said."""
     from keyhole.tracing.targets import Likeliest
@@ -284,9 +250,3 @@ def read_tau(text: str) -> Tau:
         return float(text)
     except ValueError as error:
         raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {text!r}.") from error
-
-
-def _model_of(circuit: Circuit, given: str | None) -> str | None:
-    """The model that a circuit names, unless another place to load it from is given."""
-    name = str(circuit.model.get("name"))
-    return given if given is not None else None if name == "organism" else name

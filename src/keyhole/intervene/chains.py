@@ -24,7 +24,7 @@ from keyhole.intervene.deltas import Cut, predicted, vector_delta
 from keyhole.intervene.mlp_causes import Claim, left_agrees
 from keyhole.intervene.remove import Metric, Mode, head_edit
 from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
-from keyhole.intervene.rows import AGREES, Row
+from keyhole.intervene.rows import Row
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress
 from keyhole.tracing.mlps.again import ReadMlp, read_mlps
@@ -37,7 +37,7 @@ def mlp_rows(
     circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, draws: int, progress: Progress | None
 ) -> list[Row]:
     """What becomes of every MLP that a circuit explains, or of its readers, without its causes."""
-    if mode == "local" or not circuit.mlps:
+    if mode == "local" or (not circuit.mlps and mode != "chain"):
         return []
     with exact_matmul(), run.model.steady():
         reads = read_mlps(circuit, run)
@@ -93,25 +93,24 @@ def _claim(circuit: Circuit, one: TracedMlp, read: ReadMlp) -> Claim:
     """As the circuit says it."""
     named = [circuit.nodes[i] for i in one.causes]
     written = tuple(node.writer for node in named if node.kind != "mlp_offset")
-    taken = one.offset if len(written) < len(named) else 0.0
-    return Claim(read.place, read.direction, written, taken, one.left)
+    return Claim(read.place, read.direction, written, len(written) < len(named))
 
 
 def _without_causes(told: _Told, draws: int, progress: Progress | None, *, free: bool) -> dict[int, list[_Gone]]:
     """Every MLP without its causes first, then without as many others."""
-    asked = [(node, edit) for node, claim in told.claims.items() for edit in claim.removals(draws)]
+    asked = [(node, k, one) for node, claim in told.claims.items() for k, one in enumerate(claim.removals(draws))]
     found: dict[int, _Gone] = {}
-    for i, result, copy in rerun_each(told.run, [Edits(mlps=(edit,)) for _, edit in asked], progress):
-        node = asked[i][0]
+    for i, result, copy in rerun_each(told.run, [edits for _, _, edits in asked], progress):
+        node, removal, _ = asked[i]
         claim = told.claims[node]
-        written = claim.written(result, copy)
+        left = claim.left(result, copy, removal)
         answer = told.metric.of(result.captured.logits[copy, told.metric.end])
         edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
         seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
-        change = written - claim.place.own[0]
-        found[i] = _Gone(claim.share(result, copy), change.to(told.run.final_scale.dtype), answer, seen)
+        change = left - claim.place.own[0]
+        found[i] = _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
     grouped: dict[int, list[_Gone]] = {node: [] for node in told.claims}
-    for i, (node, _) in enumerate(asked):
+    for i, (node, _, _) in enumerate(asked):
         grouped[node].append(found[i])
     return grouped
 
@@ -141,7 +140,8 @@ def _chains(told: _Told, gone: dict[int, list[_Gone]], progress: Progress | None
         answer = told.metric.of(result.captured.logits[copy, told.metric.end])
         after = answer
         if edge.side == "mlp":
-            after = told.claims[edge.target].share(result, copy)
+            reader = told.claims[edge.target]
+            after = reader.share(reader.written(result, copy))
         elif edge.side != "target":
             after = _free(told, asked[i][0], result, copy, answer)
         found[i] = _Seen(after, answer, made[i][1])
@@ -171,8 +171,7 @@ def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edi
 
 
 def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
-    real, controls = gone[0], gone[1:]
-    left = real.share - told.claims[one.node].taken
+    left, controls = gone[0].share, gone[1:]
     return Row(
         node=one.node,
         side="mlp",
@@ -180,7 +179,7 @@ def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
         before=1.0,
         after=left,
         predicted=one.left,
-        agrees=left_agrees(left, one.left),
+        agrees=left_agrees(left, one.left, told.run.logits.dtype),
         control_drops=tuple(1 - control.share for control in controls),
         what="causes",
         **_answers(told, [g.metric for g in gone]),
@@ -194,8 +193,7 @@ def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = Fal
     assert weight is not None
     agrees = None
     if promised and edge.side != "target":
-        off = abs(seen[0].after - seen[0].predicted)
-        agrees = left_agrees(seen[0].after, seen[0].predicted) if edge.side == "mlp" else off <= AGREES
+        agrees = left_agrees(seen[0].after, seen[0].predicted, told.run.logits.dtype)
     return Row(
         node=edge.target,
         side=edge.side,

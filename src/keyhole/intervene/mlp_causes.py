@@ -1,8 +1,9 @@
 """Do the causes of an MLP's write hold? Taken from what it reads, in the model's own forward pass, beside controls.
 
 The MLP is called with its normed input less gain * centre(causes) / n_t: the norm's scale is that of the run, as in the
-explanation, and a router sees the input as it was. Everything downstream is free, so that the answer tells what this
-one removal is worth. Controls take away as many other writers of the nearest norms at the same place.
+explanation, and a router sees the input as it was. An offset that is a cause is taken from what the MLP writes.
+Everything downstream is free, so that the answer tells what this one removal is worth. Controls take away as many other
+writers of the nearest norms at the same place.
 """
 
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.intervene.remove import Metric
-from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, rerun
+from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, WriterEdit, rerun
 from keyhole.intervene.rows import AGREES
 from keyhole.models.precision import exact_matmul
+from keyhole.models.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import Parts, norms_at
 from keyhole.tracing.mlps.places import Places
 
@@ -34,8 +36,7 @@ class Claim:
     place: Places  # one spot, with the frozen scales
     direction: Float[Tensor, "d_model"]
     causes: tuple[Writer, ...]  # without the offset, which is none of the input
-    taken: float  # of the offset, where it is a cause; as a share of the write
-    left: float
+    offset: bool  # is it a cause, too?
 
     @property
     def run(self) -> "Run":
@@ -52,6 +53,11 @@ class Claim:
         """What is written along the direction."""
         return float(self.place.own[0] @ self.direction.to(self.place.x))
 
+    @cached_property
+    def constant(self) -> Float[Tensor, "d_model"]:
+        """What is taken from the write with its causes: the offset, where it is one."""
+        return self.place.write(self.place.x0)[0] if self.offset else torch.zeros_like(self.place.x[0])
+
     def edit(self, removed: Float[Tensor, "d_model"]) -> MlpEdit:
         """The change of the MLP's normed input that takes a vector from what it reads."""
         delta = self.place.weights.read(-removed) / self.place.scale[0].to(removed)
@@ -60,27 +66,35 @@ class Claim:
         return MlpEdit(self.place.layer, every)
 
     def written(self, result: Rerun, copy: int) -> Float[Tensor, "d_model"]:
-        """What the MLP wrote in an edited copy, with the scale that a norm after it had in the run."""
+        """What the MLP gave in an edited copy, with the scale that a norm after it had in the run."""
         out = result.mlps[copy, self.place.layer][self.pos].to(self.place.x)
         return self.place.weights.written(out) / self.place.out_scale[0]
 
-    def share(self, result: Rerun, copy: int) -> float:
-        """The same along the direction, as a share of the run's own."""
-        return float(self.written(result, copy) @ self.direction.to(self.place.x)) / self.value
+    def share(self, written: Float[Tensor, "d_model"]) -> float:
+        """A write along the direction, as a share of the run's own."""
+        return float(written @ self.direction.to(self.place.x)) / self.value
 
-    def removals(self, draws: int) -> list[MlpEdit]:
+    def removals(self, draws: int) -> list[Edits]:
         """Without its causes, and without as many other writers, each set next to them in norm."""
         writes = self.place.spots[0].writes
         nothing = torch.zeros_like(writes.local[0, 0])
         sets = [list(self.causes), *_controls(self, draws)]
-        return [self.edit(sum((writes.written(who) for who in members), nothing)) for members in sets]
+        read = [self.edit(sum((writes.written(who) for who in members), nothing)) for members in sets]
+        every = torch.zeros_like(read[0].delta)
+        every[self.pos] = -self.constant.to(every)
+        taken = (WriterEdit("mlp", self.place.layer, every),) if self.offset else ()
+        return [Edits(mlps=(edit,), writers=taken if i == 0 else ()) for i, edit in enumerate(read)]
+
+    def left(self, result: Rerun, copy: int, removal: int) -> Float[Tensor, "d_model"]:
+        """What is written after one of the removals; with the causes, the first, the constant is gone as well."""
+        written = self.written(result, copy)
+        return written - self.constant if removal == 0 else written
 
 
 def claim_of(write: "MlpWrite") -> Claim:
     """What an explanation says."""
     written = tuple(cause.writer for cause in write.causes if cause.writer is not None)
-    taken = write.offset if len(written) < len(write.causes) else 0.0
-    return Claim(write.places, write.direction, written, taken, write.left)
+    return Claim(write.places, write.direction, written, len(written) < len(write.causes))
 
 
 @dataclass(frozen=True)
@@ -95,33 +109,30 @@ class CausesRemoved:
     metric_before: float
     metric_after: float
     control_metrics: tuple[float, ...]
-
-    @property
-    def agrees(self) -> bool:
-        """Is what is left what was predicted?"""
-        return left_agrees(self.left, self.predicted)
+    agrees: bool  # is what is left what was predicted?
 
 
-def left_agrees(left: float, predicted: float) -> bool:
-    """Is what is left of a write what was predicted?"""
-    return abs(left - predicted) <= AGREES * max(1.0, abs(predicted))
+def left_agrees(left: float, predicted: float, dtype: torch.dtype) -> bool:
+    """Is what is left of a write what was predicted, as far as the model's precision can tell?"""
+    return abs(left - predicted) <= max(AGREES, tolerance_of(dtype)) * max(1.0, abs(predicted))
 
 
 def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> CausesRemoved:
     """Take an MLP's causes from what it reads, beside controls."""
     claim, run = claim_of(write), write.run
     with exact_matmul():
-        result = rerun(run, [Edits(mlps=(edit,)) for edit in claim.removals(draws)])
+        result = rerun(run, claim.removals(draws))
         copies = range(len(result.captured.logits))
-        shares = [claim.share(result, copy) for copy in copies]
+        shares = [claim.share(claim.left(result, copy, copy)) for copy in copies]
         metrics = [metric.of(result.captured.logits[copy, metric.end]) for copy in copies]
     return CausesRemoved(
         predicted=write.left,
-        left=shares[0] - claim.taken,
+        left=shares[0],
         control_left=tuple(shares[1:]),
         metric_before=metric.of(run.logits[metric.end]),
         metric_after=metrics[0],
         control_metrics=tuple(metrics[1:]),
+        agrees=left_agrees(shares[0], write.left, run.logits.dtype),
     )
 
 

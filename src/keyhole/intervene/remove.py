@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import Signal
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta, signal_delta
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun_each
 from keyhole.models.precision import exact_matmul
@@ -24,6 +24,7 @@ from keyhole.qk.omega import omega
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
+CutMode = Literal["exact", "local", "global"]
 Mode = Literal["exact", "local", "chain", "global"]  # chain: of MLPs alone, see `keyhole.intervene.chains`
 
 
@@ -73,14 +74,13 @@ def intervene(
     cuts: Sequence[Cut | Sequence[Cut]],
     metric: Metric,
     *,
-    mode: Mode = "exact",
+    mode: CutMode = "exact",
     boost: bool = False,
     progress: Progress | None = None,
 ) -> list[Outcome]:
     """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch."""
     run.require_fresh()
-    if mode not in ("exact", "local", "global"):
-        raise KeyholeError(f"there is no mode {mode!r}: choose 'exact', 'local' or 'global'.")
+    require_choice("mode", mode, CutMode)
     sets = [tuple([c] if isinstance(c, Cut) else c) for c in cuts]
     factor = 1.0 if boost else -1.0
     outcomes: dict[int, Outcome] = {}

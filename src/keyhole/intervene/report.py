@@ -18,7 +18,7 @@ def summary_lines(result: "Verification") -> list[str]:
         ("MLPs without their causes", "what they write", result.causes),
         ("readings by firings of MLPs without their causes", "attention", result.chains()),
         ("readings by MLPs of MLPs without their causes", "what they write", result.chains("mlp")),
-        ("readings by the answer of MLPs without their causes", "the answer", result.chains("target")),
+        ("readings by the answer of MLPs without causes", "the answer", result.chains("target")),
     )
     lines = []
     for name, lost, rows in groups:
@@ -37,7 +37,7 @@ def summary_lines(result: "Verification") -> list[str]:
         lines.append(
             f"{agree} of {len(judged)} measured values equal the predicted ones (largest difference {worst:.0e})"
         )
-    return lines
+    return [*lines, result.note] if result.note else lines
 
 
 def verification_text(result: "Verification") -> str:

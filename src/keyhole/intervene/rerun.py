@@ -192,14 +192,17 @@ def _edit_mlp(
     holder = submodule(notes.block, facts.module) if facts.module else notes.block
     shape = (-1, len(run), run.model.dims.d_model)
 
+    was: list[Tensor] = []
+
     def before(module: nn.Module, args: Any) -> Any:
         x = args[0].clone()
+        was.append(x.view(shape)[copy].clone())
         x.view(shape)[copy] += edit.delta.to(x.dtype)
         return (x, *args[1:])
 
     def unchanged(module: nn.Module, args: Any) -> Any:
         x = args[0].clone()
-        x.view(shape)[copy] -= edit.delta.to(x.dtype)
+        x.view(shape)[copy] = was.pop()
         return (x, *args[1:])
 
     def after(module: nn.Module, args: Any, out: Any) -> None:
@@ -208,7 +211,8 @@ def _edit_mlp(
     router = optional(holder, facts.experts.router) if facts.experts is not None else None
     entry = holder if facts.module else submodule(holder, facts.up)
     last = submodule(holder, facts.out) if router is None else holder
-    hooks = [entry.register_forward_pre_hook(before), last.register_forward_hook(after)]
+    # prepended, so that what is noted is what the MLP gave, before any edit of its write
+    hooks = [entry.register_forward_pre_hook(before), last.register_forward_hook(after, prepend=True)]
     if router is not None:  # tokens go where they went
         hooks.append(router.register_forward_pre_hook(unchanged))
     for hook in hooks:

@@ -57,6 +57,7 @@ class Verification:
     mode: Mode
     draws: int
     rows: tuple[Row, ...]
+    note: str = ""  # what could not be measured, and why
 
     @property
     def sides(self) -> tuple[Row, ...]:

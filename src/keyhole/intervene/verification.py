@@ -15,10 +15,10 @@ import torch
 from keyhole.circuits.circuit import Circuit, Edge, Traced
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal, Writer
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene.chains import mlp_rows
 from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
+from keyhole.intervene.remove import CutMode, Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.rows import AGREES, Row, Verification
 from keyhole.progress import Progress
 
@@ -42,11 +42,14 @@ def verify(
     Of MLPs, all causes of each: "exact" sees what is left of its write, "chain" and "global" what becomes of its
     readers. See `Row`.
     """
+    require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
     if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     metric = metric_of(circuit)
     rows = [] if mode == "chain" else _firing_rows(circuit, run, metric, mode, draws, edges, seed, progress)
+    if circuit.parameters.seeds == "probe" and circuit.probe is None and mode != "chain":
+        return Verification(mode, draws, tuple(rows), "note: a file keeps no probe's direction: MLPs are not verified")
     rows += mlp_rows(circuit, run, metric, mode=mode, draws=draws, progress=progress)
     return Verification(mode, draws, tuple(rows))
 
@@ -55,7 +58,7 @@ def _firing_rows(
     circuit: Circuit,
     run: "Run",
     metric: Metric,
-    mode: Mode,
+    mode: CutMode,
     draws: int,
     edges: bool,
     seed: int,
@@ -132,7 +135,7 @@ def _cut(circuit: Circuit, node: int, signals: Sequence[Signal]) -> Cut:
     return Cut(firing.layer, firing.head, firing.dest, firing.src, tuple(signals), keys)
 
 
-def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Mode) -> Row:
+def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: CutMode) -> Row:
     traced, side, edge = label
     real, controls = outcomes[0], outcomes[1:]
     predicted = real.predicted

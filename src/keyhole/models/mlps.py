@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
 from keyhole.models.families import Family
-from keyhole.models.mlp_facts import ExpertFacts, MlpFacts
+from keyhole.models.mlp_facts import ExpertFacts, MlpFacts, mlp_facts
 from keyhole.models.norms import Norm, read_norm
 from keyhole.models.precision import working_dtype
 from keyhole.models.weights import bias_of, optional, own_matrix, submodule
@@ -107,8 +107,25 @@ class MlpWeights:
         return out * (self.gain.to(out) if isinstance(self.gain, Tensor) else self.gain)
 
 
-def read_mlp(layer: nn.Module, facts: MlpFacts, family: Family, config: Any) -> MlpWeights:
-    """One layer's MLP."""
+@dataclass(frozen=True)
+class NoMlp:
+    """An MLP that cannot be read."""
+
+    reason: str
+
+
+def read_mlp(layer: nn.Module, family: Family, config: Any) -> MlpWeights | NoMlp:
+    """One layer's MLP, or why it cannot be read."""
+    facts = mlp_facts(config)
+    if facts is None:
+        return NoMlp(f"Keyhole has no facts of the MLPs of {config.model_type!r} models")
+    try:
+        return _read_mlp(layer, facts, family, config)
+    except (KeyholeError, AttributeError) as error:  # quantised weights, or modules that are not where the facts say
+        return NoMlp(f"they cannot be read: {error}")
+
+
+def _read_mlp(layer: nn.Module, facts: MlpFacts, family: Family, config: Any) -> MlpWeights:
     module = submodule(layer, facts.module) if facts.module else layer
     before, after = (optional(layer, path) for path in (facts.norm, facts.post_norm))
     norm, gain = _read(before, family), _gain(after, family, config)

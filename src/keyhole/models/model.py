@@ -13,8 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.capture import Captured, capture
 from keyhole.models.families import Family, family_of
 from keyhole.models.finite import require_finite_run, require_finite_weights
-from keyhole.models.mlp_facts import mlp_facts
-from keyhole.models.mlps import MlpWeights, read_mlp
+from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.prompts import Encoded, Prompt, encode
 from keyhole.models.records import LayerBatch, frozen_scale, layer_batch
 from keyhole.models.run import Run
@@ -152,14 +151,10 @@ class Model:
             raise KeyholeError(f"layer {layer} has no attention heads: it mixes tokens with another block.")
         return folded
 
-    def mlp(self, layer: int) -> MlpWeights | None:
-        """One layer's folded MLP; None for an architecture whose MLPs Keyhole has no facts of."""
-        facts, block = mlp_facts(self.hf.config), self.blocks[layer]
-        if facts is None:
-            return None
-        return self.cached(
-            ("mlp", layer), block.parameters, lambda: read_mlp(block, facts, self.family, self.hf.config)
-        )
+    def mlp(self, layer: int) -> MlpWeights | NoMlp:
+        """One layer's MLP, or why it cannot be read: it is then a whole, and ends circuits."""
+        block = self.blocks[layer]
+        return self.cached(("mlp", layer), block.parameters, lambda: read_mlp(block, self.family, self.hf.config))
 
     def queries_keys(self, layer: int) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
         """(W, b, c) of a layer's queries and of its keys, folded in float64 where the device has it; not kept."""

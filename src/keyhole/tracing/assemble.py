@@ -149,6 +149,7 @@ def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
         edges=tuple(edges),
         firings=tuple(traced),
         run=run,
+        probe=settings.seeds.direction if isinstance(settings.seeds, Probe) else None,
         **({} if flow is None else _accounted(flow, nodes, index)),
     )
 
@@ -169,8 +170,10 @@ def _caused(flow: Flow, index: dict[Node, int]) -> list[Edge]:
 
 
 def _unreached(node: Node, influence: dict[Node, float]) -> str | None:
-    """Signals that are there whatever the prompt says, and take no influence, end where they are."""
-    return None if node in influence else "always"
+    """Signals that take no influence end where they are: those that are there always, whatever the prompt says."""
+    if node in influence:
+        return None
+    return "always" if node.kind in ("bias", "offset") else "no influence"
 
 
 def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dict[str, Any]:

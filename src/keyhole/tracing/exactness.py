@@ -9,6 +9,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.models.capture import plain_logits
+from keyhole.models.mlps import NoMlp
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_values
 from keyhole.models.tolerance import tolerance_of
@@ -150,7 +151,7 @@ def _mlp_error(writes: Writes, layer: int) -> float | None:
     """What an MLP writes at all tokens, against what it wrote; as exact as the stream that it reads is rounded."""
     run = writes.run
     weights = run.model.mlp(layer)
-    if weights is None:
+    if isinstance(weights, NoMlp):
         return None
     places = mlp_places([Spot(writes, t) for t in range(len(run))], weights, layer, constants=False)
     return float(places.errors.max())

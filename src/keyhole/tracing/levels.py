@@ -127,6 +127,8 @@ def trace_many(
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
         raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
+    if any(run.model is not runs[0].model for run in runs):
+        raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
     asked = [_Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, targets, others, strict=True)]
     return _trace(asked, shared, _Attempts(runs, errors), progress)
@@ -155,15 +157,16 @@ def _trace(
                 growing[i] = _start(one.run, _answered(one.run, own, one.target, one.against, seeds=one.seeds))
         depth = len(asked[0].run.layers)
         for done, layer in enumerate(reversed(range(depth))):
-            flows = [circuit.flow for i, circuit in growing.items() if circuit.flow and i not in attempts.failed]
-            if flows:
-                explain_mlps(flows, layer)
-            for i, circuit in growing.items():
+            alive = {i: circuit for i, circuit in growing.items() if i not in attempts.failed}
+            explain_mlps([circuit.flow for circuit in alive.values() if circuit.flow is not None], layer)
+            for i, circuit in alive.items():
                 with attempts.at(i):
                     _grow(circuit, layer)
             if progress is not None:
                 progress(done + 1, depth)
         for i, circuit in growing.items():
+            if i in attempts.failed:
+                continue
             with attempts.at(i):
                 found[i] = build_circuit(circuit, circuit.settings.parameters())
     return [attempts.failed.get(i) or found[i] for i in range(len(asked))]

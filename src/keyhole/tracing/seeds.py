@@ -171,11 +171,13 @@ def _linear_direction(out: HeadOut, direction: Tensor, z: Tensor) -> Float[Tenso
     return out.W_U @ pulled.to(out.W_U.dtype)
 
 
-def answer_direction(writes: Writes, told: Parameters) -> Float[Tensor, "d_model"]:
+def answer_direction(writes: Writes, told: Parameters, probe: Tensor | None = None) -> Float[Tensor, "d_model"]:
     """Along which direction at the end did the seeds of a circuit write? `weight` of a seed is its write along it."""
     end, targets, out = told.end, list(told.target_ids), writes.run.model.head_out()
     if told.seeds == "probe":
-        raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify its MLPs.")
+        if probe is None:
+            raise KeyholeError("a circuit file keeps no probe's direction: trace again from the probe to verify MLPs.")
+        return probe.to(writes.local)
     if told.seeds == "prob":
         along = _prob_direction(*_loss(writes, end, targets))
     else:

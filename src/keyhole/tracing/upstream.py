@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import OFFSETS, Kind, Writer
-from keyhole.models.mlps import MlpWeights
+from keyhole.models.mlps import MlpWeights, NoMlp
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
@@ -34,7 +34,7 @@ class Writes:
         self.attention_layers = run.model.attention_layers
         self.dtype = run.final_scale.dtype
         self._weights: dict[int, LayerWeights] = {}
-        self._mlps: dict[int, MlpWeights | None] = {}
+        self._mlps: dict[int, MlpWeights | NoMlp] = {}
         self._omegas: dict[int, Omega] = {}
         self._written: dict[Writer, Tensor] = {}
 
@@ -44,8 +44,8 @@ class Writes:
             self._weights[layer] = self.run.model.weights(layer)
         return self._weights[layer]
 
-    def mlp(self, layer: int) -> MlpWeights | None:
-        """The folded MLP of a layer, looked up once; None without facts of it."""
+    def mlp(self, layer: int) -> MlpWeights | NoMlp:
+        """The MLP of a layer, looked up once."""
         if layer not in self._mlps:
             self._mlps[layer] = self.run.model.mlp(layer)
         return self._mlps[layer]

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, Mode, intervene
+from keyhole.intervene.remove import CutMode, Metric, intervene
 from keyhole.intervene.verification import parallel
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Job
@@ -39,7 +39,7 @@ class Answer:
         nodes = [i for i, n in enumerate(self.circuit.nodes) if n.kind == "head" and (n.layer, n.head) == head]
         return [cut for node in nodes for cut in parallel(self.circuit, node)]
 
-    def changes(self, sets: Sequence[Sequence[Cut]], mode: Mode) -> list[float]:
+    def changes(self, sets: Sequence[Sequence[Cut]], mode: CutMode) -> list[float]:
         """What each set, removed at once, does to the logit difference."""
         assert self.circuit.run is not None
         found = intervene(self.circuit.run, sets, self.metric, mode=mode)

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
-from keyhole.intervene.remove import Mode
+from keyhole.intervene.remove import CutMode
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt
 from keyhole.reproduce.outcome import Verdict
@@ -133,7 +133,7 @@ def _fall(own: Sequence[Effect]) -> Fall:
     )
 
 
-def judge_falls(record: Into, side: SideName, mode: Mode, claim: Claim) -> Verdict:
+def judge_falls(record: Into, side: SideName, mode: CutMode, claim: Claim) -> Verdict:
     """Does attention fall when a signal is removed, and does the logit difference go with it as was published?"""
     found = _fall(record.at(side, mode))
     goes = found.answer.rises if claim == "rises" else found.answer.falls
@@ -147,7 +147,7 @@ def judge_falls(record: Into, side: SideName, mode: Mode, claim: Claim) -> Verdi
     return judged(record, [first, *holds], first=first)
 
 
-def _tell_falls(record: Into, side: SideName, mode: Mode, claim: Claim) -> Told:
+def _tell_falls(record: Into, side: SideName, mode: CutMode, claim: Claim) -> Told:
     own, head = record.at(side, mode), name_of(record.head)
     note = f"{_ASKED[claim]} Of the logit difference: {MATTERS}. {_SCORES} {record.note}"
     if not own:
@@ -180,7 +180,7 @@ _ASKED: dict[Claim, str] = {
 }
 
 
-def _draw_falls(record: Into, side: SideName, mode: Mode) -> Mapping[str, Figure]:
+def _draw_falls(record: Into, side: SideName, mode: CutMode) -> Mapping[str, Figure]:
     own, title = record.at(side, mode), f"Signals into {name_of(record.head)} removed, {mode}"
     figure, (axis,) = panels([""], title, (4.8, 3.8), x="change of attention", y="change of the logit difference")
     cloud(axis, [one.attention for one in own], [one.answer for one in own])
@@ -189,7 +189,7 @@ def _draw_falls(record: Into, side: SideName, mode: Mode) -> Mapping[str, Figure
     return {"removed": figure} if own else {}
 
 
-def falls(number: int, side: SideName, mode: Mode, claim: Claim) -> Experiment[Into]:
+def falls(number: int, side: SideName, mode: CutMode, claim: Claim) -> Experiment[Into]:
     """Signals into the first, second or third name mover, at one token."""
     return Experiment(
         partial(into, role="name mover", number=number),

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import Metric, Mode, intervene, random_cut
+from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
 from keyhole.lab.heads.sparse import Head
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
@@ -36,7 +36,7 @@ SIGNALS = (
     "finer than the published edges between heads; each is changed at the one token where it is read."
 )
 SIDES: tuple[SideName, SideName] = ("dest", "src")
-MODES: tuple[Mode, Mode] = ("global", "local")
+MODES: tuple[CutMode, CutMode] = ("global", "local")
 ODD = 2  # 9.6 is the third of the name movers
 _NAMES = ("IO", "S1", "S2")
 _KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
@@ -48,7 +48,7 @@ class Effect:
 
     prompt: int
     side: SideName
-    mode: Mode
+    mode: CutMode
     together: bool  # all signals of the side at once
     weight: float  # drop of attention that tracing gave to the signal
     channels: int  # of the signal
@@ -72,11 +72,11 @@ class Into:
     effects: tuple[Effect, ...]
     looks: Mapping[str, float]  # mean attention from END, by name
 
-    def at(self, side: SideName, mode: Mode, *, together: bool = False) -> list[Effect]:
+    def at(self, side: SideName, mode: CutMode, *, together: bool = False) -> list[Effect]:
         """Single signals (or all at once) at one token."""
         return [one for one in self.effects if (one.side, one.mode, one.together) == (side, mode, together)]
 
-    def where(self, side: SideName, mode: Mode) -> str:
+    def where(self, side: SideName, mode: CutMode) -> str:
         """A place in words."""
         return f"{self.token(side)}, {mode}"
 
@@ -133,7 +133,7 @@ def _changed(
 ) -> list[Effect]:
     others = [random_cut(run, cut, generator) for cut in cuts]
     n, found = len(cuts), []
-    modes: tuple[Mode, ...] = ("local", "global")
+    modes: tuple[CutMode, ...] = ("local", "global")
     for mode in modes:
         off = intervene(run, [*cuts, *others], metric, mode=mode)
         on = intervene(run, [*cuts, *others], metric, mode=mode, boost=True)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, GREY
-from keyhole.intervene.remove import Mode, random_cut
+from keyhole.intervene.remove import CutMode, random_cut
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
@@ -39,18 +39,18 @@ class OutOf:
     answers: Answers
     heads: tuple[Head, ...]  # none where no edges leave such heads
     prompts: int
-    rows: Mapping[Mode, Sequence[Removal]]  # one per prompt; none where those are too few
+    rows: Mapping[CutMode, Sequence[Removal]]  # one per prompt; none where those are too few
 
     @property
     def names(self) -> str:
         """The heads in words."""
         return " and ".join(map(name_of, self.heads))
 
-    def over(self, mode: Mode, of: Callable[[Removal], float]) -> Interval:
+    def over(self, mode: CutMode, of: Callable[[Removal], float]) -> Interval:
         """The mean over prompts."""
         return Interval.over(of(row) for row in self.rows[mode])
 
-    def means(self, mode: Mode) -> dict[str, Interval]:
+    def means(self, mode: CutMode) -> dict[str, Interval]:
         """By what was removed."""
         last = {"random": self.over(mode, lambda row: row.random)}
         every = self.over(mode, lambda row: row.every)
@@ -63,7 +63,7 @@ class OutOf:
 
 def _out_of(found: Answers, heads: Sequence[Head]) -> OutOf:
     having = [(one, sets) for one in found.traced if all(sets := [one.out_of(head) for head in heads])]
-    rows: dict[Mode, list[Removal]] = {}
+    rows: dict[CutMode, list[Removal]] = {}
     for mode in MODES if heads and len(having) >= LEAST else ():
         generator, rows[mode] = torch.Generator().manual_seed(0), []
         for answer, sets in having:
@@ -101,7 +101,7 @@ def measure_two(job: Job) -> OutOf:
     return _out_of(found, pairs.most_common(1)[0][0] if pairs else ())
 
 
-def _sums(record: OutOf, mode: Mode) -> Sums:
+def _sums(record: OutOf, mode: CutMode) -> Sums:
     return sums([Pair(sum(row.each), row.every) for row in record.rows[mode]])
 
 
@@ -154,7 +154,7 @@ def measure_unknown(job: Job) -> OutOf:
     return _out_of(found, [head for head, _ in counts.most_common(1)])
 
 
-def _sizes(record: OutOf, mode: Mode) -> tuple[Interval, Interval]:
+def _sizes(record: OutOf, mode: CutMode) -> tuple[Interval, Interval]:
     """In absolute terms: the changes, and those by random channels."""
     return record.over(mode, lambda row: abs(row.every)), record.over(mode, lambda row: abs(row.random))
 

@@ -12,7 +12,7 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED
-from keyhole.intervene.remove import Mode
+from keyhole.intervene.remove import CutMode
 from keyhole.intervene.verification import serial
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
@@ -64,7 +64,7 @@ def _figure(points: Mapping[str, Sequence[Pair]], title: str) -> Figure:
     return figure
 
 
-def _pairs(record: Into, side: SideName, mode: Mode) -> list[Pair]:
+def _pairs(record: Into, side: SideName, mode: CutMode) -> list[Pair]:
     single: dict[int, float] = defaultdict(float)
     for one in record.at(side, mode):
         single[one.prompt] += one.answer
@@ -103,7 +103,7 @@ def _draw_parallel(record: Into) -> Mapping[str, Figure]:
     return {"sums": _figure(points, title)} if points else {}
 
 
-def _at_once(record: Into, side: SideName, mode: Mode) -> list[Effect]:
+def _at_once(record: Into, side: SideName, mode: CutMode) -> list[Effect]:
     """Per prompt, the removal of all signals; where there is but one signal, its own."""
     every = [*record.at(side, mode), *record.at(side, mode, together=True)]
     return list({one.prompt: one for one in every}.values())

@@ -1,4 +1,4 @@
-"""Along which directions is a circuit's MLPs' write read? Rebuilt from its edges, top down: files keep no directions.
+"""Along which directions is what a circuit's MLPs write read? Rebuilt from its edges, top down: files keep none.
 
 Each MLP's D is what its readers read, weighted by the influence that they hand it, as when the circuit was traced.
 """
@@ -41,8 +41,8 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
     if not isinstance(told, Accpp) or told.through != "mlps":
         raise KeyholeError('this circuit ends at MLPs: trace with through="mlps" to explain and verify them.')
     flow = Flow(Writes(run), Through(constants=told.constants or "baseline"))
+    along = answer_direction(flow.writes, told, circuit.probe)
     for edge in _into(circuit, "target"):
-        along = answer_direction(flow.writes, told)
         _reach(flow, circuit, edge, along)
     found: dict[int, ReadMlp] = {}
     for layer in reversed(range(len(run.layers))):

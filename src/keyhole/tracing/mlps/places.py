@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.mlps import MlpWeights, Neurons
+from keyhole.models.mlps import MlpWeights, Neurons, NoMlp
 from keyhole.models.norms import read_norm
 from keyhole.models.precision import working_dtype
 from keyhole.models.records import frozen_scale
@@ -228,12 +228,10 @@ def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"
 
 
 def weights_of(run: "Run", layer: int) -> MlpWeights:
-    """The folded MLP of a layer; refuses an architecture whose MLPs Keyhole has no facts of."""
+    """The MLP of a layer; refuses one that cannot be read."""
     weights = run.model.mlp(layer)
-    if weights is None:
-        raise KeyholeError(
-            f"MLPs of {run.model.hf.config.model_type!r} models cannot be explained: Keyhole has no facts of them."
-        )
+    if isinstance(weights, NoMlp):
+        raise KeyholeError(f"this model's MLPs cannot be explained: {weights.reason}.")
     return weights
 
 

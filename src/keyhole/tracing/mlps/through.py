@@ -17,6 +17,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.circuits.writer import Kind, SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.mlps import NoMlp
 from keyhole.models.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering
@@ -210,16 +211,18 @@ class Flow:
             return "pruned"
         if writer in self.reasons:
             return self.reasons[writer]
-        if writer.kind == "mlp":
-            return "no facts"
         return "in layer 0" if writer.layer == 0 else "sink"
 
 
 def explain_mlps(flows: Sequence[Flow], layer: int) -> None:
     """All MLPs of a layer that carry enough, in all runs of a model that are traced alike, in one pass back."""
     found = [(flow, writer) for flow in flows for writer in flow.readable_mlps(layer)]
-    weights = flows[0].writes.mlp(layer) if found else None
-    if weights is None:
+    if not found:
+        return
+    weights = flows[0].writes.mlp(layer)
+    if isinstance(weights, NoMlp):
+        for flow, writer in found:
+            flow.reasons[writer] = "cannot be read"
         return
     settings = flows[0].settings
     spots = [Spot(flow.writes, writer.dest) for flow, writer in found]

@@ -1,0 +1,83 @@
+"""The command that proves: does a circuit hold when its signals and causes are taken away?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.choices import Mode
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+
+
+def verify(
+    file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
+    model: ModelOption = None,
+    mode: Annotated[
+        Mode,
+        typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
+    ] = "exact",
+    draws: Annotated[int, typer.Option(min=0, help="Random controls per removal.")] = 3,
+    sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
+    seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Does a circuit hold? Removes every signal, and the causes of every MLP, in the model's own pass, beside controls.
+
+    exact: a firing's signals, and what is left of an MLP's write without its causes. chain: what that changes in each
+    reader of the MLP, one at a time. global: everything downstream is free, and nothing is promised. Exits with 1 if a
+    measured value differs from the predicted one. Controls of signals are random channels (--seed), those of MLPs other
+    writers of the nearest norms.
+
+    Examples:
+
+        keyhole verify mary.json
+
+        keyhole verify mary.json --mode chain
+
+        keyhole verify mary.json --mode global --draws 10 --json
+    """
+    from keyhole.circuits.files import load_circuit
+    from keyhole.intervene.report import CELLS, row_cells, summary_lines
+    from keyhole.intervene.verification import verify as verify_circuit
+
+    circuit = load_circuit(file)
+    loaded = load_model(_model_of(circuit, model), revision, dtype, device)
+    with show.progress_bar("Verifying") as progress:
+        result = verify_circuit(
+            circuit,
+            loaded,
+            mode=mode,
+            draws=draws,
+            edges=not sides_only,
+            seed=seed,
+            progress=progress,
+        )
+    if json:
+        rows = [{**asdict(row), "drop": row.drop, "control": row.control} for row in result.rows]
+        groups = {"sides": result.sides, "signals": result.edges, "causes": result.causes}
+        groups |= {"firings": result.chains(), "mlps": result.chains("mlp"), "answer": result.chains("target")}
+        ratios = {name: result.ratio(group) for name, group in groups.items() if group}
+        told = {"mode": mode, "agrees": result.agrees, "ratio": result.ratio(), "ratios": ratios, "note": result.note}
+        show.as_json({**told, "rows": rows})
+    else:
+        ranked = sorted(result.rows, key=lambda row: (row.side == "target", -row.drop))  # answers are no shares
+        show.table(CELLS, [row_cells(circuit, row) for row in ranked[:top]])
+        show.plain("\n".join(summary_lines(result)))
+    raise typer.Exit(0 if result.agrees else 1)
+
+
+def _model_of(circuit: Circuit, given: str | None) -> str | None:
+    """The model that a circuit names, unless another place to load it from is given."""
+    name = str(circuit.model.get("name"))
+    return given if given is not None else None if name == "organism" else name
