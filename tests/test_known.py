@@ -166,5 +166,7 @@ def test_the_page_says_what_comes_out(capsys: pytest.CaptureFixture[str]) -> Non
     example = re.search(r"```python\n(from keyhole.lab import known\n.*?)```\n\n```\n(.*?)```", page, re.DOTALL)
     assert example is not None
     exec(example[1], {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-3:] == example[2].splitlines()[-3:] and all("precision 1.0" in line for line in lines[-3:])
+    lines, told = capsys.readouterr().out.splitlines(), example[2].splitlines()
+    rounding = [i for i, line in enumerate(told) if line.startswith(("errors:", "answer at"))]
+    assert [x for i, x in enumerate(lines) if i not in rounding] == [x for i, x in enumerate(told) if i not in rounding]
+    assert len(rounding) == 2 and all("precision 1.0" in line for line in lines[-3:])

@@ -1,6 +1,7 @@
 """Circuits through MLPs: influence is conserved, directions are attributions, paths walked one by one agree."""
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
 
@@ -199,8 +200,13 @@ def test_eps_prunes_and_values_can_be_left_out(organism: Model) -> None:
 
 
 def test_a_circuit_reads_as_what_it_is(circuit: Circuit) -> None:
-    told = str(circuit)
-    assert "where influence ends: 2:Mary" in told and "head 1.6 (14:to <- 2:Mary)" in told and "value" in told
+    told = str(circuit).splitlines()
+    assert "where influence ends: 2:Mary 38%" in told[-2] and "├─  80.7% mlp 3 (14:to)" in told
+    assert "│  ├─  33.9% head 1.6 (14:to <- 2:Mary) 0.43, 53.1% in all" in told
+    below = [line for line in told if line.startswith(("│  │  ├─", "│  │  └─"))]
+    assert len(below) > 8 and any("value mlp 0 (2:Mary), 29.6% in all" in line for line in below)
+    carried = [float(part.group(1)) for line in told if (part := re.search(r"─ +([0-9.]+)% ", line))]
+    assert min(carried) >= 0.5  # what carries less is counted, not shown
 
 
 @pytest.mark.parametrize(("settings", "reason"), [({"cover": 0.0}, "cover is"), ({"eps": 1.0}, "eps is")])
