@@ -49,7 +49,8 @@ class Model:
     dims: Dims
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
-    _seen: list[set[Any]] = field(default_factory=list, repr=False)  # keys whose weights were looked at, while steady
+    _steady: list[int] = field(default_factory=list, repr=False)  # stamps of all weights, while they do not change
+    _checked: dict[Any, int] = field(default_factory=dict, repr=False)  # under which of these a value was looked at
 
     # -- running -------------------------------------------------------------------------------------------
 
@@ -171,22 +172,22 @@ class Model:
 
     def cached(self, key: Any, tensors: Callable[[], Iterable[Tensor]], compute: Callable[[], T]) -> T:
         """A value made from weights, made again when they have changed (a stale SVD is silently wrong)."""
-        if not (self._seen and key in self._seen[-1]):
+        if not (self._steady and self._checked.get(key) == self._steady[-1]):
             now = stamp(tensors())
             if key not in self._cache or self._cache[key][0] != now:
                 self._cache[key] = (now, compute())
-            if self._seen:
-                self._seen[-1].add(key)
+            if self._steady:
+                self._checked[key] = self._steady[-1]
         return cast(T, self._cache[key][1])
 
     @contextmanager
     def steady(self) -> Iterator[None]:
-        """Within one piece of work, which changes no weights, these are looked at once for each value made of them."""
-        self._seen.append(set())
+        """Within one piece of work, which changes no weights, these are looked at once, not for each value made."""
+        self._steady.append(self._steady[-1] if self._steady else self.stamp())
         try:
             yield
         finally:
-            self._seen.pop()
+            self._steady.pop()
 
     def cached_of_layer(self, key: Any, layer: int, compute: Callable[[], T]) -> T:
         """`cached` for a value made from one layer's attention weights."""

@@ -97,7 +97,7 @@ class Growing:
 def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
     """The finished graph, with everything a circuit file needs. Refuses a run that cannot be rebuilt."""
     run, settings = circuit.writes.run, circuit.settings
-    check = check_run(run, logits_at=slice(settings.end, settings.end + 1))
+    check = check_run(run, writes=circuit.writes, logits_at=slice(settings.end, settings.end + 1))
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
     target = Node("target", None, None, settings.end, settings.end)

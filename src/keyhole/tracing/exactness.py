@@ -17,7 +17,6 @@ from keyhole.qk.coordinates import in_channels
 from keyhole.tracing.mlps.places import mlp_places
 from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import attention_writes
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -91,9 +90,11 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     return replace(found, own=_relative(run.logits, own[0]), layers=layers)
 
 
-def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = slice(None)) -> Check:
+def check_run(
+    run: "Run", *, writes: Writes | None = None, tolerance: float | None = None, logits_at: slice = slice(None)
+) -> Check:
     """`check` for a run that exists, without the plain pass; logits at some positions only, if asked."""
-    layers = []
+    layers, writes = [], Writes(run) if writes is None else writes
     with exact_matmul():
         total = run.layers[0].resid.to(run.final_scale.dtype)
         for index, record in enumerate(run.layers):
@@ -101,7 +102,7 @@ def check_run(run: "Run", *, tolerance: float | None = None, logits_at: slice = 
             if record.attention is not None:
                 scores, deficient, term = _score_error(run, index)
                 values = _relative(read_values(run, index), record.attention.v)
-                total = total.to(record.resid.device) + attention_writes(run, index)
+                total = total.to(record.resid.device) + writes.attention(index)
             if record.mixer is not None:
                 total = total + record.mixer
             total = total + record.mlp

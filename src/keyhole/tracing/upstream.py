@@ -18,7 +18,7 @@ from keyhole.models.mlps import MlpWeights, NoMlp
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
-from keyhole.tracing.writers import bias_writes, moved_values
+from keyhole.tracing.writers import attention_writes, bias_writes, moved_values
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -36,6 +36,7 @@ class Writes:
         self._weights: dict[int, LayerWeights] = {}
         self._mlps: dict[int, MlpWeights | NoMlp] = {}
         self._omegas: dict[int, Omega] = {}
+        self._attention: dict[int, Tensor] = {}
         self._written: dict[Writer, Tensor] = {}
 
     def weights(self, layer: int) -> LayerWeights:
@@ -55,6 +56,12 @@ class Writes:
         if layer not in self._omegas:
             self._omegas[layer] = omega(self.run.model, layer)
         return self._omegas[layer]
+
+    def attention(self, layer: int) -> Float[Tensor, "pos d_model"]:
+        """Everything a layer's attention writes, added up once."""
+        if layer not in self._attention:
+            self._attention[layer] = attention_writes(self.run, layer)
+        return self._attention[layer]
 
     @cached_property
     def values(self) -> Float[Tensor, "layers heads pos d_head"]:

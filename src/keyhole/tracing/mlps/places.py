@@ -242,17 +242,12 @@ def mlp_input(
 
     From below, for the difference of the streams around an MLP that writes something massive would be rounding.
     """
-    run, at = writes.run, list(tokens)
-    record = run.layers[layer]
+    at, record = list(tokens), writes.run.layers[layer]
     x = record.resid[at].double()
     if weights.parallel:
         return x
     if record.attention is not None:
-        own, w = record.attention, writes.weights(layer)
-        index = writes.attention_layers.index(layer)
-        mixed = (own.weights(own.heads, at) @ writes.values[index]).transpose(0, 1)
-        moved = mixed.flatten(1) @ w.W_O.flatten(0, 1)
-        x += (moved / own.out_scale[at][:, None] + writes.local[writes.local_slots.index(("bias", layer)), at]).to(x)
+        x += writes.attention(layer)[at].to(x)
     return x if record.mixer is None else x + record.mixer[at].to(x)
 
 
