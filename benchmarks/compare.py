@@ -30,7 +30,7 @@ from keyhole import Circuit, KeyholeError, Model, Run
 from keyhole.circuits.circuit import Node
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
-from keyhole.intervene import Estimates, Metric, answers_with_only, answers_without, estimate, mean_writes, places
+from keyhole.intervene import Estimates, Metric, all_but, answers_without, estimate, mean_writes, places
 from keyhole.models.prompts import encode, one_token_words
 from keyhole.qk.firings import dynamic_tau
 from keyhole.tasks import ioi
@@ -207,7 +207,8 @@ def faithful(case: Case, chosen: Mapping[str, list[Writer]], how: str) -> dict[s
     sets = {**chosen, "nothing": []}
     for name in ("found", "shown"):
         sets |= {f"random as {name} {i}": rng.sample(every, len(chosen[name])) for i in range(DRAWS)}
-    answers = answers_with_only(case.run, list(sets.values()), case.metric, instead=case.instead[how])
+    rest = [all_but(case.run, members) for members in sets.values()]
+    answers = answers_without(case.run, rest, case.metric, instead=case.instead[how])
     shares = {name: value / case.answer for name, value in zip(sets, answers, strict=True)}
     for name in ("found", "shown"):
         draws = [shares.pop(f"random as {name} {i}") for i in range(DRAWS)]

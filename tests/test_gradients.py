@@ -7,7 +7,7 @@ from torch import Tensor
 from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.writer import Writer
-from keyhole.intervene import Metric, answers_with_only, answers_without, estimate, mean_writes, places
+from keyhole.intervene import Metric, all_but, answers_without, estimate, mean_writes, places
 from keyhole.models.weights import optional
 from keyhole.tracing.targets import token_ids
 from keyhole.tracing.written import written_by
@@ -116,7 +116,7 @@ def test_silent_writers_of_several_layers_are_blocks_that_give_out_nothing(varia
 def test_with_all_places_the_answer_is_the_same_and_with_none_it_is_that_of_constants(variant: str) -> None:
     (run,) = runs_of(variant, 1)
     every = places(run)
-    whole, nothing = answers_with_only(run, [every, []], METRIC)
+    whole, nothing = answers_without(run, [all_but(run, every), all_but(run, [])], METRIC)
     assert whole == pytest.approx(METRIC.of(run.logits[6]), abs=1e-9)
     assert nothing == pytest.approx(answers_without(run, [every], METRIC)[0], abs=1e-12)
     assert nothing != pytest.approx(whole, abs=1e-3)

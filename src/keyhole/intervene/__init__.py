@@ -4,7 +4,7 @@ verify(circuit)                      every signal of a circuit, beside random co
 intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
 remove_causes(write, metric)         what an MLP reads without the causes of its write
 answers_without(run, sets, metric)   the answer when some writers write nothing
-answers_with_only(...)               the answer when all others write nothing
+all_but(run, writers)                all other places: without them, only these write
 estimate(run, metric)                what it would lose without each writer, to first order: gradient times write
 mean_writes(runs)                    what to write instead of nothing: the mean over prompts that are alike
 """
@@ -16,7 +16,7 @@ from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.rows import Row, Verification
 from keyhole.intervene.verification import edge_cut, parallel, serial, side_cut, verify
-from keyhole.intervene.writers import answers_with_only, answers_without, places
+from keyhole.intervene.writers import all_but, answers_without, places
 
 __all__ = [
     "CausesRemoved",
@@ -27,7 +27,7 @@ __all__ = [
     "Outcome",
     "Row",
     "Verification",
-    "answers_with_only",
+    "all_but",
     "answers_without",
     "edge_cut",
     "estimate",

@@ -47,7 +47,11 @@ def verify(
     if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     metric = metric_of(circuit)
-    rows = [] if mode == "chain" else _firing_rows(circuit, run, metric, mode, draws, edges, seed, progress)
+    rows = (
+        []
+        if mode == "chain"
+        else _firing_rows(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
+    )
     if circuit.parameters.seeds == "probe" and circuit.probe is None and mode != "chain":
         return Verification(mode, draws, tuple(rows), "note: a file keeps no probe's direction: MLPs are not verified")
     rows += mlp_rows(circuit, run, metric, mode=mode, draws=draws, progress=progress)
@@ -58,6 +62,7 @@ def _firing_rows(
     circuit: Circuit,
     run: "Run",
     metric: Metric,
+    *,
     mode: CutMode,
     draws: int,
     edges: bool,

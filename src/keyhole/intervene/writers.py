@@ -44,19 +44,10 @@ def answers_without(
     return [found[i] for i in range(len(sets))]
 
 
-def answers_with_only(
-    run: "Run",
-    sets: Sequence[Collection[Writer]],
-    metric: Metric,
-    *,
-    instead: Vectors | None = None,
-    progress: Progress | None = None,
-) -> list[float]:
-    """The metric when of all places only those of a set write; embeddings and biases do as ever."""
-    every = places(run)
-    chosen = [frozenset(members) for members in sets]
-    rest = [[writer for writer in every if writer not in members] for members in chosen]
-    return answers_without(run, rest, metric, instead=instead, progress=progress)
+def all_but(run: "Run", members: Collection[Writer]) -> list[Writer]:
+    """All places but these: without them, only these write, and embeddings and biases as ever."""
+    chosen = frozenset(members)
+    return [writer for writer in places(run) if writer not in chosen]
 
 
 def places(run: "Run") -> list[Writer]:
