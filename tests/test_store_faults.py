@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -154,6 +155,18 @@ def test_one_bit_is_found(table: str, store: Store, outcomes: list[Outcome]) -> 
         with pytest.raises(KeyholeError, match=f"damaged.*{AGAIN}"):
             read()
     assert go_on(store.path, outcomes).done() == {0, 1, 2, 3}
+
+
+def test_what_is_not_asked_for_is_not_read(store: Store) -> None:
+    """Nobody notices a page that is damaged if neither its rows nor its column are asked for."""
+    flip(of_part(store, "edges", 1))
+    rows = store.table("edges", columns=["prompt", "side"])["prompt"].to_pylist()
+    assert set(rows) == {*range(7)}
+    for where in ({"prompt": 2}, {"prompt": [0, 2]}, {"label_number": ["2", "0"]}, pc.field("prompt") < 3):
+        assert set(store.table("edges", where=where)["prompt"].to_pylist()) <= {0, 1, 2}
+    assert store.circuit(6) and store.circuit(0)
+    with pytest.raises(KeyholeError, match="the table edges is damaged"):
+        store.table("edges", where={"prompt": [2, 3]})
 
 
 def test_rows_that_fit_no_circuit_are_refused(store: Store, outcomes: list[Outcome], tmp_path: Path) -> None:
