@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import keyhole
+from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.models.prompts import text_ids, token_id
 from keyhole.tasks import (
@@ -400,3 +401,29 @@ def test_a_chat_reply_begins_without_a_space(smollm2: Model) -> None:
     chat = example.in_chat(smollm2)
     assert smollm2.tokenizer.decode(answer_ids(smollm2, example).answers) == f" {example.answer}"
     assert smollm2.tokenizer.decode(answer_ids(smollm2, chat).answers) == example.answer
+
+
+# -- what the guide says -----------------------------------------------------------------------------------
+
+GUIDE = (ROOT / "docs" / "tasks.md").read_text()
+
+
+def test_the_guides_examples_run(tmp_path: Path, organism: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    [code], [lines] = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL) for kind in ("python", "json"))
+    exec(code.replace("n=3", "n=1"), {})
+    assert capsys.readouterr().out.startswith("True ")
+    (tmp_path / "own.jsonl").write_text(lines)
+    first, years, capital = read_examples(tmp_path / "own.jsonl")
+    assert [first.word(role) for role in ("IO", "S1", "S2")] == ["Mary", "John", "John"]
+    assert [organism.tokenizer.decode([i]) for i in answer_ids(organism, years).answers] == ["98", "99"]
+    assert capital.answers == ("Paris",) and not capital.against
+
+
+def test_the_guide_tells_every_task_and_its_labels() -> None:
+    rows = {
+        row.split("`")[1]: [cell.strip() for cell in row.split("|")] for row in GUIDE.splitlines() if row[:3] == "| `"
+    }
+    for task in CATALOGUE:
+        [example] = examples(task, n=1)
+        assert sorted(rows[task][5].split(", ")) == sorted(example.labels), task
+        assert set(example.roles) & {"END"} and example.answer in example.answers
