@@ -34,8 +34,8 @@ class Answered:
     difference: float | None  # mean logit of the answers less that of the wrong ones; None if there are none of these
 
 
-def answered(run: "Run", example: Example) -> Answered:
-    """Does this run of an example's prompt get it right?
+def answered(run: "Run", example: Example, ids: AnswerIds | None = None) -> Answered:
+    """Does this run of an example's prompt get it right? `ids` are its `answer_ids`, if they are known already.
 
     >>> import keyhole
     >>> from keyhole.tasks import ioi
@@ -49,7 +49,7 @@ def answered(run: "Run", example: Example) -> Answered:
     own = text_ids(run.model, example.text)
     if run.token_ids[-len(own) :] != own:
         raise KeyholeError("this run is of another prompt than this example: run the example's own text.")
-    ids = answer_ids(run.model, example)
+    ids = ids or answer_ids(run.model, example)
     logits = run.logits[-1].double()
     likeliest = int(logits.argmax())
     right, wrong = list(ids.answers), list(ids.against)
