@@ -1,0 +1,221 @@
+"""Where are the circuits of many prompts kept? In a folder of Parquet parts with a manifest; they come back exactly."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyhole.cache import readable
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError, UnwritableError
+from keyhole.files import require_folder, write_at_once
+from keyhole.store.back import NEEDED, Row, by_prompt, circuit_from, outcome_from
+from keyhole.store.lock import alone, unwritable
+from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
+from keyhole.store.outcome import STATUSES, Outcome
+from keyhole.store.parts import Damaged, Part, damage, has_record, keep_part, make_part
+from keyhole.store.reading import AGAIN, Where, dataset, expression, require_columns, rows_in, split
+from keyhole.store.schema import TABLES, tables
+from keyhole.store.tidy import FOLDERS, disk_size, prepare, put_aside, strays
+from keyhole.strict import read_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far is a store, and is it whole?"""
+
+    done: frozenset[int]  # numbers of the parts that are complete, every byte as it was written
+    damaged: tuple[Damaged, ...]
+
+
+@dataclass(eq=False)
+class Store:
+    """Outcomes of many prompts on a disk. Reading needs no lock, and may go on while another process writes."""
+
+    path: Path
+    manifest: Manifest
+    _writes: bool = field(default=False, repr=False)
+
+    @contextmanager
+    def writing(self) -> Iterator["Store"]:
+        """Write alone: a second writer is refused, and told who the first is.
+
+        What a writer that was stopped left half-written goes first, and files that are none of this store's go aside
+        at last, so that no table tool counts them.
+        """
+        with alone(self.path):
+            if open_store(self.path).manifest != self.manifest:
+                raise KeyholeError(f"{self.path} was made anew since it was opened: open it again.")
+            with unwritable(self.path):
+                prepare(self.path, self.manifest)
+            self._writes = True
+            try:
+                yield self
+            finally:
+                self._writes = False
+            with unwritable(self.path):
+                put_aside(self.path, self.manifest)
+
+    def check(self) -> Check:
+        """Which parts are complete, and what is damaged or foreign? Reads every byte."""
+        checked = tables(self.manifest)
+        found = {number: damage(self.path, self.manifest, number, checked) for number in self._kept()}
+        whole = frozenset(number for number, wrong in found.items() if wrong is None)
+        wrong = [one for one in found.values() if one is not None]
+        return Check(whole, (*wrong, *strays(self.path, self.manifest)))
+
+    def done(self) -> frozenset[int]:
+        """The numbers of the parts that are complete and whole."""
+        return self.check().done
+
+    def write(self, number: int, outcomes: Sequence[Outcome]) -> None:
+        """Keep a part: the outcomes of exactly its prompts."""
+        self.keep(make_part(self.manifest, number, outcomes))
+
+    def keep(self, part: Part) -> None:
+        """Keep a part that was made here or elsewhere (`make_part`)."""
+        if not self._writes:
+            raise KeyholeError("a store is written inside `with store.writing():`, so that only one writes at a time.")
+        if part.name != self.manifest.name(part.number):
+            raise KeyholeError(f"part {part.number} was made for another store: its name is {part.name}.")
+        try:
+            keep_part(self.path, part)
+        except OSError as error:
+            raise UnwritableError(
+                f"cannot write part {part.number} into {self.path} ({error.strerror or error}). What was complete "
+                f"stays: {self._far()}. Make room, and run the same command again: it goes on there."
+            ) from error
+
+    def __len__(self) -> int:
+        """How many prompts have an outcome so far; the manifest's `n` is how many there will be."""
+        return sum(len(self.manifest.span(number)) for number in self._kept())
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return self.outcomes()
+
+    def __getitem__(self, index: int) -> Outcome:
+        """The outcome of a prompt, by its number in the whole run."""
+        if not 0 <= index < self.manifest.n:
+            raise KeyholeError(f"there is no prompt {index}: this store is of {self.manifest.n}, from 0.")
+        number = index // self.manifest.part
+        if not has_record(self.path, self.manifest, number):
+            raise KeyholeError(f"prompt {index} has no outcome yet ({self._far()}). {AGAIN}")
+        return next(self._read(number, {"prompt": index}))
+
+    def circuit(self, index: int) -> Circuit:
+        """The circuit of a prompt; one that has none is refused, and told why there is none."""
+        found = self[index]
+        if found.circuit is None:
+            raise KeyholeError(f"prompt {index} has no circuit; it is {found.status}: {found.error or 'not traced'}")
+        return found.circuit
+
+    def outcomes(self, where: Where = None) -> Iterator[Outcome]:
+        """The outcomes so far, in order, one part in memory at a time; `where` is of the table `prompts`."""
+        for number in self._kept():
+            yield from self._read(number, where)
+
+    def circuits(self, where: Where = None) -> Iterator[tuple[int, Circuit]]:
+        """The circuits so far, each with the number of its prompt; `where` is of the table `prompts`."""
+        for outcome in self.outcomes(where):
+            if outcome.circuit is not None:
+                yield outcome.index, outcome.circuit
+
+    def table(self, name: str, *, columns: Sequence[str] | None = None, where: Where = None) -> "pa.Table":
+        """A table as pyarrow has it: these columns, and the rows that `where` asks for.
+
+        `where` has values by column, of this table or of `prompts`; or is an expression of this table's own columns.
+        """
+        found = self.dataset(name)
+        if isinstance(where, Mapping):
+            own, of_prompts = split(self.manifest, name, where)
+            where = expression(own)
+            if of_prompts:
+                asked = self.table("prompts", columns=["prompt"], where=of_prompts)["prompt"]
+                where = expression({"prompt": asked.to_pylist()}, where)
+        return rows_in(found, name, columns, where)
+
+    def dataset(self, name: str) -> "ds.Dataset":
+        """A table that is not read yet, for pyarrow, DuckDB or polars to read in pieces."""
+        if name not in tables(self.manifest):
+            raise KeyholeError(f"a store has no table {name!r}: it has {', '.join(tables(self.manifest))}.")
+        kept = self._kept()
+        for number in kept:
+            self._require_whole(number)
+        return dataset(self.path, self.manifest, name, kept)
+
+    def counts(self) -> dict[str, int]:
+        """How many prompts have each status."""
+        found = Counter(self.table("prompts", columns=["status"])["status"].to_pylist())
+        return {status: found[status] for status in STATUSES}
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path}: {self._far()}>"
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{count:,} {status}" for status, count in self.counts().items() if count)
+        name, size = self.manifest.model.get("name"), disk_size(self.path)
+        return f"{self.path}: {self._far()} of {name}, {readable(size)}\n{told or 'no outcomes yet'}"
+
+    def _far(self) -> str:
+        kept, plan = self._kept(), self.manifest
+        prompts = sum(len(plan.span(number)) for number in kept)
+        return f"{len(kept):,} of {plan.parts:,} parts, {prompts:,} of {plan.n:,} prompts"
+
+    def _kept(self) -> list[int]:
+        """The parts that were completed, whatever became of them since."""
+        return [number for number in range(self.manifest.parts) if has_record(self.path, self.manifest, number)]
+
+    def _require_whole(self, number: int, checked: Collection[str] = ()) -> None:
+        wrong = damage(self.path, self.manifest, number, checked)
+        if wrong is not None:
+            raise KeyholeError(f"{self.path} is damaged: {wrong} {AGAIN}")
+
+    def _read(self, number: int, where: Where) -> Iterator[Outcome]:
+        self._require_whole(number, TABLES)
+        rows = self._rows("prompts", number, where)
+        asked = {"prompt": [row["prompt"] for row in rows]}
+        circuits = {row["prompt"]: row for row in self._rows("circuits", number, asked)}
+        own = {table: by_prompt(self._rows(table, number, asked)) for table in NEEDED}
+        for row in rows:
+            prompt, told = row["prompt"], circuits.get(row["prompt"])
+            mine = {table: found[prompt] for table, found in own.items()}
+            circuit = None if told is None else circuit_from(self.manifest, told, mine)
+            yield outcome_from(self.manifest, row, circuit)
+
+    def _rows(self, table: str, number: int, where: Where) -> list[Row]:
+        found = dataset(self.path, self.manifest, table, [number])
+        if isinstance(where, Mapping):
+            require_columns(table, found.schema.names, where)
+            where = expression(where)
+        return list(rows_in(found, table, NEEDED.get(table), where).to_pylist())
+
+
+def make_store(path: Path | str, manifest: Manifest) -> Store:
+    """A new store, or the same one to go on with; one of something else is refused, each difference named."""
+    root = require_folder(path)
+    if not (root / MANIFEST).exists():
+        other = sorted(one.name for one in root.iterdir() if one.name not in FOLDERS and not one.name.startswith("."))
+        if other:
+            raise KeyholeError(f"{root} is a folder with other things ({other[0]}): give a new one for a store.")
+        write_at_once(root / MANIFEST, manifest_text(manifest))
+    store = open_store(root)
+    if found := differences(store.manifest, manifest):
+        raise KeyholeError(f"{root} is a store of something else: {'; '.join(found)}. Give another place.")
+    return store
+
+
+def open_store(path: Path | str) -> Store:
+    """A store that was made before, to read or to go on with."""
+    root = Path(path)
+    if not (root / MANIFEST).is_file():
+        raise KeyholeError(f"{root} is no store: it has no {MANIFEST}. `keyhole bulk` makes one.")
+    try:
+        return Store(root, manifest_from(read_text(root / MANIFEST)))
+    except KeyholeError as error:
+        raise KeyholeError(f"{root} is not a store that can be read: {error}") from error
