@@ -108,10 +108,10 @@ def big(device: str) -> None:
     blocks = model.hf.model.layers
     attention = [weight for b in blocks for weight in (b.self_attn.q_proj.weight, b.self_attn.k_proj.weight)]
 
-    def firings() -> int:
-        return len(model.run(ids[:17]).trace(through="heads", tau=0.15).firings)
-
-    sharpened(model, 5000, firings, attention)
+    with torch.no_grad():
+        for weight in attention:
+            weight *= 0.3  # some 7,000 firings at 17 tokens
+    model.run(ids[:4]).trace(through="heads", tau=0.3)
     for n, tau in ((17, 0.15), (128, 0.5), (1000, 0.9)):
         torch.cuda.reset_peak_memory_stats()
         passing, run = seconds(lambda n=n: model.run(ids[:n]), device)
