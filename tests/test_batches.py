@@ -13,10 +13,11 @@ from conftest import prompts_of, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.writer import Writer
 from keyhole.models.stacks import cut_layer, stack_layer
-from keyhole.tracing import levels, patterns, reads, why
+from keyhole.tracing import levels, likelihood, patterns, reads, why
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check_run, check_runs
 from keyhole.tracing.firing import Firing
+from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.mlps import Through, causes
 from keyhole.tracing.mlps.along import Directions
 from keyhole.tracing.upstream import Writes
@@ -81,6 +82,7 @@ def same_firings(together: Sequence[Firing], alone: Sequence[Firing]) -> None:
     assert len(together) == len(alone) and sum(len(side.removed) > 1 for f in together for side in f.sides) > 9
     for mine, its in zip(together, alone, strict=True):
         assert named_in(mine) == named_in(its)
+        assert all(side.reached == (side.after < mine.tau) for side in mine.sides)
         assert numbers_of(mine) == pytest.approx(numbers_of(its), **NUMBERS)
 
 
@@ -121,6 +123,20 @@ def test_circuits_together_as_alone(variant: str, lengths: Sequence[int], monkey
     monkeypatch.setattr(levels, "_MOVED_FLOATS", 2**16)  # two of them at a time, or three
     for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **OFTEN), alone, strict=True):
         assert_alike(found, its)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gemma2"])
+def test_likelihoods_together_as_alone(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds of several tokens' probability, whether the paths of all runs are walked at once or one by one."""
+    runs = runs_of(tiny_model(variant), SHORT)
+    targets = [run.logits[-1].topk(2 + i).indices.tolist() for i, run in enumerate(runs)]
+    options: Any = {"tau": 0.1, "through": "heads", "seeds": Probability(1.0)}
+    alone = [run.trace(target, **options) for run, target in zip(runs, targets, strict=True)]
+    assert sum(edge.side == "target" for circuit in alone for edge in circuit.edges) > 4
+    for states in (likelihood._STATES, 1):
+        monkeypatch.setattr(likelihood, "_STATES", states)
+        for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **options), alone, strict=True):
+            assert_alike(found, its)
 
 
 def test_rope_that_depends_on_the_length_keeps_lengths_apart() -> None:
@@ -166,7 +182,7 @@ def test_checks_together_as_alone(variant: str) -> None:
             assert errors_of(mine) == pytest.approx(errors_of(its), rel=1e-3, abs=3e-6)
             assert mine.n_tokens == its.n_tokens and mine.exact == its.exact
         assert [check.exact for check in together] == [run in runs for run in every]
-    at_the_end = check_runs(Writes([runs[0], spoilt, bad]), logits_at=[0, 0, 6])
+    at_the_end = check_runs(Writes([runs[0], spoilt, bad]), logits_at=[4, 0, 6])
     assert [check.logits < check.tolerance for check in at_the_end] == [True, True, False]
 
 
@@ -193,7 +209,8 @@ def test_directions_of_many_writers() -> None:
     writers = [(run, Writer("mlp", layer, None, 1, 1)) for run in range(3) for layer in range(200)]
     directions = Directions(2, torch.device("cpu"))
     vectors = torch.arange(1200, dtype=torch.float64).view(600, 2)
-    directions.add([(*key, 2.0, 4.0) for key in writers], vectors)
+    directions.add([(*key, 2.0, 4.0) for key in writers[:200]], vectors[:200])
+    directions.add([(*key, 2.0, 4.0) for key in writers[200:]], vectors[200:])
     directions.add([(*key, 1.0, 1.0) for key in writers[:2]], vectors, rows=[5, 5])
     directions.add([(*writers[3], 1.0, -1.0), (0, Writer("embedding", 0, None, 1, 1), 1.0, 1.0)], vectors[:2])
     expected = vectors / 2
@@ -218,3 +235,13 @@ def test_a_threshold_that_fails_refuses_its_prompt_alone() -> None:
     assert [type(one) for one in found] == [Untraced] * 2
     found = keyhole.trace_many(runs, ["no such token"] * 2)
     assert [type(one) for one in found] == [Untraced] * 2
+
+
+def test_a_run_that_cannot_be_rebuilt_is_refused_alone() -> None:
+    """For its answer's logits: those are checked where it is predicted."""
+    runs = runs_of(tiny_model("gpt2"), (5, 8, 7))
+    spoilt = replace(runs[1], logits=runs[1].logits.clone())
+    spoilt.logits[-1, 3] += 5.0
+    found = keyhole.trace_many([runs[0], spoilt, runs[2]], [composed(run) for run in runs], **OFTEN)
+    assert [type(one) for one in found] == [keyhole.Circuit, Untraced, keyhole.Circuit]
+    assert "logits of this run" in str(found[1])
