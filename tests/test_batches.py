@@ -107,6 +107,27 @@ def test_firings_of_prompts_that_are_too_long_for_short_cuts(variant: str, monke
     same_firings(fired(runs, top), alone)
 
 
+@pytest.mark.parametrize("variant", ["mistral", "gemma2", "gpt_oss", "bloom"])
+def test_attention_of_long_prompts(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Single weights, rows, columns and weighted sums are the same whether all attention is kept or none."""
+    runs = runs_of(tiny_model(variant, dtype=torch.float64), LONG)
+    records = [Writes(runs).record(layer) for layer in (0, 2)]
+    kept = patterns.Patterns(records)
+    monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
+    long, (most, stream) = patterns.Patterns(records), (max(LONG), torch.Generator().manual_seed(0))
+    assert kept.small and not long.small
+    layers, rows, heads, dest, src = (torch.randint(n, (200,), generator=stream) for n in (2, 3, 4, most, most))
+    u = torch.randn(200, 2, most, generator=stream, dtype=torch.float64)
+    for one, other in (
+        (of.weights(layers, rows, heads, dest=dest, src=src) for of in (kept, long)),
+        (of.rows(2, rows, dest) for of in (kept, long)),
+        (of.columns(layers, rows, heads, src) for of in (kept, long)),
+        (of.push(2, u, rows.sort().values) for of in (kept, long)),
+    ):
+        assert one.abs().sum() > 1
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize(
     ("variant", "lengths"),
     [("gpt2", SHORT), ("llama-bias", LONG), ("gemma2", SHORT), ("gpt_oss", LONG), ("phi", SHORT), ("lfm2", LONG)],
