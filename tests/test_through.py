@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import keyhole
-from alike import assert_alike
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
 from keyhole.circuits.circuit import Edge
@@ -252,17 +251,3 @@ def test_constants_that_a_head_moves_are_a_leaf_of_their_own() -> None:
     assert not [e for e in circuit.edges if e.side in ("mlp", "value") and e.source in biases]
     as_causes = through(model.run(prompts_of(model, 10)[0]), constants="causes")
     assert "value_offset" not in {node.kind for node in as_causes.nodes}
-
-
-@pytest.mark.parametrize(
-    "variant", ["gpt2", "llama-bias", "mixtral", "gemma2", "gpt_oss", "phi", "bloom", "lfm2", "stablelm"]
-)
-def test_runs_traced_together_have_the_circuits_they_have_alone(variant: str) -> None:
-    """The same graph, numbers to rounding, although all firings and MLPs of a layer are explained together."""
-    model = tiny_model(variant)
-    runs = [model.run(ids) for ids in prompts_of(model, 6, 10, 9)]
-    targets = [int(run.logits[-1].argmax()) for run in runs]
-    together = keyhole.trace_many(runs, targets, seeds="linear", tau=0.1, errors="raise")
-    for run, target, found in zip(runs, targets, together, strict=True):
-        alone = run.trace(target, seeds="linear", tau=0.1)
-        assert_alike(found, alone)

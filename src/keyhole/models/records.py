@@ -1,4 +1,4 @@
-"""How do a forward pass's notes become runs? Scales are frozen, RoPE tables read, padding cut off.
+"""How do a forward pass's notes become records? Scales are frozen, RoPE tables read.
 
 Families that do not call the attention interface are read at their projections; their RoPE, windows and ALiBi
 are applied here.

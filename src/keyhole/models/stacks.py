@@ -1,6 +1,6 @@
 """How do runs lie side by side? Tensors with an axis of runs in front: one cut out of them, or several put together.
 
-Shorter runs are padded at the end. Nothing is written there, and no token of a prompt sees it.
+Shorter runs are padded at the end. No token of a prompt sees what is there.
 """
 
 from collections.abc import Sequence

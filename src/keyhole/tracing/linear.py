@@ -53,10 +53,8 @@ def _capped(
 ) -> list[Seed]:
     """What the capped difference loses with each writer."""
     out = writes.model.head_out()
-    z, pushed = (
-        state_of(writes, run, end) @ out.W_U,
-        shares_of(writes, run, end, [seed.writer for seed in seeds]) @ out.W_U,
-    )
+    z = state_of(writes, run, end) @ out.W_U
+    pushed = shares_of(writes, run, end, [seed.writer for seed in seeds]) @ out.W_U
     alone = (out.logits(z) - out.logits(z - pushed)).double() @ _difference(out, targets, against)
     return [replace(seed, alone=a) for seed, a in zip(seeds, alone.tolist(), strict=True)]
 

@@ -11,7 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.models.attention import AttentionRule
 from keyhole.models.stacks import cut_attention
+from keyhole.tracing.sites import adjoining, by_number
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun
@@ -52,19 +54,22 @@ class Patterns:
         if self.small:
             return self._all[runs, layers, heads, dest, src]
         out = torch.zeros(len(layers), dtype=self.records[0].norm_scale.dtype, device=dest.device)
-        for index, at in _by_layer(layers):
-            row = _rows(self.records[index], runs[at], dest[at])
-            out[at] = row[torch.arange(len(at)), heads[at], src[at]]
+        for index, at in by_number(layers):
+            out[at] = self._entries(index, runs[at], heads[at], dest=dest[at], src=src[at])
         return out
+
+    def _entries(self, index: int, runs: Tensor, heads: Tensor, *, dest: Tensor, src: Tensor) -> Tensor:
+        record = self.records[index]
+        dtype = record.norm_scale.dtype
+        q, k = record.q[runs, heads, dest].to(dtype), record.k[runs, record.kv(heads), src].to(dtype)
+        weights = (_logits(record.rule, (q * k).sum(-1), heads, src) - self._lse[index][runs, heads, dest]).exp()
+        return torch.where((src >= record.first[dest]) & (src <= dest), weights, 0.0)
 
     def push(
         self, n_layers: int, u: Float[Tensor, "vector layers pos"], run: Int[Tensor, "vector"]
     ) -> Float[Tensor, "vector layers heads pos"]:
         """Sum over t of u_t A_tb: what a weighting of destinations means for the sources. Vectors of a run adjoin."""
-        found, start = [], 0
-        for row, size in zip(*(x.tolist() for x in torch.unique_consecutive(run, return_counts=True)), strict=True):
-            found.append(self._push(n_layers, u[start : start + size], row))
-            start += size
+        found = [self._push(n_layers, u[own], row) for row, own in adjoining(run)]
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _push(self, n_layers: int, u: Tensor, run: int) -> Float[Tensor, "vector layers heads pos"]:
@@ -88,7 +93,7 @@ class Patterns:
         if self.small:
             return self._all[runs, layers, heads, :, sources]
         out = torch.zeros(len(layers), self.n, dtype=self.records[0].norm_scale.dtype, device=layers.device)
-        for index, at in _by_layer(layers):
+        for index, at in by_number(layers):
             out[at] = self._column(index, runs[at], heads[at], sources[at])
         return out
 
@@ -96,9 +101,7 @@ class Patterns:
         record = self.records[index]
         dtype = record.norm_scale.dtype
         q, k = record.q[runs, heads].to(dtype), record.k[runs, record.kv(heads), sources].to(dtype)
-        logits = record.rule.cap((q @ k[:, :, None])[:, :, 0] * record.rule.scaling)
-        if record.rule.key_bias is not None:
-            logits = logits + record.rule.key_bias[heads, sources, None]
+        logits = _logits(record.rule, (q @ k[:, :, None])[:, :, 0], heads[:, None], sources[:, None])
         return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][runs, heads]).exp(), 0.0)
 
     @cached_property
@@ -107,16 +110,21 @@ class Patterns:
         return [_log_sums(record) for record in self.records]
 
 
-def _by_layer(layers: Int[Tensor, "pick"]) -> list[tuple[int, Int[Tensor, "own"]]]:
-    return [(index, torch.nonzero(layers == index).flatten()) for index in sorted(set(layers.tolist()))]
+def _logits(
+    rule: AttentionRule, scores: Float[Tensor, "*pick"], heads: Int[Tensor, "*#pick"], sources: Int[Tensor, "*#pick"]
+) -> Float[Tensor, "*pick"]:
+    """What softmax is taken of, of chosen heads and sources; scores are unscaled."""
+    logits = rule.cap(scores * rule.scaling)
+    return logits if rule.key_bias is None else logits + rule.key_bias[heads, sources]
 
 
 def _rows(record: "AttentionRun", run: Tensor, dest: Tensor) -> Float[Tensor, "row heads pos"]:
-    """The attention of every head from chosen tokens."""
-    dtype = record.norm_scale.dtype
-    k = record.k[run].to(dtype).repeat_interleave(record.group, dim=1)
-    scores = (k @ record.q[run, :, dest].to(dtype)[..., None])[..., 0] * record.rule.scaling
-    return record.rule.weights(scores[:, :, None], record.visible(dest.tolist())[:, None, None])[:, :, 0]
+    """The attention of every head from chosen tokens, run by run: keys are not copied for each of them."""
+    n = len(record.first)
+    out = torch.empty(len(dest), len(record.heads), n, dtype=record.norm_scale.dtype, device=record.q.device)
+    for row, own in by_number(run):
+        out[own] = cut_attention(record, row, n).weights(record.heads, dest[own].tolist()).transpose(0, 1)
+    return out
 
 
 def _log_sums(record: "AttentionRun") -> Float[Tensor, "runs heads pos"]:

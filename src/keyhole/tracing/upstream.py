@@ -19,6 +19,7 @@ from keyhole.models.stacks import stack, stack_layer
 from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
+from keyhole.tracing.sites import by_number
 from keyhole.tracing.writers import attention_of, biases_of, values_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """All writers of some runs. Shorter runs are padded at the end: nothing is written there, and nobody sees it."""
+    """All writers of some runs. Shorter runs are padded at the end: nothing is moved from there, and nobody sees it."""
 
     def __init__(self, runs: Sequence["Run"]) -> None:
         self.runs, self.model = tuple(runs), runs[0].model
@@ -188,11 +189,10 @@ class Writes:
             return self.moved[run, layer, head, src] * factor[:, None]
         values = self.values[run, layer, head, src] * factor[:, None]
         out = values.new_empty(len(values), self.model.dims.d_model)
-        for index in set(layer.tolist()):
-            W_O, own = self.weights(self.attention_layers[index]).W_O, torch.nonzero(layer == index).flatten()
-            for h in set(head[own].tolist()):
-                at = own[head[own] == h]
-                out[at] = values[at] @ W_O[h]
+        for index, own in by_number(layer):
+            W_O = self.weights(self.attention_layers[index]).W_O
+            for h, at in by_number(head[own]):
+                out[own[at]] = values[own[at]] @ W_O[h]
         return out
 
     @cached_property

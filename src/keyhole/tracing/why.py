@@ -73,7 +73,7 @@ def explain(
 def explain_sites(
     writes: Writes, layer: int, places: Sequence[Site], tau: Tau = "dynamic", *, keys: Keys = "all", why: Why = "here"
 ) -> Explained:
-    """Explain some firings (run, head, dest, src) of a layer."""
+    """Explain some firings (run, head, dest, src) of a layer, in that order."""
     sites = Sites.of(sorted(places), writes.device)
     return explain_layer(writes, layer, sites, partial(thresholds, tau), keys=keys, why=why)
 
@@ -86,7 +86,7 @@ def thresholds(tau: Tau, runs: list[int], dests: list[int], visible: list[int]) 
 def explain_layer(
     writes: Writes, layer: int, sites: Sites, limit: Limits, *, keys: Keys = "all", why: Why = "here"
 ) -> Explained:
-    """Explain firings of any heads of a layer together; those of a run, and of a head in it, adjoin."""
+    """Explain firings of any heads of a layer together; they come sorted by run and head."""
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
     tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)

@@ -90,9 +90,9 @@ def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
     values = [(i, edge) for i, node in enumerate(nodes) for edge in _into(circuit, "value", node)]
     if values:
         at = torch.tensor([i for i, _ in values], device=writes.device)
-        weights = torch.tensor([circuit.attention[nodes[i]] for i, _ in values], device=writes.device)
+        weights = torch.tensor([circuit.attention[nodes[i]] for i, _ in values], dtype=torch.float64)
         D = flows.directions.of([(0, heads[i]) for i, _ in values])
-        g = values_along(writes, layer, sites[at], weights, D)
+        g = values_along(writes, layer, sites[at], weights.to(at.device), D)
         _reach(flows, circuit, [(edge, along) for (_, edge), along in zip(values, g, strict=True)])
     handed = [
         Handed(0, heads[i], i, _signal(circuit, edge, side), edge.influence or 0.0)

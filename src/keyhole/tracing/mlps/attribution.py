@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
+from keyhole.tracing.sites import adjoining
 
 if TYPE_CHECKING:
     from keyhole.tracing.upstream import Writes
@@ -98,15 +99,12 @@ def _moved(
     writes: "Writes", n_layers: int, run: Int[Tensor, "spot"], g: Float[Tensor, "spot d_model"]
 ) -> Float[Tensor, "spot layers heads pos"]:
     """(v_b W_O) . g of every head and source; writes themselves for short prompts, W_O g first for long ones."""
-    if writes.n > writes.values.shape[-1]:
-        found = []
-        for index, layer in enumerate(writes.attention_layers[:n_layers]):
-            along = torch.einsum("hrd,nd->nhr", writes.weights(layer).W_O, g)
-            found.append((writes.values[run, index] @ along[..., None])[..., 0])
-        return torch.stack(found, dim=1) if found else g.new_zeros(len(g), 0, 0, 0)
-    parts, start = [], 0
-    for row, size in zip(*(x.tolist() for x in torch.unique_consecutive(run, return_counts=True)), strict=True):
-        own = writes.moved[row, :n_layers] @ g[start : start + size].T  # no copies of what was moved
-        parts.append(own.permute(3, 0, 1, 2))
-        start += size
-    return torch.cat(parts)
+    parts = []  # run by run: what was moved is not copied for each spot
+    if writes.n <= writes.values.shape[-1]:
+        parts = [writes.moved[row, :n_layers] @ g[own].T for row, own in adjoining(run)]
+    else:
+        W_O = [writes.weights(layer).W_O for layer in writes.attention_layers[:n_layers]]
+        for row, own in adjoining(run):
+            found = [v @ (W @ g[own].T) for v, W in zip(writes.values[row], W_O, strict=False)]
+            parts.append(torch.stack(found) if found else g.new_zeros(0, 0, 0, len(g[own])))
+    return torch.cat(parts, dim=-1).permute(3, 0, 1, 2)

@@ -152,7 +152,7 @@ def _without(
     """Some places, given what each of their causes adds to the neurons, expert by expert; so many causes each."""
     n, inputs = added[0].shape[2], []
     own = torch.arange(n, device=anew.device) < torch.tensor(sizes, device=anew.device)[:, None]
-    asked = torch.cat([own, own, torch.ones_like(own[:, :1]).expand(-1, 2)], dim=1)  # neurons are the costly part
+    asked = torch.cat([own, own, own.new_ones(len(own), 2)], dim=1)  # neurons are the costly part
     for clean, baseline, each in zip(places.clean, places.baseline, added, strict=True):
         whole, start = clean[:, spots, None], baseline[:, spots, None]
         all_of = each.sum(2, keepdim=True)

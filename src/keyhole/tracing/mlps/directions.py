@@ -1,19 +1,19 @@
 """Along which direction is a write read? A token's logit, what a firing compares, or what a head moves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.tracing.attribution import ig_vectors
-from keyhole.tracing.sites import Sites
+from keyhole.tracing.sites import Sites, by_number
 from keyhole.tracing.targets import Tokens, token_ids
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Readings:
             turned = record.rotary.at(t).transpose(turned)
         turned = turned * (scale / record.norm_scale[run, t])[:, None]
         out = turned.new_empty(len(turned), writes.model.dims.d_model)
-        for h, own in by_head(head):
+        for h, own in by_number(head):
             out[own] = turned[own] @ (w.W_Q[h] if side == "dest" else w.W_K[w.kv(h)]).T
         return out
 
@@ -99,15 +99,10 @@ def values_along(
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
     record, w = writes.record(layer), writes.weights(layer)
     d, out = d.to(w.W_O.dtype), torch.empty_like(d, dtype=w.W_O.dtype)
-    for h, own in by_head(sites.head):
+    for h, own in by_number(sites.head):
         out[own] = d[own] @ w.W_O[h].T @ w.W_V[w.kv(h)].T
     scale = record.out_scale[sites.run, sites.dest] * record.norm_scale[sites.run, sites.src]
     return out * (weights.to(out) / scale)[:, None]
-
-
-def by_head(heads: Int[Tensor, "row"]) -> Iterator[tuple[int, Int[Tensor, "own"]]]:
-    """Each head, and which rows are its."""
-    return ((h, torch.nonzero(heads == h).flatten()) for h in sorted(set(heads.tolist())))
 
 
 def _picked(channels: Sequence[tuple[int, ...]], n: int) -> Tensor:

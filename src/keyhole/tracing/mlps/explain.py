@@ -120,11 +120,8 @@ def explain_places(places: Places, d: Float[Tensor, "spot d_model"], cover: floa
     parts = parts_at(places.stream, places.spots, g, layer=places.layer, attended=attended)
     parts = parts.without_constants() if bool(places.x0.any()) else parts
     gone = without(places, along, s, offset, covering(parts, s, cover, offset))
-    named, total, size = (
-        places.top_neurons(along, _NEURONS),
-        parts.values.sum(1).tolist(),
-        parts.values.abs().sum(1).tolist(),
-    )
+    named = places.top_neurons(along, _NEURONS)
+    total, size = parts.values.sum(1).tolist(), parts.values.abs().sum(1).tolist()
     return [
         MlpWrite(
             layer=places.layer,
