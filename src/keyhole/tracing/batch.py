@@ -124,6 +124,7 @@ class Batch:
             with self.attempts.at(self.numbers[row]):
                 check = checked(checks[row], self.writes.runs[row])
                 found[self.numbers[row]] = partial(self._circuit, row, check, facts)
+        self.writes.release()
         return found
 
     def _seeds(self) -> dict[int, list[Seed]]:

@@ -65,7 +65,7 @@ class Circuits(Sequence[Found]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         if callable(self._made[index]):
-            with _no_collection():
+            with exact_matmul(), _no_collection():
                 self._made[index] = self._made[index]()
         found: Found = self._made[index]
         return found

@@ -29,6 +29,13 @@ class Patterns:
         self.n_heads, self.n = len(self.records[0].heads), len(self.records[0].first)
         self.small = len(self.records) * self.n_heads * self.n**2 <= _KEPT_FLOATS
 
+    def keep(self) -> bool:
+        """Keep all attention in place of what it is made of, where that is not much; whether it is so."""
+        if self.small:
+            assert self._all.ndim
+            self.records = []
+        return self.small
+
     @cached_property
     def _all(self) -> Float[Tensor, "runs layers heads pos pos"]:
         return torch.stack([r.weights(r.heads, range(self.n)) for r in self.records], dim=1)

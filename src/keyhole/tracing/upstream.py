@@ -76,6 +76,14 @@ class Writes:
             self._attention[layer] = attention_of(self.record(layer), self.weights(layer))
         return self._attention[layer]
 
+    def release(self) -> None:
+        """Let go of all but who attended to whom and how writers are numbered: what finished circuits are told by."""
+        for name in ("moved", "values", "local", "final_resid", "inside"):
+            self.__dict__.pop(name, None)
+        self._attention.clear()
+        if self.patterns.keep():
+            self._layers.clear()
+
     @cached_property
     def final_resid(self) -> Float[Tensor, "runs pos d_model"]:
         """What the final norm reads."""

@@ -6,7 +6,7 @@ its own on, by attributions.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.circuits.writer import Kind, Signal, Writer
@@ -42,6 +42,24 @@ class Through:
             raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
 
 
+@dataclass(frozen=True)
+class Shares:
+    """What is kept of an MLP that was explained: its causes, and what becomes of its write without them."""
+
+    causes: tuple[Cause, ...]
+    offset: float
+    left: float
+    left_renormed: float
+    kept: float
+    cancellation: float
+    neurons: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, write: MlpWrite) -> "Shares":
+        """Without the places, which hold all neurons of a layer."""
+        return cls(**{own.name: getattr(write, own.name) for own in fields(cls)})
+
+
 @dataclass
 class Flow:
     """Influence on its way down in one run: what reaches each writer, and through which steps."""
@@ -50,7 +68,7 @@ class Flow:
     influence: defaultdict[Writer, float] = field(default_factory=lambda: defaultdict(float))
     steps: defaultdict[Step, float] = field(default_factory=lambda: defaultdict(float))
     causes: dict[Step, Cause] = field(default_factory=dict)  # of mlp and value steps
-    mlps: dict[Writer, MlpWrite] = field(default_factory=dict)
+    mlps: dict[Writer, Shares] = field(default_factory=dict)
     explained: set[Writer] = field(default_factory=set)
     reasons: dict[Writer, str] = field(default_factory=dict)  # why a writer that could have been explained was not
     _waiting: defaultdict[tuple[str, int], list[Writer]] = field(default_factory=lambda: defaultdict(list))

@@ -16,7 +16,7 @@ from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering
 from keyhole.tracing.mlps.directions import Readings, values_along
 from keyhole.tracing.mlps.explain import explain_places
-from keyhole.tracing.mlps.flow import EXPLAINED, Flow, Through
+from keyhole.tracing.mlps.flow import EXPLAINED, Flow, Shares, Through
 from keyhole.tracing.mlps.places import Places, mlp_places
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Flows:
             if not value > 0 or abs(own[i] - value) > limit * sizes[i]:
                 flow.reasons[writer] = "not rebuilt" if value > 0 else "at other keys"
                 continue
-            flow.mlps[writer] = write
+            flow.mlps[writer] = Shares.of(write)
             for who, share, part in flow.hand_on(writer, flow.influence[writer], write.causes, "mlp"):
                 readers.append((run, who, share, part * value))
                 rows.append(i)
