@@ -23,6 +23,7 @@ LAYERS = [
         ("intervene",),
         ("story",),
         ("tasks",),
+        ("store",),
         ("contrast", "discover"),
     ],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
+    from keyhole.store.store import open_store as open_store
     from keyhole.tracing.exactness import check as check
     from keyhole.tracing.firing import Firing as Firing
     from keyhole.tracing.levels import Untraced as Untraced
@@ -45,6 +46,7 @@ __all__ = [
     "Untraced",
     "check",
     "load",
+    "open_store",
     "trace_many",
 ]
 
@@ -63,11 +65,12 @@ _HOMES = {
     "Untraced": "keyhole.tracing.levels",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
+    "open_store": "keyhole.store.store",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "story"),
-    *("tasks", "tracing"),
+    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "store"),
+    *("story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

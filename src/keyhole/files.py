@@ -36,6 +36,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         draft.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to disk, so that a file that was renamed into it is there after a power cut, too."""
+    if os.name == "nt":  # where folders cannot be opened, and renames are the file system's own affair
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_at_once(path: Path | str, content: str | bytes) -> None:
     """A file that appears whole or not at all; text is written as UTF-8."""
     path = Path(path)

@@ -57,7 +57,11 @@ def load_circuit(path: str | Path) -> Circuit:
 
 def from_json(text: str) -> Circuit:
     """A circuit from its JSON document."""
-    document = parse_json(text)
+    return from_document(parse_json(text))
+
+
+def from_document(document: Any) -> Circuit:
+    """A circuit from its document, as JSON or a store has it; everything in it is checked."""
     require(isinstance(document, dict), "it is not a JSON object.")
     schema = document.get("schema")
     require(schema in (1, SCHEMA), f"its schema is {schema!r}, and this version reads 1 and {SCHEMA}.")

@@ -1,0 +1,116 @@
+"""How do rows become an outcome again? A circuit by way of the document of its file, with that file's validation."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from keyhole.circuits.circuit import SCHEMA, Circuit
+from keyhole.circuits.files import from_document
+from keyhole.errors import KeyholeError
+from keyhole.store.manifest import Manifest
+from keyhole.store.outcome import Outcome
+from keyhole.store.rows import ERRORS, OWN, SHARES
+from keyhole.strict import parse_json, require
+from keyhole.tasks.example import Example
+
+Row = dict[str, Any]
+ROWS_OF_A_CIRCUIT = ("nodes", "edges", "removals")
+
+
+def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outcome:
+    """The outcome of a row of `prompts`."""
+    return Outcome(
+        index=row["prompt"],
+        example=_example(manifest, row),
+        status=row["status"],
+        circuit=circuit,
+        **{name: row[name] for name in ("error", "correct", "predicted", "probability", "difference")},
+    )
+
+
+def circuit_from(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> Circuit:
+    """The circuit of a row of `circuits` and of its own rows in the other tables."""
+    try:
+        for table in ROWS_OF_A_CIRCUIT[:2]:
+            require(len(own[table]) == row[table], f"it has {len(own[table])} {table} where {row[table]} are told.")
+        return from_document(_document(manifest, row, own))
+    except KeyholeError as error:
+        raise KeyholeError(f"the circuit of prompt {row['prompt']} cannot be read: {error}") from error
+
+
+def by_prompt(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """Rows of each prompt, in their order."""
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["prompt"]].append(row)
+    return found
+
+
+def _example(manifest: Manifest, row: Row) -> Example:
+    spans = zip(row["role_start"], row["role_end"], strict=True)
+    labels = {name: row[f"label_{name}"] for name in manifest.labels}
+    told: dict[str, Any] = {
+        "against": tuple(row["against"]),
+        "labels": {name: value for name, value in labels.items() if value is not None},
+    }
+    known = {one.name for one in fields(Example)}
+    return Example(
+        **{name: row[name] for name in ("task", "text", "answer", "wrong", "template", "continuation")},
+        answers=tuple(row["answers"]),
+        roles=dict(zip(row["roles"], spans, strict=True)),
+        **{name: value for name, value in told.items() if name in known},
+    )
+
+
+def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dict[str, Any]:
+    told = parse_json(row["parameters"])
+    require(isinstance(told, dict), "its parameters are no object.")
+    through = told.get("through") == "mlps"
+    document = {
+        "schema": SCHEMA if through else 1,
+        "model": dict(manifest.model) if row["model"] is None else parse_json(row["model"]),
+        "versions": dict(manifest.versions) if row["versions"] is None else parse_json(row["versions"]),
+        "parameters": told | {name: row[name] for name in OWN},
+        "errors": {name: row[f"error_{name}"] for name in ERRORS},
+        "token_ids": row["token_ids"],
+        "tokens": row["tokens"],
+        "nodes": [_node(one, through) for one in own["nodes"]],
+        "edges": [_edge(one, through) for one in own["edges"]],
+        "firings": _firings(own),
+    }
+    return document | ({"mlps": _mlps(own["nodes"])} if through else {})
+
+
+def _node(row: Row, through: bool) -> Row:
+    names = ("kind", "layer", "head", "dest", "src", "attention", *(("influence", "leaf") if through else ()))
+    return {name: row[name] for name in names}
+
+
+def _edge(row: Row, through: bool) -> Row:
+    names = ("side", "weight", "ig", "alone", "channels", *(("influence",) if through else ()))
+    return {"from": row["from_node"], "to": row["to_node"], **{name: row[name] for name in names}}
+
+
+def _firings(own: Mapping[str, list[Row]]) -> list[Row]:
+    """The firings that were searched, in the order in which they were kept."""
+    removed: dict[tuple[int, str], list[Row]] = defaultdict(list)
+    for row in own["removals"]:
+        names = ("kind", "layer", "head", "src", "channel", "ig", "after")
+        removed[row["node"], row["side"]].append({name: row[name] for name in names})
+    found = sorted((one for one in own["nodes"] if one["tau"] is not None), key=lambda one: int(one["explained"]))
+    return [
+        {name: one[name] for name in ("node", "tau", "visible")}
+        | {side: removed[one["node"], side] for side in ("dest", "src")}
+        for one in found
+    ]
+
+
+def _mlps(nodes: list[Row]) -> list[Row]:
+    """The MLPs that were explained, in the order in which they were kept."""
+    found = sorted((one for one in nodes if one["kept"] is not None), key=lambda one: int(one["explained"]))
+    return [
+        {name: one[name] for name in ("node", *SHARES, "causes")}
+        | {"neurons": [list(pair) for pair in zip(one["neurons"], one["neuron_shares"], strict=True)]}
+        for one in found
+    ]

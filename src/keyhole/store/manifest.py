@@ -1,0 +1,141 @@
+"""What is a store of? The model, every setting and every prompt: what decides its content, in one JSON document."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from keyhole.errors import KeyholeError
+from keyhole.strict import is_index, is_list, parse_json, require, require_fields
+from keyhole.tasks.example import Example
+
+SCHEMA = 1
+PART = 100  # prompts
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What decides a store's content, and the versions it was begun with. See `manifest_of`."""
+
+    model: Mapping[str, str]  # name, family, fingerprint
+    settings: Mapping[str, Any]  # every one, as plain values
+    task: Mapping[str, Any]  # where the prompts are from: a name or a file, seed, choices
+    n: int  # prompts
+    part: int  # prompts per part
+    prompts: tuple[str, ...]  # a digest of each part's
+    labels: tuple[str, ...]  # every label that some prompt has: a column each
+    signals: int | None  # length of the edges' vectors, if these are kept
+    versions: Mapping[str, str]
+    schema: int = SCHEMA
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return len(self.prompts)
+
+    def span(self, number: int) -> range:
+        """The prompts of one part."""
+        return range(number * self.part, min(self.n, (number + 1) * self.part))
+
+    def key(self, number: int) -> str:
+        """A name for everything that decides a part: the model's weights, settings, its prompts, and the schema."""
+        about = {"fingerprint": self.model.get("fingerprint"), "settings": self.settings, "labels": self.labels}
+        more = {"prompts": self.prompts[number], "signals": self.signals, "schema": self.schema}
+        return _digest(about | more)
+
+    def name(self, number: int) -> str:
+        """What a part's files are called, so that names sort as the rows do."""
+        return f"{number:0{max(5, len(str(self.parts - 1)))}d}-{self.key(number)}"
+
+
+def manifest_of(
+    examples: Sequence[Example],
+    *,
+    model: Mapping[str, str],
+    settings: Mapping[str, Any],
+    task: Mapping[str, Any],
+    versions: Mapping[str, str],
+    part: int = PART,
+    signals: int | None = None,
+) -> Manifest:
+    """The manifest of a run over these prompts. Settings and task are plain values: what JSON has."""
+    if not examples or part < 1:
+        raise KeyholeError(f"{len(examples)} prompts in parts of {part} are no run: both should be at least 1.")
+    blocks = [examples[start : start + part] for start in range(0, len(examples), part)]
+    return Manifest(
+        model=dict(model),
+        settings=_plain("settings", settings),
+        task=_plain("task", task),
+        n=len(examples),
+        part=part,
+        prompts=tuple(prompts_digest(block) for block in blocks),
+        labels=tuple(sorted({name for example in examples for name in getattr(example, "labels", {})})),
+        signals=signals,
+        versions=dict(versions),
+    )
+
+
+def prompts_digest(examples: Sequence[Example]) -> str:
+    """A name for these prompts, in this order, with all that is known of them."""
+    return _digest([asdict(example) for example in examples])
+
+
+def manifest_text(manifest: Manifest) -> str:
+    """A manifest as a JSON document; `manifest_from` gives back an equal one."""
+    return json.dumps({"keyhole": "store", **asdict(manifest)}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def manifest_from(text: str) -> Manifest:
+    """A manifest from its JSON document; what is damaged, foreign or of another schema is refused."""
+    told = parse_json(text)
+    require(isinstance(told, dict) and told.pop("keyhole", None) == "store", "it is no manifest of a store.")
+    require(told.get("schema") == SCHEMA, f"its schema is {told.get('schema')!r}, and this version reads {SCHEMA}.")
+    require_fields(told, {one.name for one in fields(Manifest)}, "a manifest")
+    for name in ("model", "settings", "task", "versions"):
+        require(isinstance(told[name], dict), f"{name} should be an object.")
+    require(isinstance(told["model"].get("fingerprint"), str), "its model has no fingerprint.")
+    n, part, prompts = told["n"], told["part"], told["prompts"]
+    require(is_index(n) and is_index(part) and part > 0 and is_list(prompts, str), "its prompts are wrong.")
+    require(len(prompts) == -(-n // part), f"{n} prompts in parts of {part} are not {len(prompts)} parts.")
+    require(is_list(told["labels"], str), "labels should be names.")
+    require(told["signals"] is None or is_index(told["signals"]), "signals should be a length.")
+    return Manifest(**{**told, "prompts": tuple(prompts), "labels": tuple(told["labels"])})
+
+
+def differences(there: Manifest, here: Manifest) -> list[str]:
+    """What sets two stores apart, each with both values. Versions and the model's name decide no number."""
+    found: list[str] = []
+    for name in ("schema", "n", "part", "labels", "signals"):
+        found += _differ(name, getattr(there, name), getattr(here, name))
+    for name in ("model", "settings", "task"):
+        old, new = getattr(there, name), getattr(here, name)
+        for key in sorted({*old, *new} - ({"name"} if name == "model" else set())):
+            found += _differ(f"{name} {key}", old.get(key), new.get(key))
+    other = [i for i, pair in enumerate(zip(there.prompts, here.prompts, strict=False)) if pair[0] != pair[1]]
+    if other and there.part == here.part:
+        found.append(f"{len(other)} of {there.parts} parts have other prompts, first prompts {_told(there, other[0])}")
+    return found
+
+
+def _differ(name: str, there: Any, here: Any) -> Iterator[str]:
+    if there != here:
+        yield f"{name} is {there!r} there and {here!r} here"
+
+
+def _told(manifest: Manifest, number: int) -> str:
+    span = manifest.span(number)
+    return f"{span[0]} to {span[-1]}"
+
+
+def _digest(about: object) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+
+
+def _plain(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back, so that what is written and what is read compare equal."""
+    try:
+        return dict(json.loads(json.dumps(dict(values), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise KeyholeError(f"{name} should be plain values, which JSON can hold: {error}.") from error
