@@ -127,10 +127,12 @@ def remove(path: Path) -> None:
 def readable(size: int) -> str:
     """Bytes for people.
 
-    >>> readable(539_000_000), readable(6_170_000_000)
-    ('539 MB', '6.2 GB')
+    >>> readable(718_000), readable(539_000_000), readable(6_170_000_000)
+    ('0.7 MB', '539 MB', '6.2 GB')
     """
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.{int(0 < size < 1e7)}f} MB"
 
 
 def _write(path: Path, title: str, about: Mapping[str, Any], write: Callable[[Path], None]) -> None:

@@ -33,7 +33,7 @@ def begin_worker(threads: int = 1) -> None:
 
 
 def _end_with_parent() -> None:
-    """Pools tell their workers when to end, but a killed parent tells nobody: they would wait for ever, models and all."""
+    """Pools tell their workers when to end, but a killed parent tells nobody: they would wait for ever."""
     parent = parent_process()
     if parent is not None:
         parent.join()

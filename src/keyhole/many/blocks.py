@@ -14,7 +14,7 @@ from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.models.prompts import token_id, token_texts
 from keyhole.models.run import Run
-from keyhole.store import Outcome
+from keyhole.store import Outcome, Status
 from keyhole.tasks.example import Example
 from keyhole.tracing.levels import Untraced, trace_many
 
@@ -53,9 +53,10 @@ class Ran:
         """As it is kept; the run itself is not, for a block's would not fit into memory."""
         about: Any = {"index": self.index, "example": self.example, **self.known}
         if circuit is not None:
-            status = "circuit" if circuit.heads else "headless"
-            return Outcome(status=status, circuit=replace(circuit, run=None), **about)
-        return Outcome(status="empty" if isinstance(error, NothingToTraceError) else "failed", error=str(error), **about)
+            kept = replace(circuit, run=None)
+            return Outcome(status="circuit" if circuit.heads else "headless", circuit=kept, **about)
+        status: Status = "empty" if isinstance(error, NothingToTraceError) else "failed"
+        return Outcome(status=status, error=str(error), **about)
 
     def skipped(self) -> Outcome:
         """Not traced, because the model is wrong."""

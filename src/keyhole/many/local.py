@@ -2,7 +2,7 @@
 
 import logging
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block
-from keyhole.many.worker import Done, Job, made, work
+from keyhole.many.worker import Done, Job, Parts, made, work
 from keyhole.models.model import Model
 from keyhole.processes import begin_worker, few_threads
 
@@ -34,7 +34,7 @@ class Local:
         """Is this machine's speed the workers'?"""
         return True
 
-    def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Iterator[tuple[Block, Done]]:
+    def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
         """Each block with its part as soon as it is done, in any order."""
         if self.workers == 1:
             yield from _in_this_process(model, job, blocks)
@@ -42,7 +42,7 @@ class Local:
             yield from _in_processes(job, blocks, self.workers)
 
 
-def _in_this_process(model: Model, job: Job, blocks: Sequence[Block]) -> Iterator[tuple[Block, Done]]:
+def _in_this_process(model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
     for block in blocks:
         try:
             done: Done = made(model, job, block)
@@ -51,7 +51,7 @@ def _in_this_process(model: Model, job: Job, blocks: Sequence[Block]) -> Iterato
         yield block, done
 
 
-def _in_processes(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[tuple[Block, Done]]:
+def _in_processes(job: Job, blocks: Sequence[Block], workers: int) -> Parts:
     """The same in processes; when one dies, its pool is lost, and what is not finished is begun again in another."""
     left, lost = {block.number: block for block in blocks}, 0
     while left:
@@ -65,13 +65,13 @@ def _in_processes(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[t
             if lost > _RETRIES:
                 at = ", ".join(str(number) for number in islice(left, workers))
                 raise KeyholeError(
-                    f"workers died {lost} times in a row, with parts {at} in hand, perhaps for want of memory: what was "
-                    "finished is kept. Go on with fewer workers, or begin anew with a smaller batch."
+                    f"workers died {lost} times in a row, with parts {at} in hand, perhaps for want of memory: what "
+                    "was finished is kept. Go on with fewer workers, or begin anew with a smaller batch."
                 ) from error
             _LOG.info("a worker died, perhaps for want of memory: what it had in hand is traced again.")
 
 
-def _in_pool(job: Job, blocks: Sequence[Block], workers: int) -> Iterator[tuple[Block, Done]]:
+def _in_pool(job: Job, blocks: Sequence[Block], workers: int) -> Parts:
     threads, todo = job.tracing.threads, iter(blocks)
     pool = ProcessPoolExecutor(min(workers, len(blocks)), get_context("spawn"), initializer=_begin, initargs=(threads,))
     running: dict[Future[Done], Block] = {}

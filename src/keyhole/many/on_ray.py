@@ -5,7 +5,6 @@ nothing to do; what comes back is a part of the store, which this process writes
 Ray's has to be kept to go on later.
 """
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,9 @@ from typing import Any
 
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block
-from keyhole.many.worker import Done, Job, work
+from keyhole.many.worker import Done, Job, Parts, work
 from keyhole.models.model import Model
 
-_LOG = logging.getLogger("keyhole")
 _RETRIES = 3  # times that Ray restarts an actor, and that a block is begun again
 
 
@@ -41,37 +39,33 @@ class Ray:
     def _address(self) -> str:
         return self.address or os.environ.get("RAY_ADDRESS") or "local"
 
-    def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Iterator[tuple[Block, Done]]:
+    def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
         """Each block with its part as soon as it is done, in any order."""
         ray = _require_ray()
         needs = {"num_cpus": job.tracing.threads, "num_gpus": 1 if job.source.device == "cuda" else 0}
         with _cluster(ray, self._address, None if self.workers is None else self.workers * job.tracing.threads):
             workers = min(self.workers or _room(ray, needs), len(blocks))
             actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **needs)(Tracer)
-            told = ray.put(job)  # once, not with every block
-            actors = [actor.remote(told) for _ in range(workers)]
+            actors = [actor.remote() for _ in range(workers)]
             try:
-                yield from _hand_out(ray, actors, blocks)
+                yield from _hand_out(ray, actors, ray.put(job), blocks)  # put there once, not with every block
             finally:
                 for one in actors:
                     ray.kill(one)
 
 
 class Tracer:
-    """An actor: `work`, one block at a time, in a process that keeps the model."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    """An actor: `work`, one block at a time, in a process that keeps the model (`load_again`)."""
 
     def ready(self) -> None:
         """Answers once the actor is there."""
 
-    def trace(self, block: Block) -> Done:
+    def trace(self, job: Job, block: Block) -> Done:
         """A block as a part."""
-        return work(self._job, block)
+        return work(job, block)
 
 
-def _hand_out(ray: Any, actors: Sequence[Any], blocks: Sequence[Block]) -> Iterator[tuple[Block, Done]]:
+def _hand_out(ray: Any, actors: Sequence[Any], job: Any, blocks: Sequence[Block]) -> Parts:
     """A block to every actor that is there and free, until all are done.
 
     An actor that finds no more to do makes room: one that was lost with its machine can then be restarted there.
@@ -86,7 +80,7 @@ def _hand_out(ray: Any, actors: Sequence[Any], blocks: Sequence[Block]) -> Itera
         if following is None:
             ray.kill(actor)
         else:
-            running[actor.trace.remote(following)] = (actor, following)
+            running[actor.trace.remote(job, following)] = (actor, following)
         if block is not None:
             left -= 1
             yield block, done
@@ -100,8 +94,8 @@ def _got(ray: Any, ref: Any, block: Block | None) -> Done:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         at = "a worker could not begin" if block is None else f"part {block.number} was given up"
         raise KeyholeError(
-            f"{at}: {said} Workers were restarted {_RETRIES} times at most; every machine of the cluster needs Keyhole, "
-            "the model and memory for both. What was finished is kept."
+            f"{at}: {said} Workers were restarted {_RETRIES} times at most; every machine of the cluster needs "
+            "Keyhole, the model and memory for both. What was finished is kept."
         ) from error
     return found
 
@@ -129,8 +123,8 @@ def _cluster(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
 
 def _room(ray: Any, needs: dict[str, int]) -> int:
     """How many workers fit into the cluster."""
-    has = ray.cluster_resources()
-    return max(1, *[int(min(has.get(k, 0) // n for k, n in (("CPU", needs["num_cpus"]), ("GPU", needs["num_gpus"])) if n))])
+    has, kinds = ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
+    return max(1, int(min(has.get(kind, 0) // needed for kind, needed in kinds.items() if needed)))
 
 
 def _require_ray() -> Any:

@@ -51,7 +51,9 @@ class Tracing:
         if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
             raise KeyholeError(f"bulk runs have seeds 'prob', 'linear' or a Probability, not {self.seeds!r}.")
         if self.tau != "dynamic" and not isinstance(self.tau, int | float):
-            raise KeyholeError(f"tau of a bulk run is 'dynamic' or a number, not {self.tau!r}: a store keeps its value.")
+            raise KeyholeError(
+                f"tau of a bulk run is 'dynamic' or a number, not {self.tau!r}: a store keeps its value."
+            )
         if not isinstance(self.through, Through):
             require_choice("through", self.through, Literal["heads", "mlps"])
         require_choice("wrong", self.wrong, Wrong)

@@ -1,6 +1,6 @@
 """What does a worker do? It loads the model once, and turns blocks of prompts into parts of a store."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ class Job:
 
 
 Done = Part | KeyholeError  # errors travel as values: engines differ in what they make of one that is raised
+Parts = Generator[tuple[Block, Done], None, None]  # as they are done, in any order; closing it ends the work
 
 
 def work(job: Job, block: Block) -> Done:

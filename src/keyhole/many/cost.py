@@ -1,0 +1,137 @@
+"""What does a circuit cost? Operations and bytes from a model's shape, and seconds once a machine's rates are known.
+
+Operations are multiplications. With T tokens, firings of heads and explained MLPs ("places"), in a model with L layers
+of H heads (width r) and MLPs, all in d dimensions, and V tokens:
+
+    forward    T (weights of all layers + d V) + 2 L H r T^2
+    moving     v W_O of every head and source: L H T r d, once for all firings
+    reading    for every head that fires, all that is written below it, onto what it reads (both sides): on average
+               half of the writers lie below, (L H + 2 L) / 2 T rows, each 2 r d; or, where prompts are long, by W_O W_Q
+               of each pair of heads, r x r (the tracer takes the cheaper way, too)
+    searching  for every firing, both sides: (writer, channel) pairs, (L H + 2 L) / 2 T r each, gone through a few times
+    places     for every explained MLP: its neurons, forth, back, and without its causes, 3 MLPs; and what every head
+               below moves along its direction, (L H + 2 L) / 2 (r d + T r)
+
+Seconds are operations at the speed of the forward pass, and a fixed time for every firing and place: launching kernels
+and building records, which is all there is for small models.
+"""
+
+import math
+from dataclasses import dataclass
+
+_SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
+_FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better
+_PROCESS = 450_000_000  # bytes of Python, torch and transformers themselves
+_PROJECTED = 48_000_000  # projections that the tracer holds at once
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model that costs depend on."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_model: int
+    d_mlp: int
+    vocab: int
+    matrices: int = 3  # of an MLP: 3 with a gate, 2 without
+
+    @property
+    def attention(self) -> int:
+        """Weights of one layer's attention."""
+        return 2 * self.d_model * self.d_head * (self.heads + self.kv_heads)
+
+    @property
+    def mlp(self) -> int:
+        """Weights of one layer's MLP."""
+        return self.matrices * self.d_model * self.d_mlp
+
+    @property
+    def weights(self) -> int:
+        """All weights, with one matrix for tokens (an untied model has two)."""
+        return self.layers * (self.attention + self.mlp) + self.vocab * self.d_model
+
+    @property
+    def below(self) -> float:
+        """Writers below a firing, for every token, on average over layers: half of all heads and local writers."""
+        return self.layers * (self.heads + 2) / 2
+
+
+@dataclass(frozen=True)
+class Load:
+    """One circuit: how long its prompt is, and how much there is to explain."""
+
+    tokens: float
+    firings: float
+    places: float = 0.0  # MLPs that are explained
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a machine is with one model: fitted by `fit`, from times that were measured."""
+
+    operations: float  # a second
+    step: float  # seconds for every firing and place, beside its operations
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that tracing needs."""
+
+    fixed: int  # the process, weights and their folded copies, projections at hand
+    prompt: int  # for every prompt of a batch
+
+    def at(self, batch: int) -> int:
+        """Of one worker, with so many prompts traced together."""
+        return self.fixed + batch * self.prompt
+
+
+def forward_operations(shape: Shape, tokens: float) -> float:
+    """Multiplications of one forward pass."""
+    attention = 2 * shape.layers * shape.heads * shape.d_head * tokens**2
+    return tokens * shape.weights + attention
+
+
+def trace_operations(shape: Shape, load: Load) -> float:
+    """Multiplications of one trace, beside the forward pass."""
+    T, r, d = load.tokens, shape.d_head, shape.d_model
+    moving = shape.layers * shape.heads * T * r * d
+    every = shape.layers * shape.heads
+    heads = every * -math.expm1(-load.firings / every)  # how many different ones fire, if they fire at random
+    each_row, each_pair = T * 2 * r * d, 2 * r * r * d + T * 2 * r * r
+    reading = heads * shape.below * min(each_row, each_pair)
+    searching = load.firings * 2 * shape.below * T * r * _SEARCHES
+    places = load.places * (3 * shape.mlp + shape.below * (r * d + T * r))
+    return moving + reading + searching + places
+
+
+def seconds(shape: Shape, load: Load, rates: Rates) -> float:
+    """How long one circuit takes, its forward pass included."""
+    operations = forward_operations(shape, load.tokens) + trace_operations(shape, load)
+    return operations / rates.operations + (load.firings + load.places) * rates.step
+
+
+def fit(shape: Shape, load: Load, forward: float, trace: float) -> Rates:
+    """The rates at which one circuit like this takes so many seconds: `forward` to run it, and `trace` to trace it.
+
+    Exactly so: `seconds` of the same load gives their sum back. Where tracing is faster than the forward pass's speed
+    allows, no time is left for steps, and operations are as fast as all of it shows.
+    """
+    run, traced = forward_operations(shape, load.tokens), trace_operations(shape, load)
+    rest, steps = trace - traced * forward / run, load.firings + load.places
+    if rest <= 0 or steps == 0:
+        return Rates((run + traced) / (forward + trace), 0.0)
+    return Rates(run / forward, rest / steps)
+
+
+def memory(shape: Shape, tokens: float, bytes_per_weight: int = 4) -> Memory:
+    """What does tracing keep? Of a run, everything; of its writers, one vector for every head and source token."""
+    L, H, r, d = shape.layers, shape.heads, shape.d_head, shape.d_model
+    run = L * (2 * d + (H + 2 * shape.kv_heads) * r) + d + shape.vocab
+    writers = L * H * (r + d) + (2 * L + 1) * d + L * d
+    folded = L * shape.attention + d * shape.vocab
+    projected = min(_PROJECTED, shape.heads * 2 * shape.below * tokens * 2 * r)
+    fixed = _PROCESS + shape.weights * bytes_per_weight + (folded + projected) * _FOLDED
+    return Memory(round(fixed), round(tokens * (run * bytes_per_weight + writers * _FOLDED)))

@@ -1,0 +1,290 @@
+"""Bulk runs: what is kept of every prompt, and that nothing which interrupts them changes a digit."""
+
+import errno
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import keyhole
+from commands import keyhole as typed
+from keyhole import KeyholeError, Model, Probability
+from keyhole.many import Local, Tracing, bulk
+from keyhole.many import blocks as tracing_blocks
+from keyhole.many.blocks import Block, trace_block
+from keyhole.many.source import load_again, source_of
+from keyhole.models.prompts import token_id
+from keyhole.store import make_store, open_store, parts
+from keyhole.tasks import Example, greater_than, ioi
+from stores import BATCH, PART, TASK, N, at_part, command, files_of, records, require_same, statuses
+
+pytestmark = pytest.mark.xdist_group("bulk")  # they share a store that is made once
+KILLS = 5
+
+
+@pytest.fixture(scope="module")
+def whole(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """A run that nothing interrupted, and how long one of its parts took."""
+    path, times = tmp_path_factory.mktemp("whole") / "store", list[float]()
+    bulk(
+        TASK,
+        organism,
+        n=N,
+        seed=7,
+        part=PART,
+        batch=BATCH,
+        out=path,
+        progress=lambda done, total: times.append(time.monotonic()),
+    )
+    return path, (times[-1] - times[0]) / (N // PART)
+
+
+def again(model: Model, out: Path, **options: Any) -> keyhole.store.Store:
+    """The same run, elsewhere."""
+    return bulk(TASK, model, **{"n": N, "seed": 7, "part": PART, "batch": BATCH, "out": out, **options})
+
+
+def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: Path) -> None:
+    prompts = ioi(6, seed=3)
+    store = bulk(prompts, organism, out=tmp_path / "store", batch=4, part=5)
+    assert statuses(store) == ["circuit"] * 6 and store.counts()["circuit"] == 6
+    for outcome, example in zip(store, prompts, strict=True):
+        run = organism.run(example.text)
+        alone = run.trace(example.answer, against=list(example.against))
+        kept = outcome.circuit
+        assert kept is not None and outcome.example == example
+        assert kept.nodes == alone.nodes and kept.parameters.seeds == "linear"
+        shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
+        assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
+        assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], abs=1e-6)
+        likely, logits = run.logits[-1].double().softmax(-1), run.logits[-1]
+        right, other = (token_id(organism, word) for word in (example.answer, example.against[0]))
+        assert outcome.probability == pytest.approx(float(likely[right]), abs=1e-6)
+        assert outcome.difference == pytest.approx(float(logits[right] - logits[other]), abs=1e-5)
+        assert outcome.correct and outcome.predicted == example.answer
+
+
+def test_what_cannot_be_traced_is_kept_with_the_reason(organism: Model) -> None:
+    """And loses no other prompt of its batch."""
+    good = ioi(4, seed=3)
+    strange = replace(good[0], text="Xyzzy and Plugh went to the store")
+    long = replace(good[0], text=" ".join(["Mary"] * 500))
+    answered = replace(good[0], answers=("Xyzzy",))
+    turned = swapped(good[1])
+    block = Block(0, 10, (good[0], strange, good[1], long, turned, answered, good[2]))
+    found = trace_block(organism, block, Tracing(batch=7))
+    assert [one.index for one in found] == list(range(10, 17))
+    assert [one.status for one in found] == ["circuit", "failed", "circuit", "failed", "empty", "failed", "circuit"]
+    assert "Xyzzy" in str(found[1].error) and "128 positions" in str(found[3].error)
+    assert "does not know 'Xyzzy'" in str(found[5].error) and found[5].correct is None
+    assert found[4].correct is False and found[4].difference is not None and found[4].difference < 0
+    assert all(one.circuit is None or one.circuit.run is None for one in found), "runs must not outlive their batch"
+    skipped = trace_block(organism, block, Tracing(batch=7, wrong="skip"))
+    assert [one.status for one in skipped] == ["circuit", "failed", "circuit", "failed", "skipped", "failed", "circuit"]
+    assert skipped[4].predicted == good[1].answer
+
+
+def test_circuits_without_heads_are_counted_apart(organism: Model, tmp_path: Path) -> None:
+    store = bulk(greater_than(8, seed=1), organism, out=tmp_path / "store", through="heads")
+    heads = [sum(node.kind == "head" for node in circuit.nodes) for _, circuit in store.circuits()]
+    assert 0 < heads.count(0) < 8
+    assert store.counts() == {
+        **dict.fromkeys(store.counts(), 0),
+        "headless": heads.count(0),
+        "circuit": 8 - heads.count(0),
+    }
+
+
+def test_seeds_are_linear_where_there_is_a_wrong_answer(organism: Model) -> None:
+    prompts = ioi(2, seed=3)
+    block = Block(0, 0, (prompts[0], without_wrong(prompts[1])))
+
+    def seeds(tracing: Tracing) -> list[tuple[str, float, tuple[int, ...]]]:
+        circuits = [one.circuit for one in trace_block(organism, block, tracing)]
+        kept = [circuit.parameters for circuit in circuits if circuit is not None]
+        return [(one.seeds, one.seed_tau, one.against_ids) for one in kept]
+
+    wrong = (token_id(organism, prompts[0].against[0]),)
+    assert seeds(Tracing()) == [("linear", 0.8, wrong), ("prob", 0.8, ())]
+    assert seeds(Tracing(seeds="prob")) == [("prob", 0.8, ()), ("prob", 0.8, ())]
+    assert seeds(Tracing(seeds="linear")) == [("linear", 0.8, wrong), ("linear", 0.8, ())]
+    assert seeds(Tracing(seeds=Probability(0.9))) == [("prob", 0.9, ()), ("prob", 0.9, ())]
+
+
+def test_killed_at_random_points_and_gone_on_with(whole: tuple[Path, float], tmp_path: Path) -> None:
+    path, rng = tmp_path / "store", random.Random(0)
+
+    def kill_later(process: int) -> None:
+        before = records(path)
+        wait_for(lambda: records(path) > before)
+        time.sleep(rng.uniform(0, 3) * whole[1])
+        os.kill(process, signal.SIGKILL)
+
+    for _ in range(KILLS):
+        assert typed(*command(path), meanwhile=kill_later).returncode == -signal.SIGKILL, (
+            "it was done before it was killed"
+        )
+    done = records(path)
+    assert KILLS <= done < N // PART
+    last = typed(*command(path))
+    assert last.returncode == 0, last.stderr
+    assert f"{done} of {N // PART} parts are in" in last.stderr and f"{N} prompts, {N} circuits" in last.stdout
+    require_same(path, whole[0])
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+
+    def interrupt(process: int) -> None:
+        wait_for(lambda: records(path) > 0)
+        os.kill(process, signal.SIGINT)
+
+    stopped = typed(*command(path), meanwhile=interrupt)
+    assert (
+        "the same command goes on from there" in stopped.stdout
+        and "KeyboardInterrupt" in stopped.stderr.splitlines()[-1]
+    )
+    assert 0 < records(path) < N // PART and not list(path.rglob("*.part"))
+
+
+def test_a_damaged_part_is_made_again(organism: Model, whole: tuple[Path, float], tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    again(organism, path, n=N)
+    before = files_of(path)
+    victim = sorted((path / "edges").glob("*.parquet"))[4]
+    victim.write_bytes(victim.read_bytes()[:-100])
+    told = typed(*command(path))
+    assert told.returncode == 0 and f"edges/{victim.name} is damaged" in told.stderr, told.stderr
+    assert f"{N // PART - 1} of {N // PART} parts are in" in told.stderr
+    assert files_of(path) == before == files_of(whole[0])
+
+
+def test_a_full_disk_loses_nothing(
+    organism: Model, whole: tuple[Path, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, room = tmp_path / "store", [40]
+    real = parts.replacing
+
+    @contextmanager
+    def full(to: Path) -> Iterator[Any]:
+        room[0] -= 1
+        with real(to) as out:
+            if room[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            yield out
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts, "replacing", full)
+        with pytest.raises(KeyholeError, match=r"No space left on device.*What was complete stays.*same command"):
+            again(organism, path)
+    done = records(path)
+    assert 0 < done < N // PART and len(open_store(path)) == done * PART
+    again(organism, path)
+    require_same(path, whole[0])
+
+
+def test_a_second_writer_is_refused(whole: tuple[Path, float], tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with make_store(path, open_store(whole[0]).manifest).writing():
+        told = typed(*command(path))
+    assert told.returncode == 2 and f"process {os.getpid()} " in told.stderr, told.stderr
+
+
+def test_a_store_of_something_else_is_refused(organism: Model, whole: tuple[Path, float]) -> None:
+    """With each difference; and it stays as it was."""
+    before = files_of(whole[0])
+    other = keyhole.load()
+    with torch.no_grad():
+        next(other.hf.parameters())[0, 0] += 1
+    with pytest.raises(KeyholeError, match=r"model fingerprint is '[0-9a-f]+' there and '[0-9a-f]+' here"):
+        again(other, whole[0])
+    told = typed(*command(whole[0], "--tau", "0.3", "--wrong", "skip"))
+    assert told.returncode == 2
+    assert "settings tau is 'dynamic' there and 0.3 here; settings wrong is 'keep' there and 'skip' here" in told.stderr
+    with pytest.raises(KeyholeError, match="settings batch is 2 there and 4 here"):
+        again(organism, whole[0], batch=4)
+    assert files_of(whole[0]) == before
+
+
+def test_processes_make_the_same_parts_and_one_may_die(
+    organism: Model, whole: tuple[Path, float], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+
+    def kill() -> None:
+        workers = [one for one in psutil.Process().children() if "spawn_main" in " ".join(one.cmdline())]
+        assert len(workers) == 2
+        workers[0].kill()
+
+    with caplog.at_level("INFO", "keyhole"):
+        again(organism, path, engine=Local(2), progress=at_part(5, kill))
+    assert "a worker died" in caplog.text
+    require_same(path, whole[0])
+
+
+def test_something_unexpected_is_told_with_its_prompt(
+    organism: Model, whole: tuple[Path, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After everything else was written."""
+    path, real = tmp_path / "store", tracing_blocks.trace_many
+    bad = open_store(whole[0])[10].example.text
+
+    def broken(runs: Any, *args: Any, **options: Any) -> Any:
+        if any(organism.run(bad).token_ids == run.token_ids for run in runs):
+            raise RuntimeError("a bug\nwith a second line")
+        return real(runs, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tracing_blocks, "trace_many", broken)
+        with pytest.raises(KeyholeError) as refused:
+            again(organism, path)
+    told = str(refused.value)
+    assert f"part 3 stopped at prompt 10 ({bad!r}): RuntimeError: a bug (test_bulk.py, line " in told
+    assert f"({N - PART} of {N} prompts)" in told and records(path) == N // PART - 1
+    again(organism, path)
+    require_same(path, whole[0])
+
+
+def test_a_worker_refuses_other_weights(organism: Model) -> None:
+    with pytest.raises(KeyholeError, match="other weights under organism"):
+        load_again(replace(source_of(organism), fingerprint="0" * 64))
+    with pytest.raises(KeyholeError, match="a worker cannot load the model: .*save_pretrained"):
+        load_again(replace(source_of(organism), path="./nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], "--out ioi.store"),
+        (["--address", "auto", "--out", "here"], "--engine ray"),
+        (["--tau", "2", "--out", "here"], "tau"),
+    ],
+)
+def test_bad_requests(more: list[str], said: str, tmp_path: Path) -> None:
+    told = typed("bulk", TASK, *more, folder=tmp_path)
+    assert told.returncode == 2 and said in told.stderr and not list(tmp_path.iterdir())
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.005)
+
+
+def swapped(example: Example) -> Example:
+    """The same prompt, with the wrong answer for the right one."""
+    return replace(example, answer=example.against[0], answers=example.against, wrong=example.answer)
+
+
+def without_wrong(example: Example) -> Example:
+    return replace(example, wrong=None)
