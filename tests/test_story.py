@@ -267,7 +267,7 @@ def test_role_words() -> None:
 
 def test_roles_of_several_tokens_stand_nowhere(organism: Model) -> None:
     text = "Mary and John went"
-    example = Example("demo", text, "to", None, ("to",), {"BOTH": (0, 13), "S": (9, 13), "END": (14, 18)}, "", "")
+    example = Example("demo", text, "to", (), ("to",), {"BOTH": (0, 13), "S": (9, 13), "END": (14, 18)}, "", "")
     run = organism.run(text)
     assert example.positions(run) == {role: example.position(run, role) for role in ("S", "END")} == {"S": 3, "END": 4}
 

@@ -20,6 +20,7 @@ from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - regist
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
+from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words):
+for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
 app.add_typer(lab, name="lab")
 app.command()(cache)

@@ -21,7 +21,9 @@ from keyhole.cli.options import (
     RevisionOption,
     SinksOption,
     load_model,
+    read_choices,
 )
+from keyhole.cli.tasks import ChoicesOption
 from keyhole.errors import KeyholeError
 from keyhole.progress import duration
 
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 
 def bulk(
-    what: Annotated[str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi, or a JSON Lines file.")],
+    what: Annotated[
+        str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
+    ],
     model: ModelOption = None,
-    n: Annotated[int | None, typer.Option(min=1, help="Prompts. Default: all of a file, or the task's own.")] = None,
+    n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
     through: Annotated[ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.")] = "mlps",
@@ -53,7 +57,8 @@ def bulk(
     batch: Annotated[int, typer.Option(min=1, help="Prompts traced together; memory grows with them.")] = 16,
     part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
     threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
-    seed: Annotated[int, typer.Option(help="Which prompts of a task.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
+    choices: ChoicesOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -81,20 +86,20 @@ def bulk(
     options: dict[str, Any] = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
     options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos}
     loaded = load_model(model, revision, dtype, device)
-    asked: dict[str, Any] = {"n": n, "seed": seed, "part": part, "engine": by, **options}
+    asked: dict[str, Any] = {"n": n, "seed": seed, "choices": read_choices(choices), "part": part, "engine": by}
     from keyhole.many import bulk as trace_all
     from keyhole.many import estimate as estimate_all
 
     if estimate:
         with show.progress("Tracing a few batches"):
-            expected = estimate_all(what, loaded, **asked)
+            expected = estimate_all(what, loaded, **asked, **options)
         _tell_estimate(expected, json=json)
         return
     assert out is not None
     start = time.monotonic()
     try:
         with show.paced_bar("Tracing") as progress:
-            store = trace_all(what, loaded, out=out, progress=progress, **asked)
+            store = trace_all(what, loaded, out=out, progress=progress, **asked, **options)
     except KeyboardInterrupt:
         show.plain(f"stopped. What was finished is in {out}: the same command goes on from there.")
         raise

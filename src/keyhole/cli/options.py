@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
 from keyhole.cli.choices import Dtype, Sinks
 from keyhole.errors import KeyholeError
+from keyhole.strict import parse_json
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -73,6 +74,26 @@ def read_ids(text: str) -> list[int]:
         return [int(part) for part in text.replace(",", " ").split()]
     except ValueError as error:
         raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
+
+
+def read_choices(texts: list[str] | None) -> dict[str, Any]:
+    """Choices of a task such as design=mixed: numbers, true, false, null and lists as JSON has them, else text.
+
+    >>> read_choices(["design=mixed", "n_boxes=4", "held_out=true", 'names=["Mary", "John"]'])
+    {'design': 'mixed', 'n_boxes': 4, 'held_out': True, 'names': ['Mary', 'John']}
+    """
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not (name.isidentifier() and equals):
+            raise KeyholeError(f"--with takes a choice such as design=mixed, not {text!r}.")
+        if name in ("model", "n", "seed"):
+            raise KeyholeError(f"{name} is an option of its own: give --{name} {value}.")
+        try:
+            found[name] = parse_json(value)
+        except KeyholeError:
+            found[name] = value
+    return found
 
 
 def read_head(text: str) -> tuple[int, int]:

@@ -5,16 +5,16 @@ it, where, and in which order, changes no digit of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
-from keyhole.models.prompts import token_id, token_texts
 from keyhole.models.run import Run
 from keyhole.store import Outcome, Status
+from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
 from keyhole.tasks.example import Example
 from keyhole.tracing.levels import Untraced, trace_many
 
@@ -45,13 +45,12 @@ class Ran:
     index: int
     example: Example
     run: Run
-    targets: tuple[int, ...]
-    against: tuple[int, ...]
-    known: Mapping[str, Any]  # correct, predicted, probability, difference
+    ids: AnswerIds
+    said: Answered
 
     def outcome(self, circuit: Circuit | None, error: KeyholeError | None = None) -> Outcome:
         """As it is kept; the run itself is not, for a block's would not fit into memory."""
-        about: Any = {"index": self.index, "example": self.example, **self.known}
+        about: Any = {"index": self.index, "example": self.example, **asdict(self.said)}
         if circuit is not None:
             kept = replace(circuit, run=None)
             return Outcome(status="circuit" if circuit.heads else "headless", circuit=kept, **about)
@@ -60,7 +59,7 @@ class Ran:
 
     def skipped(self) -> Outcome:
         """Not traced, because the model is wrong."""
-        return Outcome(index=self.index, example=self.example, status="skipped", **self.known)
+        return Outcome(index=self.index, example=self.example, status="skipped", **asdict(self.said))
 
 
 def trace_block(model: Model, block: Block, tracing: Tracing) -> list[Outcome]:
@@ -93,7 +92,7 @@ def run_prompts(model: Model, first: int, examples: Sequence[Example], tracing: 
 
 def trace_ran(ran: Sequence[Ran | Outcome], tracing: Tracing) -> list[Outcome]:
     """Trace a batch of prompts that ran; those the model got wrong are left out if that was asked for."""
-    wanted = [one for one in ran if isinstance(one, Ran) and (tracing.wrong == "keep" or one.known["correct"])]
+    wanted = [one for one in ran if isinstance(one, Ran) and (tracing.wrong == "keep" or one.said.correct)]
     traced = {one.index: one.outcome(*made) for one, made in zip(wanted, _circuits(wanted, tracing), strict=True)}
     return [one if isinstance(one, Outcome) else traced.get(one.index) or one.skipped() for one in ran]
 
@@ -107,30 +106,19 @@ def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | Ke
 
 
 def _ran(index: int, example: Example, run: Run) -> Ran:
-    """What the model says to a prompt: is it right, how sure, and how far from the wrong answers?"""
-    model, logits = run.model, run.logits[-1].double()
-    targets, against = (
-        list(dict.fromkeys(token_id(model, word) for word in words)) for words in (example.answers, example.against)
-    )
-    likeliest = int(logits.argmax())
-    known = {
-        "correct": likeliest in targets,
-        "predicted": token_texts(model.tokenizer, [likeliest])[0].strip(),
-        "probability": float(logits.softmax(-1)[targets].sum()),
-        "difference": float(logits[targets].mean() - logits[against].mean()) if against else None,
-    }
-    return Ran(index, example, run, tuple(targets), tuple(against), known)
+    """What a prompt is traced for, and what the model says to it."""
+    ids = answer_ids(run.model, example)
+    return Ran(index, example, run, ids, answered(run, example, ids))
 
 
 def _circuits(ran: Sequence[Ran], tracing: Tracing) -> list[tuple[Circuit | None, KeyholeError | None]]:
     """Circuits of a batch, or why there are none."""
     if not ran:
         return []
-    against = [list(one.against) if tracing.against and one.against else None for one in ran]
+    targets = [list(one.ids.answers) for one in ran]
+    against = [list(one.ids.against) if tracing.against and one.ids.against else None for one in ran]
     try:
-        found = trace_many(
-            [one.run for one in ran], [list(one.targets) for one in ran], against=against, **tracing.options()
-        )
+        found = trace_many([one.run for one in ran], targets, against=against, **tracing.options())
     except KeyholeError as error:
         return [(None, error)] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
     return [(None, one.error) if isinstance(one, Untraced) else (one, None) for one in found]

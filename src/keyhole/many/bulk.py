@@ -2,11 +2,11 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 import transformers
@@ -22,6 +22,7 @@ from keyhole.models.load import Source, load
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
 from keyhole.store import Manifest, Part, Store, make_store, manifest_of
+from keyhole.tasks import CATALOGUE
 from keyhole.tasks import examples as examples_of
 from keyhole.tasks.example import Example
 from keyhole.version import __version__
@@ -40,6 +41,7 @@ def bulk(
     out: Path | str,
     n: int | None = None,
     seed: int = 0,
+    choices: Mapping[str, Any] | None = None,
     engine: EngineName | Engine = "local",
     part: int = PART,
     progress: Progress = silent,
@@ -47,8 +49,8 @@ def bulk(
 ) -> Store:
     """Trace many prompts into a store, and go on where an earlier call stopped.
 
-    `what`: a task's name, a JSON Lines file, or examples. `n` prompts, or all there are; `seed` chooses a task's.
-    `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address="auto")`.
+    `what`: a task's name, a JSON Lines file, or examples. `n`: how many of them; `seed`, `choices`: a task's.
+    `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address=...)`.
     `part`: prompts that are written together, and lost together if the work is interrupted. `progress` is told the
     prompts done. Further options are those of `keyhole.many.Tracing`: how to trace, what to do with prompts that the
     model gets wrong, and how many prompts to trace together (`batch`), which bounds memory.
@@ -56,7 +58,7 @@ def bulk(
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
     """
-    planned = _plan(what, model, n=n, seed=seed, part=part, tracing=Tracing(**tracing))
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
     store = make_store(out, planned.manifest)
     with store.writing():
         left = _left(store, planned.blocks)
@@ -71,12 +73,13 @@ def estimate(
     *,
     n: int | None = None,
     seed: int = 0,
+    choices: Mapping[str, Any] | None = None,
     engine: EngineName | Engine = "local",
     part: int = PART,
     **tracing: Unpack[TracingOptions],
 ) -> Estimate:
     """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
-    planned = _plan(what, model, n=n, seed=seed, part=part, tracing=Tracing(**tracing))
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
     return _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
 
 
@@ -90,12 +93,16 @@ class _Plan:
     manifest: Manifest
 
 
-def _plan(what: What, model: Model | Source | None, *, n: int | None, seed: int, part: int, tracing: Tracing) -> _Plan:
+def _plan(
+    what: What,
+    model: Model | Source | None,
+    *,
+    asked: tuple[int | None, int, Mapping[str, Any]],
+    part: int,
+    tracing: Tracing,
+) -> _Plan:
     loaded = model if isinstance(model, Model) else load(model)
-    if isinstance(what, str | Path):
-        examples, task = examples_of(what, loaded, n=n, seed=seed), {"name": str(what), "seed": seed}
-    else:
-        examples, task = list(what)[:n], {"name": ", ".join(sorted({one.task for one in what})), "seed": None}
+    examples, task = _examples(what, loaded, *asked)
     manifest = manifest_of(
         examples,
         model={"name": loaded.name, "family": loaded.hf.config.model_type, "fingerprint": loaded.fingerprint()},
@@ -107,6 +114,18 @@ def _plan(what: What, model: Model | Source | None, *, n: int | None, seed: int,
     spans = [manifest.span(number) for number in range(manifest.parts)]
     blocks = [Block(i, span.start, tuple(examples[span.start : span.stop])) for i, span in enumerate(spans)]
     return _Plan(loaded, tracing, tuple(blocks), manifest)
+
+
+def _examples(
+    what: What, model: Model, n: int | None, seed: int, choices: Mapping[str, Any]
+) -> tuple[list[Example], dict[str, Any]]:
+    """The prompts, and how a store calls them. A seed and choices are a task's; a file is known by what it says."""
+    if not isinstance(what, str | Path):
+        return list(what)[:n], {"name": ", ".join(sorted({one.task for one in what})), "seed": None, "choices": {}}
+    found, name = examples_of(what, model, n, seed, **choices), str(what).replace("-", "_")
+    if isinstance(what, str) and name in CATALOGUE:
+        return found, {"name": name, "seed": seed, "choices": dict(choices)}
+    return found, {"name": Path(what).name, "seed": None, "choices": {}}
 
 
 def _left(store: Store, blocks: Sequence[Block]) -> list[Block]:

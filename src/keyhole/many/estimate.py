@@ -51,8 +51,8 @@ class Estimate:
         each = "" if self.workers == 1 else f" for each of {self.workers} workers"
         return (
             f"about {duration(self.seconds)} for {self.prompts:,} prompts ({rate:.3g} a second), "
-            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(self.memory.prompt)} for each prompt of "
-            f"a batch of {self.batch}), {readable(self.disk)} on disk"
+            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(self.memory.prompt)} for each prompt "
+            f"of a batch of {self.batch}), {readable(self.disk)} on disk"
         )
 
 

@@ -143,5 +143,7 @@ def _example(pairs: list[tuple[str, str]], asked: int, *, other: int, more: str,
         slots |= {f"item_{i}": (f"item_{i}", item), f"box_{i}": (f"box_{i}", box)}
     text, roles = fill(", ".join(statements) + "." + wording.question, slots)
     roles["ITEM"], roles["BOX"] = roles[f"item_{asked}"], roles[f"box_{asked}"]
-    right, wrong, template = pairs[asked][1], pairs[other][1], f"{len(pairs)}-{asked}"
-    return Example("boxes", text, right, wrong, (right,), roles, template, f" {right}.{more}")
+    right, wrong = pairs[asked][1], pairs[other][1]
+    against = tuple(dict.fromkeys([wrong, *(box for _, box in pairs if box != right)]))
+    labels = {"boxes": str(len(pairs)), "asked": str(asked)}
+    return Example("boxes", text, right, against, (right,), roles, f"{len(pairs)}-{asked}", f" {right}.{more}", labels)

@@ -5,8 +5,7 @@ import re
 import string
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
@@ -35,17 +34,23 @@ class Example:
     task: str  # "ioi", "boxes", ...
     text: str  # the prompt without its answer; no trailing space
     answer: str  # the word that should come next
-    wrong: str | None  # the natural wrong answer
+    against: tuple[str, ...]  # every wrong answer that the right ones are held against, the most natural one first
     answers: tuple[str, ...]  # every right answer
     roles: Mapping[str, Span]  # role -> (start, end) in text; every task has END, the predicting word
     template: str  # which wording, e.g. "ABBA-3"
-    continuation: str  # how training text goes on after `text`, to the character: " Mary."
+    continuation: str  # how the text goes on after `text`, to the character: " Mary."
+    labels: Mapping[str, str] = field(default_factory=dict)  # what to sort prompts by: {"order": "ABBA", "IO": "Mary"}
+
+    @property
+    def wrong(self) -> str | None:
+        """The most natural wrong answer, if there is one."""
+        return self.against[0] if self.against else None
 
     def word(self, role: str) -> str:
         """Which characters of the prompt play this role?
 
         >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
-        >>> Example("demo", text, "", None, (), roles, "", "").word("WHO")
+        >>> Example("demo", text, "", (), (), roles, "", "").word("WHO")
         'Mary'
         """
         start, end = self.span(role)
@@ -62,30 +67,30 @@ class Example:
         from keyhole.models.chat import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
-        return replace(self, text=text, roles=roles)
+        # A reply begins without a space.
+        return replace(self, text=text, roles=roles, continuation=self.continuation.lstrip())
 
     def position(self, run: "Run", role: str) -> int:
         """At which token of a run of this prompt does a role stand? Refuses a role of several tokens."""
-        wanted = self.span(role)
-        found = self._tokens(run)(*wanted)
+        word, found = self.word(role), self._tokens(run)[role]
         if len(found) != 1:
-            raise KeyholeError(f"{self.word(role)!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
+            raise KeyholeError(f"{word!r}, the role {role}, is {len(found)} tokens for {run.model.name}.")
         return found[0]
 
     def positions(self, run: "Run") -> dict[str, int]:
         """At which token of a run of this prompt does each role stand? Roles of several tokens are left out."""
-        inside = self._tokens(run)
-        found = {role: inside(*span) for role, span in self.roles.items()}
-        return {role: tokens[0] for role, tokens in found.items() if len(tokens) == 1}
+        return {role: tokens[0] for role, tokens in self._tokens(run).items() if len(tokens) == 1}
 
-    def _tokens(self, run: "Run") -> Callable[[int, int], list[int]]:
-        """Which tokens of a run of this prompt stand between two characters."""
+    def _tokens(self, run: "Run") -> dict[str, list[int]]:
+        """Which tokens of a run of this prompt play each role. END predicts what comes next: of several, the last."""
         from keyhole.models.spans import token_spans, tokens_in
 
         try:
-            return partial(tokens_in, token_spans(run.model, self.text, run.token_ids))
+            spans = token_spans(run.model, self.text, run.token_ids)
         except KeyholeError as error:
             raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
+        found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
+        return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}
 
 
 def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[str, Span]]:
@@ -136,16 +141,19 @@ def is_held_out(*combination: str) -> bool:
 
 
 def collect(
-    n: int, seed: int, held_out: bool | None, draw: Callable[[random.Random], tuple[tuple[str, ...], Example]]
+    n: int,
+    seed: int | random.Random,
+    held_out: bool | None,
+    draw: Callable[[random.Random], tuple[tuple[str, ...], Example]],
 ) -> list[Example]:
     """Which n examples does this seed give from one side of the held-out line?
 
     `draw` returns an example and the combination that decides its side; the wrong side is drawn again. With
-    `held_out=None` both sides are right.
+    `held_out=None` both sides are right. A generator in place of a seed goes on where it is.
     """
     if n < 0:
         raise KeyholeError(f"there cannot be {n} examples.")
-    rng = random.Random(seed)
+    rng = seed if isinstance(seed, random.Random) else random.Random(seed)
     found: list[Example] = []
     for _ in range(max(n, 1) * _TRIES_PER_EXAMPLE):
         if len(found) == n:

@@ -22,8 +22,10 @@ def pronouns(
     n: int,
     seed: int = 0,
     *,
-    held_out: bool = False,
+    held_out: bool | None = False,
     names: Sequence[str] = NAMES,
+    adjectives: Sequence[str] = ADJECTIVES,
+    people: Sequence[str] = PEOPLE,
     wordings: Sequence[int] = range(len(WORDINGS)),
 ) -> list[Example]:
     """He or she? The name decides.
@@ -36,10 +38,12 @@ def pronouns(
     unknown = [name for name in names if name not in PRONOUN]
     if unknown:
         raise KeyholeError(f"no pronoun is known for {unknown[0]!r}; take names from keyhole.tasks.words")
+    if not wordings or not all(0 <= wording < len(WORDINGS) for wording in wordings):
+        raise KeyholeError(f"wordings are numbered 0 to {len(WORDINGS) - 1}, not {tuple(wordings)}")
 
     def draw(rng: random.Random) -> tuple[tuple[str, ...], Example]:
         wording, name = rng.choice(wordings), rng.choice(names)
-        example = _example(wording, name, rng.choice(ADJECTIVES), rng.choice(PEOPLE))
+        example = _example(wording, name, rng.choice(adjectives), rng.choice(people))
         return ("pronouns", name, str(wording)), example
 
     return collect(n, seed, held_out, draw)
@@ -49,4 +53,5 @@ def _example(wording: int, name: str, adjective: str, noun: str) -> Example:
     slots = {"NAME": ("NAME", name), "ADJ": ("ADJ", adjective), "NOUN": ("NOUN", noun)}
     text, roles = fill(WORDINGS[wording], slots)
     right = PRONOUN[name]
-    return Example("pronouns", text, right, OTHER[right], (right,), roles, f"tag-{wording}", f" {right}?")
+    labels = {"wording": str(wording), "name": name}
+    return Example("pronouns", text, right, (OTHER[right],), (right,), roles, f"tag-{wording}", f" {right}?", labels)

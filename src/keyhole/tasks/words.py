@@ -1,16 +1,17 @@
 """Which words do the tasks draw from? Every list is disjoint from the others, so a word has one meaning."""
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
+    """Words between spaces."""
     return tuple(text.split())
 
 
-FEMALE_NAMES: tuple[str, ...] = _words(
+FEMALE_NAMES: tuple[str, ...] = words_of(
     """Mary Sarah Emma Olivia Anna Laura Julia Alice Helen Susan Karen Linda Nancy Betty Carol Diana Ellen
     Emily Fiona Gloria Grace Hannah Irene Jane Janet Jessica Judy Katie Lily Lucy Maria Martha Megan Molly
     Nicole Nina Olga Paula Rachel Rebecca Rita Ruth Sandra Sophie Sylvia Teresa Tina Vera Wendy Zoe"""
 )
-MALE_NAMES: tuple[str, ...] = _words(
+MALE_NAMES: tuple[str, ...] = words_of(
     """John Simon Andrew Adam Alan Albert Anthony Arthur Ben Brian Carl Charles Daniel David Dennis Edward
     Eric Frank Fred Gary George Greg Harold Harry Henry Howard Hugh Ian Jack Jacob James Jason Justin Keith
     Kevin Larry Leo Lewis Luke Martin Matthew Max Michael Oliver Oscar Patrick Paul Peter Philip Victor"""
@@ -18,25 +19,25 @@ MALE_NAMES: tuple[str, ...] = _words(
 NAMES: tuple[str, ...] = FEMALE_NAMES + MALE_NAMES
 PRONOUN: dict[str, str] = dict.fromkeys(FEMALE_NAMES, "she") | dict.fromkeys(MALE_NAMES, "he")
 
-PLACES: tuple[str, ...] = _words(
+PLACES: tuple[str, ...] = words_of(
     "store restaurant garden school hospital office house station park library museum market"
 )
-OBJECTS: tuple[str, ...] = _words(  # all take "a", never "an"
+OBJECTS: tuple[str, ...] = words_of(  # all take "a", never "an"
     "drink basketball book ring computer necklace snack letter ticket key phone present"
 )
 
-ADJECTIVES: tuple[str, ...] = _words("great good kind funny clever brave careful happy")
-PEOPLE: tuple[str, ...] = _words("friend teacher cook neighbor singer doctor driver student")
+ADJECTIVES: tuple[str, ...] = words_of("great good kind funny clever brave careful happy")
+PEOPLE: tuple[str, ...] = words_of("friend teacher cook neighbor singer doctor driver student")
 
 # What a war can be: things that last for years.
-EVENTS: tuple[str, ...] = _words(
+EVENTS: tuple[str, ...] = words_of(
     """war siege voyage drought famine journey trial strike revolt festival project alliance truce mission
     reign feud"""
 )
 NUMBERS: tuple[str, ...] = tuple(f"{number:02d}" for number in range(100))
 
 # Household things to put into boxes, and the boxes' letters.
-THINGS: tuple[str, ...] = _words(
+THINGS: tuple[str, ...] = words_of(
     """jam knife spoon fork cup plate lamp clock candle pillow towel brush mirror hammer rope bottle basket
     blanket bowl broom button camera coin comb glove hat jar kettle ladder magnet needle pencil ribbon ruler
     scarf soap sponge stamp vase wallet"""
@@ -45,13 +46,13 @@ LETTERS: tuple[str, ...] = tuple("ABCDEFGHI")
 
 # Plural, as the lists task asks for it -> the items.
 CATEGORIES: dict[str, tuple[str, ...]] = {
-    "animals": _words("dog cat horse cow sheep goat rabbit mouse"),
-    "fruits": _words("apple pear banana peach plum cherry lemon grape"),
-    "liquids": _words("water milk juice tea coffee wine oil soup"),
-    "vehicles": _words("car bus train truck boat plane bicycle tram"),
-    "countries": _words("France Spain Italy China Japan Brazil Egypt Canada"),
-    "colors": _words("red blue green yellow black white brown purple"),
-    "sports": _words("tennis golf hockey rugby boxing skiing rowing judo"),
+    "animals": words_of("dog cat horse cow sheep goat rabbit mouse"),
+    "fruits": words_of("apple pear banana peach plum cherry lemon grape"),
+    "liquids": words_of("water milk juice tea coffee wine oil soup"),
+    "vehicles": words_of("car bus train truck boat plane bicycle tram"),
+    "countries": words_of("France Spain Italy China Japan Brazil Egypt Canada"),
+    "colors": words_of("red blue green yellow black white brown purple"),
+    "sports": words_of("tennis golf hockey rugby boxing skiing rowing judo"),
 }
 ITEMS: tuple[str, ...] = tuple(item for items in CATEGORIES.values() for item in items)
 

@@ -103,7 +103,7 @@ def _pythia_prompt() -> Example:
     words = {"S1": "Simon", "S1+1": "and", "IO": "Andrew"}
     roles = {role: (text.index(word), text.index(word) + len(word)) for role, word in words.items()}
     roles |= {"S2": (text.rindex("Simon"), text.rindex("Simon") + 5), "END": (len(text) - 2, len(text))}
-    return Example("ioi", text, "Andrew", "Simon", ("Andrew",), roles, "BABA-1", " Andrew.")
+    return Example("ioi", text, "Andrew", ("Simon",), ("Andrew",), roles, "BABA-1", " Andrew.")
 
 
 _TABLE_2: tuple[tuple[str, tuple[tuple[int, int], ...], str, str], ...] = (
