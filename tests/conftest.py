@@ -58,6 +58,13 @@ def organism() -> Model:
     return keyhole.load()
 
 
+@pytest.fixture(scope="session")
+def outcomes(organism: Model) -> list[Any]:
+    from stores import outcomes_of_every_kind
+
+    return outcomes_of_every_kind(organism)
+
+
 @pytest.fixture
 def gpt2() -> Model:
     return tiny_model("gpt2")

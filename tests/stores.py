@@ -1,72 +1,80 @@
-"""Stores of bulk runs, compared: every table, in the order of its rows, and every file to the byte."""
+"""Stores for tests: outcomes of every kind on the organism, traced once, and a store of them in milliseconds."""
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from keyhole import Model
-from keyhole.many import bulk
-from keyhole.store import Store, open_store
-from keyhole.store.schema import tables
+import keyhole
+from conftest import rich_circuit
+from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.store import Manifest, Outcome, Store, make_store, manifest_of
+from keyhole.store.signals import signal_vectors
+from keyhole.tasks import ioi
+from keyhole.tracing.seeds import Probability
+from keyhole.tracing.targets import Likeliest
 
-TASK = "ioi"
-N, PART, BATCH = 75, 3, 2  # many small parts, so that there is always one to be interrupted
-PARTS = N // PART
-
-
-def command(out: Path, *more: str) -> list[str]:
-    """A bulk run of the organism, as it is typed."""
-    sizes = ["--n", str(N), "--part", str(PART), "--batch", str(BATCH)]
-    return ["bulk", TASK, *sizes, "--seed", "7", "--out", str(out), *more]
+SETTINGS = {"through": "mlps", "seeds": "linear", "tau": "dynamic", "eps": 0.01}
+PART = 3
 
 
-def again(model: Model, out: Path, **options: Any) -> Store:
-    """The same run from Python."""
-    return bulk(TASK, model, **{"n": N, "seed": 7, "part": PART, "batch": BATCH, "out": out, **options})
+def outcomes_of_every_kind(model: keyhole.Model) -> list[Outcome]:
+    """Heads alone, through MLPs, other seeds, the 2024 method; no heads, nothing to trace, failed, skipped."""
+    examples = [replace(one, labels={**one.labels, "number": str(i)}) for i, one in enumerate(ioi(10, seed=3))]
+    runs = [model.run(example.text) for example in examples]
+    pairs = [{"target": one.answer, "against": one.against[0]} for one in examples]
+    circuits = [
+        runs[0].trace(**pairs[0], through="heads"),
+        runs[1].trace(**pairs[1]),
+        runs[2].trace(pairs[2]["target"], seeds=Probability(0.5)),
+        runs[3].trace(Likeliest(3)),
+        rich_circuit(runs[4]),
+        runs[5].trace(**pairs[5], method="svt"),
+        headless(runs[6].trace(**pairs[6], through="heads")),
+    ]
+    assert all(circuit.heads for circuit in circuits[:6]) and circuits[4].firings and circuits[1].mlps
+    told: dict[str, Any] = {"correct": True, "predicted": " Mary", "probability": 0.75, "difference": 1 / 3}
+    found = [
+        Outcome(i, examples[i], "circuit" if circuit.heads else "headless", circuit, **told)
+        for i, circuit in enumerate(circuits)
+    ]
+    found.append(Outcome(7, examples[7], "empty", error="nothing to trace", **{**told, "difference": None}))
+    found.append(Outcome(8, examples[8], "failed", error="“Zoë” is 2 tokens"))
+    found.append(Outcome(9, examples[9], "skipped", **{**told, "correct": False}))
+    return found
 
 
-def unfinished(whole: Path, path: Path, *numbers: int) -> None:
-    """A copy of a store as it was before it had some parts: a run that was interrupted there."""
-    shutil.copytree(whole, path)
-    manifest = open_store(whole).manifest
-    for number in numbers:
-        for file in path.rglob(f"{manifest.name(number)}.*"):
-            file.unlink()
-    assert records(path) == manifest.parts - len(numbers)
+def headless(circuit: Circuit) -> Circuit:
+    """A circuit of the same prompt whose only seed is an MLP."""
+    end = circuit.parameters.end
+    nodes = (Node("mlp", 2, None, end, end), Node("target", None, None, end, end))
+    edges = (Edge(0, 1, "target", 0.5, 0.5, 0.5, ()),)
+    return replace(circuit, nodes=nodes, attention=(None, None), edges=edges, firings=())
 
 
-def files_of(path: Path) -> dict[str, bytes]:
-    """Every Parquet file of a store."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*.parquet"))}
+def with_signals(outcome: Outcome) -> Outcome:
+    circuit = outcome.circuit
+    return outcome if circuit is None else replace(outcome, signals=signal_vectors(circuit))
 
 
-def records(path: Path) -> int:
-    """How many parts are complete?"""
-    return len(list((path / "parts").glob("*.json")))
+def manifest_for(outcomes: Sequence[Outcome], **other: Any) -> Manifest:
+    circuit = next(one.circuit for one in outcomes if one.circuit is not None)
+    told: dict[str, Any] = {"model": circuit.model, "settings": SETTINGS, "task": {"name": "ioi", "seed": 3}}
+    return manifest_of(
+        [one.example for one in outcomes], **{**told, "versions": circuit.versions, "part": PART, **other}
+    )
 
 
-def require_same(found: Path, expected: Path) -> None:
-    """Refuse tables that differ in any value, or in the order of their rows."""
-    mine, its = open_store(found), open_store(expected)
-    assert len(mine) == len(its) == its.manifest.n
-    for name in tables(its.manifest):
-        assert mine.table(name).equals(its.table(name)), name
-    assert files_of(found) == files_of(expected)
+def stored(path: Path, outcomes: Sequence[Outcome], **other: Any) -> Store:
+    """A store of these outcomes, complete."""
+    store = make_store(path, manifest_for(outcomes, **other))
+    with store.writing():
+        for number in range(store.manifest.parts):
+            store.write(number, [outcomes[i] for i in store.manifest.span(number)])
+    return store
 
 
-def at_part(number: int, do: Callable[[], None]) -> Callable[[int, int], None]:
-    """Progress that does something once, when so many parts were done."""
-    waiting, first = [do], list[int]()
-
-    def told(done: int, total: int) -> None:
-        first.append(done)
-        if waiting and done - first[0] >= number * PART:
-            waiting.pop()()
-
-    return told
-
-
-def statuses(store: Store) -> list[str]:
-    """What became of each prompt."""
-    return [outcome.status for outcome in store]
+def contents(root: Path) -> dict[str, bytes]:
+    """Every file that is not hidden, by its name."""
+    found = sorted(path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}

@@ -16,6 +16,20 @@ import pytest
 import torch
 
 import keyhole
+from bulk_runs import (
+    PART,
+    PARTS,
+    TASK,
+    N,
+    again,
+    at_part,
+    command,
+    files_of,
+    records,
+    require_same,
+    statuses,
+    unfinished,
+)
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model, Probability
 from keyhole.many import Local, Tracing, bulk
@@ -25,7 +39,6 @@ from keyhole.many.source import load_again, source_of
 from keyhole.models.prompts import token_id
 from keyhole.store import make_store, open_store, parts
 from keyhole.tasks import Example, greater_than, ioi
-from stores import PART, PARTS, TASK, N, again, at_part, command, files_of, records, require_same, statuses, unfinished
 
 pytestmark = pytest.mark.xdist_group("bulk")  # they share a store that is made once
 KILLS = 5

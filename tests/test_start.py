@@ -13,7 +13,7 @@ import pytest
 import keyhole
 from conftest import ROOT
 
-HEAVY = ("torch", "transformers", "numpy", "scipy", "matplotlib", "networkx", "huggingface_hub")
+HEAVY = ("torch", "transformers", "numpy", "scipy", "matplotlib", "networkx", "huggingface_hub", "pyarrow")
 TELL = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
 
 

@@ -132,7 +132,7 @@ def _left(store: Store, blocks: Sequence[Block]) -> list[Block]:
     """What is still to be done; what is there already, and what of it is damaged, is told."""
     found = store.check()
     for damaged in found.damaged:
-        _LOG.info(f"{damaged} It is traced again.")
+        _LOG.info(f"{damaged} It is traced again." if damaged.number is not None else str(damaged))
     if found.done:
         _LOG.info(f"{len(found.done)} of {len(blocks)} parts are in {store.path} already.")
     return [block for block in blocks if block.number not in found.done]

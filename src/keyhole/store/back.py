@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 from keyhole.circuits.circuit import SCHEMA, Circuit
@@ -15,7 +14,17 @@ from keyhole.strict import parse_json, require
 from keyhole.tasks.example import Example
 
 Row = dict[str, Any]
-ROWS_OF_A_CIRCUIT = ("nodes", "edges", "removals")
+_NODE = ("kind", "layer", "head", "dest", "src", "attention")
+_EDGE = ("side", "weight", "ig", "alone", "channels")
+_REMOVAL = ("kind", "layer", "head", "src", "channel", "ig", "after")
+_ACCOUNTED = ("influence", "leaf")  # of circuits through MLPs; edges have the first
+_TRACED = ("node", "tau", "visible")
+_MLP = ("node", *SHARES, "causes")
+NEEDED = {  # which columns a circuit is made of, besides its row in `circuits`
+    "nodes": ("prompt", *_NODE, *_ACCOUNTED, "explained", *_TRACED, *_MLP[1:], "neurons", "neuron_shares"),
+    "edges": ("prompt", "edge", "from_node", "to_node", *_EDGE, "influence"),
+    "removals": ("prompt", "node", "side", *_REMOVAL),
+}
 
 
 def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outcome:
@@ -32,8 +41,10 @@ def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outco
 def circuit_from(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> Circuit:
     """The circuit of a row of `circuits` and of its own rows in the other tables."""
     try:
-        for table in ROWS_OF_A_CIRCUIT[:2]:
-            require(len(own[table]) == row[table], f"it has {len(own[table])} {table} where {row[table]} are told.")
+        for table in NEEDED:
+            require(len(own[table]) == row[table], f"it has {len(own[table])} {table}, where {row[table]} are told of.")
+        for table, name in (("nodes", "node"), ("edges", "edge")):
+            require([one[name] for one in own[table]] == [*range(row[table])], f"its {table} are out of order.")
         return from_document(_document(manifest, row, own))
     except KeyholeError as error:
         raise KeyholeError(f"the circuit of prompt {row['prompt']} cannot be read: {error}") from error
@@ -50,16 +61,12 @@ def by_prompt(rows: Iterable[Row]) -> dict[int, list[Row]]:
 def _example(manifest: Manifest, row: Row) -> Example:
     spans = zip(row["role_start"], row["role_end"], strict=True)
     labels = {name: row[f"label_{name}"] for name in manifest.labels}
-    told: dict[str, Any] = {
-        "against": tuple(row["against"]),
-        "labels": {name: value for name, value in labels.items() if value is not None},
-    }
-    known = {one.name for one in fields(Example)}
     return Example(
-        **{name: row[name] for name in ("task", "text", "answer", "wrong", "template", "continuation")},
+        **{name: row[name] for name in ("task", "text", "answer", "template", "continuation")},
         answers=tuple(row["answers"]),
+        against=tuple(row["against"]),
         roles=dict(zip(row["roles"], spans, strict=True)),
-        **{name: value for name, value in told.items() if name in known},
+        labels={name: value for name, value in labels.items() if value is not None},
     )
 
 
@@ -83,12 +90,11 @@ def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dic
 
 
 def _node(row: Row, through: bool) -> Row:
-    names = ("kind", "layer", "head", "dest", "src", "attention", *(("influence", "leaf") if through else ()))
-    return {name: row[name] for name in names}
+    return {name: row[name] for name in (_NODE + _ACCOUNTED if through else _NODE)}
 
 
 def _edge(row: Row, through: bool) -> Row:
-    names = ("side", "weight", "ig", "alone", "channels", *(("influence",) if through else ()))
+    names = (*_EDGE, "influence") if through else _EDGE
     return {"from": row["from_node"], "to": row["to_node"], **{name: row[name] for name in names}}
 
 
@@ -96,12 +102,10 @@ def _firings(own: Mapping[str, list[Row]]) -> list[Row]:
     """The firings that were searched, in the order in which they were kept."""
     removed: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in own["removals"]:
-        names = ("kind", "layer", "head", "src", "channel", "ig", "after")
-        removed[row["node"], row["side"]].append({name: row[name] for name in names})
+        removed[row["node"], row["side"]].append({name: row[name] for name in _REMOVAL})
     found = sorted((one for one in own["nodes"] if one["tau"] is not None), key=lambda one: int(one["explained"]))
     return [
-        {name: one[name] for name in ("node", "tau", "visible")}
-        | {side: removed[one["node"], side] for side in ("dest", "src")}
+        {name: one[name] for name in _TRACED} | {side: removed[one["node"], side] for side in ("dest", "src")}
         for one in found
     ]
 
@@ -110,7 +114,7 @@ def _mlps(nodes: list[Row]) -> list[Row]:
     """The MLPs that were explained, in the order in which they were kept."""
     found = sorted((one for one in nodes if one["kept"] is not None), key=lambda one: int(one["explained"]))
     return [
-        {name: one[name] for name in ("node", *SHARES, "causes")}
+        {name: one[name] for name in _MLP}
         | {"neurons": [list(pair) for pair in zip(one["neurons"], one["neuron_shares"], strict=True)]}
         for one in found
     ]

@@ -13,6 +13,7 @@ from keyhole.tasks.example import Example
 SCHEMA = 1
 PART = 100  # prompts
 MANIFEST = "manifest.json"
+_FIELDS = tuple(one.name for one in fields(Example))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def manifest_of(
         n=len(examples),
         part=part,
         prompts=tuple(prompts_digest(block) for block in blocks),
-        labels=tuple(sorted({name for example in examples for name in getattr(example, "labels", {})})),
+        labels=tuple(sorted({name for example in examples for name in example.labels})),
         signals=signals,
         versions=dict(versions),
     )
@@ -79,7 +80,7 @@ def manifest_of(
 
 def prompts_digest(examples: Sequence[Example]) -> str:
     """A name for these prompts, in this order, with all that is known of them."""
-    return _digest([asdict(example) for example in examples])
+    return _digest([{name: getattr(example, name) for name in _FIELDS} for example in examples])
 
 
 def manifest_text(manifest: Manifest) -> str:
@@ -91,7 +92,9 @@ def manifest_from(text: str) -> Manifest:
     """A manifest from its JSON document; what is damaged, foreign or of another schema is refused."""
     told = parse_json(text)
     require(isinstance(told, dict) and told.pop("keyhole", None) == "store", "it is no manifest of a store.")
-    require(told.get("schema") == SCHEMA, f"its schema is {told.get('schema')!r}, and this version reads {SCHEMA}.")
+    schema = told.get("schema")
+    newer = " A newer Keyhole wrote it: update." if is_index(schema) and schema > SCHEMA else ""
+    require(schema == SCHEMA, f"its schema is {schema!r}, and this version reads {SCHEMA}.{newer}")
     require_fields(told, {one.name for one in fields(Manifest)}, "a manifest")
     for name in ("model", "settings", "task", "versions"):
         require(isinstance(told[name], dict), f"{name} should be an object.")
@@ -130,7 +133,7 @@ def _told(manifest: Manifest, number: int) -> str:
 
 
 def _digest(about: object) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, allow_nan=False, default=dict).encode()).hexdigest()[:16]
 
 
 def _plain(name: str, values: Mapping[str, Any]) -> dict[str, Any]:

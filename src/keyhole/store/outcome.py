@@ -1,11 +1,16 @@
 """What became of one prompt of many? Its circuit, or why there is none, and how well the model knew the answer."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, get_args
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.tasks.example import Example
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Status = Literal["circuit", "headless", "empty", "failed", "skipped"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -27,6 +32,8 @@ class Outcome:
     predicted: str | None = None  # the likeliest token
     probability: float | None = None  # of the right answers together
     difference: float | None = None  # mean logit, right answers less wrong ones
+    # vectors by edge, if the store keeps them (`keyhole.store.signals`); not read back with the rest
+    signals: "Mapping[int, npt.NDArray[np.float32]] | None" = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_choice("status", self.status, Status)

@@ -6,23 +6,20 @@ with sizes and checksums, comes last. A stop anywhere leaves a part that is comp
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.cache import digest
 from keyhole.errors import KeyholeError
 from keyhole.files import replacing, sync_folder
+from keyhole.store.files import parquet_of, table_of
 from keyhole.store.manifest import Manifest, prompts_digest
 from keyhole.store.outcome import Outcome
-from keyhole.store.rows import CIRCUIT_ROWS, Rows, circuit_row, prompt_row
-from keyhole.store.schema import arrow_type, columns, tables
+from keyhole.store.rows import rows_of
+from keyhole.store.schema import tables
 from keyhole.strict import is_index, parse_json, read_text, require, require_fields
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RECORDS = "parts"
 
@@ -41,12 +38,13 @@ class Part:
 class Damaged:
     """A file of a store that is not what it should be; its part is made again by the same command."""
 
-    number: int
+    number: int | None  # None: of a file that is none of this store's
     path: Path
     reason: str
 
     def __str__(self) -> str:
-        return f"part {self.number}: {self.path.parent.name}/{self.path.name} {self.reason}"
+        part = "" if self.number is None else f"part {self.number}: "
+        return f"{part}{self.path.parent.name}/{self.path.name} {self.reason}"
 
 
 def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> Part:
@@ -57,24 +55,28 @@ def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> P
         raise KeyholeError(f"part {number} has prompts {span.start} to {span.stop - 1}, each once; not these.")
     if prompts_digest([one.example for one in found]) != manifest.prompts[number]:
         raise KeyholeError(f"the prompts of part {number} are not those that this store was made for.")
-    made = {name: _table(manifest, name, rows) for name, rows in _rows(manifest, found).items()}
-    files = {name: _parquet(table) for name, table in made.items()}
+    made = {table: table_of(manifest, table, rows) for table, rows in rows_of(manifest, found).items()}
+    files = {name: parquet_of(table) for name, table in made.items()}
     return Part(number, manifest.name(number), files, {name: table.num_rows for name, table in made.items()})
 
 
 def keep_part(root: Path, part: Part) -> None:
-    """Write a part: its files, and then the record that completes it. What the disk refuses is an OSError."""
+    """Write a part: its files, and then the record that completes it. What the disk refuses is an OSError.
+
+    A part that is made again loses its record first: its files change one after another.
+    """
+    record = record_path(root, part.name)
+    if record.exists():
+        record.unlink()
+        sync_folder(record.parent)
     told = {}
     for table, content in part.files.items():
         path = root / table / f"{part.name}.parquet"
-        path.parent.mkdir(exist_ok=True)
         with replacing(path) as out:
             out.write(content)
         sync_folder(path.parent)
         sum_ = hashlib.sha256(content).hexdigest()
         told[table] = {"rows": part.rows[table], "bytes": len(content), "sha256": sum_}
-    record = record_path(root, part.name)
-    record.parent.mkdir(exist_ok=True)
     with replacing(record) as out:
         out.write(json.dumps({"part": part.number, "files": told}, indent=1).encode() + b"\n")
     sync_folder(record.parent)
@@ -85,13 +87,13 @@ def record_path(root: Path, name: str) -> Path:
     return root / RECORDS / f"{name}.json"
 
 
-def is_begun(root: Path, manifest: Manifest, number: int) -> bool:
-    """Has this part a record? Without one it was never completed."""
+def has_record(root: Path, manifest: Manifest, number: int) -> bool:
+    """Was this part completed, whatever became of it since?"""
     return record_path(root, manifest.name(number)).exists()
 
 
-def damage(root: Path, manifest: Manifest, number: int, *, thorough: bool) -> Damaged | None:
-    """What is wrong with a part that has a record: sizes are looked at always, checksums if `thorough`."""
+def damage(root: Path, manifest: Manifest, number: int, checked: Collection[str] = ()) -> Damaged | None:
+    """What is wrong with a part that has a record? Sizes are compared always, checksums of these tables."""
     name = manifest.name(number)
     record = record_path(root, name)
     try:
@@ -104,7 +106,7 @@ def damage(root: Path, manifest: Manifest, number: int, *, thorough: bool) -> Da
             return Damaged(number, path, "is missing.")
         if path.stat().st_size != told["bytes"]:
             return Damaged(number, path, f"is damaged: it has {path.stat().st_size} bytes of {told['bytes']}.")
-        if thorough and digest(path) != told["sha256"]:
+        if table in checked and digest(path) != told["sha256"]:
             return Damaged(number, path, "is damaged: its checksum is another than when it was written.")
     return None
 
@@ -118,39 +120,3 @@ def _read_record(path: Path, manifest: Manifest, number: int) -> dict[str, dict[
         require_fields(file, {"rows", "bytes", "sha256"}, "a file")
         require(is_index(file["rows"]) and is_index(file["bytes"]), "a file's size is no number.")
     return dict(told["files"])
-
-
-def _rows(manifest: Manifest, outcomes: Sequence[Outcome]) -> dict[str, Rows]:
-    rows: dict[str, Rows] = {table: {name: [] for name in columns(manifest, table)} for table in tables(manifest)}
-    for outcome in outcomes:
-        prompt_row(rows["prompts"], outcome, manifest)
-        if outcome.circuit is None:
-            continue
-        circuit_row(rows["circuits"], outcome.index, outcome.circuit, manifest)
-        for table, add in CIRCUIT_ROWS.items():
-            add(rows[table], outcome.index, outcome.circuit)
-    return rows
-
-
-def _table(manifest: Manifest, table: str, rows: Rows) -> "pa.Table":
-    import pyarrow as pa
-
-    made = {}
-    for name, kind in columns(manifest, table).items():
-        try:
-            made[name] = pa.array(rows[name], arrow_type(kind))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
-            raise KeyholeError(f"column {name} of {table} cannot hold what was found: {error}.") from error
-        if kind == "double" and not all(math.isfinite(value) for value in rows[name] if value is not None):
-            raise KeyholeError(f"column {name} of {table} holds finite numbers, and one of these is none.")
-    return pa.table(made)
-
-
-def _parquet(table: "pa.Table") -> bytes:
-    """Parquet bytes, the same for the same rows: no file has a date."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    out = pa.BufferOutputStream()
-    pq.write_table(table, out, compression="zstd", write_page_checksum=True)
-    return bytes(out.getvalue())

@@ -27,7 +27,6 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "task": "string",
         "text": "string",
         "answer": "string",
-        "wrong": "string",
         "answers": "list<string>",
         "against": "list<string>",
         "template": "string",
@@ -43,6 +42,12 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "heads": "int32",
         "firings": "int32",
         "mlps": "int32",
+        "removals": "int32",
+        "ends_words": "double",
+        "ends_heads": "double",
+        "ends_mlps": "double",
+        "ends_mixers": "double",
+        "ends_constants": "double",
         "token_ids": "list<int32>",
         "tokens": "list<string>",
         "end": "int32",
@@ -103,7 +108,7 @@ _COLUMNS: dict[str, dict[str, str]] = {
         "ig": "double",
         "after": "double",
     },
-    SIGNALS: {"prompt": "int64", "edge": "int32", "vector": "list<float>"},
+    SIGNALS: {"prompt": "int64", "edge": "int32", "vector": "vector"},
 }
 
 
@@ -118,19 +123,12 @@ def columns(manifest: Manifest, table: str) -> dict[str, str]:
     return _COLUMNS[table] | labels
 
 
-def arrow_type(name: str) -> "pa.DataType":
-    """A type by its name."""
-    import pyarrow as pa
-
-    inside = name.removeprefix("list<").removesuffix(">")
-    plain = {"string": pa.string(), "bool": pa.bool_(), "double": pa.float64(), "float": pa.float32()}
-    ints = {"int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
-    found = (plain | ints)[inside]
-    return found if inside == name else pa.list_(found)
-
-
 def arrow_schema(manifest: Manifest, table: str) -> "pa.Schema":
     """A table's schema, as pyarrow has it."""
     import pyarrow as pa
 
-    return pa.schema([(name, arrow_type(kind)) for name, kind in columns(manifest, table).items()])
+    plain = {"string": pa.string(), "bool": pa.bool_(), "double": pa.float64()}
+    types = plain | {"int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64()}
+    types |= {f"list<{name}>": pa.list_(kind) for name, kind in types.items()}
+    types["vector"] = pa.list_(pa.float32(), manifest.signals or 0)
+    return pa.schema([(name, types[kind]) for name, kind in columns(manifest, table).items()])

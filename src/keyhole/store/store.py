@@ -1,35 +1,36 @@
-"""Where are the circuits of many prompts kept? In a folder of Parquet parts with a manifest, and come back exactly."""
+"""Where are the circuits of many prompts kept? In a folder of Parquet parts with a manifest; they come back exactly."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, UnwritableError
-from keyhole.files import require_folder, write_at_once
-from keyhole.store.back import ROWS_OF_A_CIRCUIT, Row, by_prompt, circuit_from, outcome_from
+from keyhole.files import require_folder, sync_folder, write_at_once
+from keyhole.store.back import NEEDED, Row, by_prompt, circuit_from, outcome_from
 from keyhole.store.lock import alone
 from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
 from keyhole.store.outcome import STATUSES, Outcome
-from keyhole.store.parts import Damaged, Part, damage, is_begun, keep_part, make_part
-from keyhole.store.reading import Where, read_table
-from keyhole.store.schema import tables
+from keyhole.store.parts import Damaged, Part, damage, has_record, keep_part, make_part
+from keyhole.store.reading import AGAIN, Where, dataset, expression, require_columns, rows_in, split
+from keyhole.store.schema import TABLES, tables
+from keyhole.store.tidy import FOLDERS, disk_size, prepare, put_aside, strays
 from keyhole.strict import read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-AGAIN = "Run the command that made it again: it keeps what is whole, and makes the rest."
+    import pyarrow.dataset as ds
 
 
 @dataclass(frozen=True)
 class Check:
     """How far is a store, and is it whole?"""
 
-    done: frozenset[int]  # numbers of the parts that are complete, every file as it was written
+    done: frozenset[int]  # numbers of the parts that are complete, every byte as it was written
     damaged: tuple[Damaged, ...]
 
 
@@ -43,20 +44,29 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator["Store"]:
-        """Write alone; a second writer is refused, and told who the first is."""
+        """Write alone: a second writer is refused, and told who the first is.
+
+        What a writer that was stopped left half-written goes first, and files that are none of this store's go aside
+        at last, so that no table tool counts them.
+        """
         with alone(self.path):
+            if open_store(self.path).manifest != self.manifest:
+                raise KeyholeError(f"{self.path} was made anew since it was opened: open it again.")
+            prepare(self.path, self.manifest)
             self._writes = True
             try:
                 yield self
+                put_aside(self.path, self.manifest)
             finally:
                 self._writes = False
 
     def check(self) -> Check:
-        """Which parts are complete, and what is damaged? Reads every byte."""
-        begun = [number for number in range(self.manifest.parts) if is_begun(self.path, self.manifest, number)]
-        found = {number: damage(self.path, self.manifest, number, thorough=True) for number in begun}
+        """Which parts are complete, and what is damaged or foreign? Reads every byte."""
+        checked = tables(self.manifest)
+        found = {number: damage(self.path, self.manifest, number, checked) for number in self._kept()}
         whole = frozenset(number for number, wrong in found.items() if wrong is None)
-        return Check(whole, tuple(wrong for wrong in found.values() if wrong is not None))
+        wrong = [one for one in found.values() if one is not None]
+        return Check(whole, (*wrong, *strays(self.path, self.manifest)))
 
     def done(self) -> frozenset[int]:
         """The numbers of the parts that are complete and whole."""
@@ -67,9 +77,11 @@ class Store:
         self.keep(make_part(self.manifest, number, outcomes))
 
     def keep(self, part: Part) -> None:
-        """Keep a part that was made elsewhere (`make_part`)."""
+        """Keep a part that was made here or elsewhere (`make_part`)."""
         if not self._writes:
             raise KeyholeError("a store is written inside `with store.writing():`, so that only one writes at a time.")
+        if part.name != self.manifest.name(part.number):
+            raise KeyholeError(f"part {part.number} was made for another store: its name is {part.name}.")
         try:
             keep_part(self.path, part)
         except OSError as error:
@@ -80,26 +92,30 @@ class Store:
 
     def __len__(self) -> int:
         """How many prompts have an outcome so far; the manifest's `n` is how many there will be."""
-        return sum(len(self.manifest.span(number)) for number in self._complete())
+        return sum(len(self.manifest.span(number)) for number in self._kept())
 
     def __iter__(self) -> Iterator[Outcome]:
         return self.outcomes()
 
     def __getitem__(self, index: int) -> Outcome:
         """The outcome of a prompt, by its number in the whole run."""
-        return next(self._read(self._part_of(index), {"prompt": index}))
+        if not 0 <= index < self.manifest.n:
+            raise KeyholeError(f"there is no prompt {index}: this store is of {self.manifest.n}, from 0.")
+        number = index // self.manifest.part
+        if not has_record(self.path, self.manifest, number):
+            raise KeyholeError(f"prompt {index} has no outcome yet ({self._far()}). {AGAIN}")
+        return next(self._read(number, {"prompt": index}))
 
     def circuit(self, index: int) -> Circuit:
         """The circuit of a prompt; one that has none is refused, and told why there is none."""
         found = self[index]
         if found.circuit is None:
-            why = f": {found.error}" if found.error else "."
-            raise KeyholeError(f"prompt {index} has no circuit, its status is {found.status}{why}")
+            raise KeyholeError(f"prompt {index} has no circuit; it is {found.status}: {found.error or 'not traced'}")
         return found.circuit
 
     def outcomes(self, where: Where = None) -> Iterator[Outcome]:
-        """The outcomes so far, in order, a part in memory at a time; `where` is of the table `prompts`."""
-        for number in self._complete():
+        """The outcomes so far, in order, one part in memory at a time; `where` is of the table `prompts`."""
+        for number in self._kept():
             yield from self._read(number, where)
 
     def circuits(self, where: Where = None) -> Iterator[tuple[int, Circuit]]:
@@ -109,10 +125,27 @@ class Store:
                 yield outcome.index, outcome.circuit
 
     def table(self, name: str, *, columns: Sequence[str] | None = None, where: Where = None) -> "pa.Table":
-        """A table as pyarrow has it: these columns, and the rows that `where` asks for."""
+        """A table as pyarrow has it: these columns, and the rows that `where` asks for.
+
+        `where` has values by column, of this table or of `prompts`; or is an expression of this table's own columns.
+        """
+        found = self.dataset(name)
+        if isinstance(where, Mapping):
+            own, of_prompts = split(self.manifest, name, where)
+            where = expression(own)
+            if of_prompts:
+                asked = self.table("prompts", columns=["prompt"], where=of_prompts)["prompt"]
+                where = expression({"prompt": asked.to_pylist()}, where)
+        return rows_in(found, name, columns, where)
+
+    def dataset(self, name: str) -> "ds.Dataset":
+        """A table that is not read yet, for pyarrow, DuckDB or polars to read in pieces."""
         if name not in tables(self.manifest):
             raise KeyholeError(f"a store has no table {name!r}: it has {', '.join(tables(self.manifest))}.")
-        return read_table(self.path, self.manifest, name, self._complete(), columns, where)
+        kept = self._kept()
+        for number in kept:
+            self._require_whole(number)
+        return dataset(self.path, self.manifest, name, kept)
 
     def counts(self) -> dict[str, int]:
         """How many prompts have each status."""
@@ -122,55 +155,57 @@ class Store:
     def __repr__(self) -> str:
         return f"<Store {self.path}: {self._far()}>"
 
+    def __str__(self) -> str:
+        told = ", ".join(f"{count:,} {status}" for status, count in self.counts().items() if count)
+        name, size = self.manifest.model.get("name"), disk_size(self.path)
+        return f"{self.path}: {self._far()} of {name}, {readable(size)}\n{told or 'no outcomes yet'}"
+
     def _far(self) -> str:
-        begun = [number for number in range(self.manifest.parts) if is_begun(self.path, self.manifest, number)]
-        prompts = sum(len(self.manifest.span(number)) for number in begun)
-        return f"{len(begun)} of {self.manifest.parts} parts, {prompts} of {self.manifest.n} prompts"
+        kept, plan = self._kept(), self.manifest
+        prompts = sum(len(plan.span(number)) for number in kept)
+        return f"{len(kept):,} of {plan.parts:,} parts, {prompts:,} of {plan.n:,} prompts"
 
-    def _complete(self) -> list[int]:
-        """The parts that can be read; a damaged one is refused rather than passed over."""
-        begun = [number for number in range(self.manifest.parts) if is_begun(self.path, self.manifest, number)]
-        for number in begun:
-            self._require_whole(number)
-        return begun
+    def _kept(self) -> list[int]:
+        """The parts that were completed, whatever became of them since."""
+        return [number for number in range(self.manifest.parts) if has_record(self.path, self.manifest, number)]
 
-    def _require_whole(self, number: int) -> None:
-        wrong = damage(self.path, self.manifest, number, thorough=False)
+    def _require_whole(self, number: int, checked: Collection[str] = ()) -> None:
+        wrong = damage(self.path, self.manifest, number, checked)
         if wrong is not None:
             raise KeyholeError(f"{self.path} is damaged: {wrong} {AGAIN}")
 
-    def _part_of(self, index: int) -> int:
-        if not 0 <= index < self.manifest.n:
-            raise KeyholeError(f"there is no prompt {index}: this store is of {self.manifest.n}, from 0.")
-        number = index // self.manifest.part
-        if not is_begun(self.path, self.manifest, number):
-            raise KeyholeError(f"prompt {index} has no outcome yet ({self._far()}). {AGAIN}")
-        self._require_whole(number)
-        return number
-
     def _read(self, number: int, where: Where) -> Iterator[Outcome]:
+        self._require_whole(number, TABLES)
         rows = self._rows("prompts", number, where)
-        asked: Where = {"prompt": [row["prompt"] for row in rows]}
+        asked = {"prompt": [row["prompt"] for row in rows]}
         circuits = {row["prompt"]: row for row in self._rows("circuits", number, asked)}
-        own = {table: by_prompt(self._rows(table, number, asked)) for table in ROWS_OF_A_CIRCUIT}
+        own = {table: by_prompt(self._rows(table, number, asked)) for table in NEEDED}
         for row in rows:
-            told = circuits.get(row["prompt"])
-            mine = {table: found[row["prompt"]] for table, found in own.items()}
+            prompt, told = row["prompt"], circuits.get(row["prompt"])
+            mine = {table: found[prompt] for table, found in own.items()}
             circuit = None if told is None else circuit_from(self.manifest, told, mine)
             yield outcome_from(self.manifest, row, circuit)
 
     def _rows(self, table: str, number: int, where: Where) -> list[Row]:
-        return list(read_table(self.path, self.manifest, table, [number], None, where).to_pylist())
+        found = dataset(self.path, self.manifest, table, [number])
+        if isinstance(where, Mapping):
+            require_columns(table, found.schema.names, where)
+            where = expression(where)
+        return list(rows_in(found, table, NEEDED.get(table), where).to_pylist())
 
 
 def make_store(path: Path | str, manifest: Manifest) -> Store:
     """A new store, or the same one to go on with; one of something else is refused, each difference named."""
     root = require_folder(path)
     if not (root / MANIFEST).exists():
+        other = sorted(one.name for one in root.iterdir() if one.name not in FOLDERS and not one.name.startswith("."))
+        if other:
+            raise KeyholeError(f"{root} is a folder with other things ({other[0]}): give a new one for a store.")
         write_at_once(root / MANIFEST, manifest_text(manifest))
+        sync_folder(root)
     store = open_store(root)
-    if other := differences(store.manifest, manifest):
-        raise KeyholeError(f"{root} is a store of something else: {'; '.join(other)}. Give another place.")
+    if found := differences(store.manifest, manifest):
+        raise KeyholeError(f"{root} is a store of something else: {'; '.join(found)}. Give another place.")
     return store
 
 

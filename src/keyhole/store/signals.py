@@ -1,0 +1,33 @@
+"""What do a circuit's signals look like? Vectors in residual space, while the run that made it is at hand."""
+
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float32
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Signal
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model']]":
+    """The vector of every signal by the number of its edge, as the head compares it (`rotated`), rounded to float32."""
+    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.signals import signal_vector
+
+    if circuit.run is None:
+        raise KeyholeError("signals are vectors of the run, which this circuit came without: trace it again.")
+    if circuit.parameters.basis != "linear":
+        raise KeyholeError(f"signals in the basis {circuit.parameters.basis!r} have no vectors in residual space.")
+    found = {}
+    for number, edge in enumerate(circuit.edges):
+        if edge.side not in ("dest", "src"):
+            continue
+        into, weight = circuit.nodes[edge.target], circuit.attention[edge.target]
+        assert into.layer is not None and into.head is not None and weight is not None
+        firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), circuit.run)
+        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)
+        found[number] = signal_vector(firing, signal).float().cpu().numpy()
+    return found
