@@ -32,13 +32,12 @@ from bulk_runs import (
 )
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model, Probability
-from keyhole.many import Local, Tracing, bulk
-from keyhole.many import blocks as tracing_blocks
+from keyhole.many import Local, Tracing, batches, bulk
 from keyhole.many.blocks import Block, trace_block
 from keyhole.many.source import load_again, source_of
 from keyhole.models.prompts import token_id
 from keyhole.store import make_store, open_store, parts
-from keyhole.tasks import Example, greater_than, ioi
+from keyhole.tasks import Example, ioi, pronouns
 
 pytestmark = pytest.mark.xdist_group("bulk")  # they share a store that is made once
 KILLS = 5
@@ -94,13 +93,13 @@ def test_what_cannot_be_traced_is_kept_with_the_reason(organism: Model) -> None:
 
 
 def test_circuits_without_heads_are_counted_apart(organism: Model, tmp_path: Path) -> None:
-    store = bulk(greater_than(8, seed=1), organism, out=tmp_path / "store", through="heads")
+    store = bulk(pronouns(16, seed=1), organism, out=tmp_path / "store", through="heads")
     heads = [sum(node.kind == "head" for node in circuit.nodes) for _, circuit in store.circuits()]
-    assert 0 < heads.count(0) < 8
+    assert 0 < heads.count(0) < 16
     assert store.counts() == {
         **dict.fromkeys(store.counts(), 0),
         "headless": heads.count(0),
-        "circuit": 8 - heads.count(0),
+        "circuit": 16 - heads.count(0),
     }
 
 
@@ -233,7 +232,7 @@ def test_something_unexpected_is_told_with_its_prompt(
     organism: Model, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After everything else was written."""
-    path, real = tmp_path / "store", tracing_blocks.trace_many
+    path, real = tmp_path / "store", batches.trace_many
     unfinished(whole, path, 3, 4, 5)
     bad = open_store(whole)[13]
     assert bad.circuit is not None
@@ -245,7 +244,7 @@ def test_something_unexpected_is_told_with_its_prompt(
         return real(runs, *args, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tracing_blocks, "trace_many", broken)
+        patched.setattr(batches, "trace_many", broken)
         with pytest.raises(KeyholeError) as refused:
             again(organism, path)
     told = str(refused.value)

@@ -49,6 +49,7 @@ def bulk(
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
+    signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
     engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
@@ -84,7 +85,7 @@ def bulk(
         raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
     by = _engine(engine, workers, address)
     options: dict[str, Any] = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
-    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos}
+    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos, "signals": signals}
     loaded = load_model(model, revision, dtype, device)
     asked: dict[str, Any] = {"n": n, "seed": seed, "choices": read_choices(choices), "part": part, "engine": by}
     from keyhole.many import bulk as trace_all

@@ -80,7 +80,10 @@ def estimate(
 ) -> Estimate:
     """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
     planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
-    return _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
+    found = _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
+    if found is None:
+        raise KeyholeError("no batch of the pilot could be traced: run it without --estimate, which tells why.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def _plan(
         task=task,
         versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         part=part,
+        signals=loaded.dims.d_model if tracing.signals else None,
     )
     spans = [manifest.span(number) for number in range(manifest.parts)]
     blocks = [Block(i, span.start, tuple(examples[span.start : span.stop])) for i, span in enumerate(spans)]
@@ -140,10 +144,12 @@ def _left(store: Store, blocks: Sequence[Block]) -> list[Block]:
 
 def _estimated(
     plan: _Plan, blocks: Sequence[Block], manifest: Manifest, engine: Engine
-) -> tuple[list[Block], Estimate]:
+) -> tuple[list[Block], Estimate | None]:
     """What these blocks will need; those that the pilot began come back with what it traced."""
     workers = engine.workers or os.cpu_count() or 1
     begun, measured = pilot(plan.model, blocks, plan.tracing)
+    if not measured:
+        return begun, None
     return begun, estimate_of(plan.model, begun, plan.tracing, manifest=manifest, workers=workers, measured=measured)
 
 
@@ -151,7 +157,8 @@ def _trace(store: Store, plan: _Plan, left: Sequence[Block], engine: Engine, pro
     """Trace what is left and write it; blocks that fail are told at the end, when all others are there."""
     if engine.here:
         left, expected = _estimated(plan, left, store.manifest, engine)
-        _LOG.info(str(expected))
+        if expected is not None:
+            _LOG.info(str(expected))
     job = Job(plan.tracing, store.manifest, source_of(plan.model))
     total, failed = store.manifest.n, list[BlockFailedError]()
     done = total - sum(len(block.examples) for block in left)

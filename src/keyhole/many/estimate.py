@@ -1,16 +1,15 @@
 """How long will it take, and what does it need? Measured on a few batches of the run itself, spread over it."""
 
-import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-import torch
-
 from keyhole.cache import readable
 from keyhole.errors import KeyholeError
-from keyhole.many.blocks import Block, Ran, run_prompts, trace_ran
+from keyhole.many.batches import Batch
+from keyhole.many.blocks import Block, BlockFailedError, batch_of
 from keyhole.many.cost import Load, Memory, Rates, Shape, fit, memory, seconds
 from keyhole.many.settings import Tracing
 from keyhole.many.worker import torch_threads
@@ -21,16 +20,6 @@ from keyhole.progress import duration
 from keyhole.store import Manifest, Outcome, make_part, manifest_of
 
 _PILOTS = 3  # batches; the first also warms the model up
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One batch of a pilot."""
-
-    tokens: float  # of a prompt, on average
-    forward: float  # seconds, for the whole batch
-    trace: float
-    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True)
@@ -56,21 +45,20 @@ class Estimate:
         )
 
 
-def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list[Block], list[Measured]]:
-    """Trace a few batches, spread over the run, and time them; the blocks come back with these batches done."""
+def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list[Block], list[Batch]]:
+    """Trace a few batches, spread over the run, and time them; the blocks come back with these batches done.
+
+    A batch that fails is left to its block, which fails in its turn when all others may be finished.
+    """
     batches = [(i, first, batch) for i, block in enumerate(blocks) for first, batch in block.batches(tracing.batch)]
     count = min(_PILOTS, max(1, len(batches) // 2))
-    begun, found = list(blocks), list[Measured]()
+    begun, found = list(blocks), list[Batch]()
     with torch_threads(tracing.threads):
         for number in range(count):
             i, first, examples = batches[number * (len(batches) - 1) // max(1, count - 1)]
-            start = time.perf_counter()
-            ran = run_prompts(model, first, examples, tracing)
-            between = _now(model)
-            outcomes = trace_ran(ran, tracing)
-            tokens = [len(one.run) for one in ran if isinstance(one, Ran)]
-            found.append(Measured(mean(tokens or [0]), between - start, _now(model) - between, tuple(outcomes)))
-            begun[i] = replace(begun[i], begun={**begun[i].begun, first: outcomes})
+            with suppress(BlockFailedError):
+                found.append(batch_of(model, blocks[i], first, examples, tracing=tracing))
+                begun[i] = replace(begun[i], begun={**begun[i].begun, first: found[-1].outcomes})
     return begun, found
 
 
@@ -81,7 +69,7 @@ def estimate_of(
     *,
     manifest: Manifest,
     workers: int,
-    measured: Sequence[Measured],
+    measured: Sequence[Batch],
 ) -> Estimate:
     """From what was measured to the whole: by the cost model, for prompts as long as they are."""
     warm = measured[1:] or measured
@@ -143,10 +131,3 @@ def _bytes(manifest: Manifest, outcomes: Sequence[Outcome]) -> int:
     alike = manifest_of([one.example for one in outcomes], **told, part=len(outcomes))
     part = make_part(alike, 0, [replace(one, index=index) for index, one in enumerate(outcomes)])
     return sum(len(content) for content in part.files.values())
-
-
-def _now(model: Model) -> float:
-    """The time, once all work on an accelerator is done."""
-    if model.hf.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -27,14 +27,15 @@ class TracingOptions(TypedDict, total=False):
     bos: bool | None
     batch: int
     threads: int
+    signals: bool
 
 
 @dataclass(frozen=True)
 class Tracing:
     """How every prompt is traced; `trace_many` says what the first five do.
 
-    The last two change no more than last digits: sums over a padded batch, or over the shares of several threads, are
-    added up in another order. They are kept with the others, so that tables are the same whatever was interrupted.
+    `batch` and `threads` change no more than last digits: sums over a padded batch, or over the shares of threads, are
+    added up in another order. They are kept with the others: tables are the same whatever was interrupted.
     """
 
     seeds: SeedRule | Probability | None = None  # None: linear where there are wrong answers, else prob
@@ -46,6 +47,7 @@ class Tracing:
     bos: bool | None = None  # a beginning-of-sequence token first; None: the tokenizer's habit
     batch: int = 16  # prompts traced together: memory grows with them
     threads: int = 1  # of each worker
+    signals: bool = False  # keep the vector of every signal, too: most of a store's bytes
 
     def __post_init__(self) -> None:
         if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
