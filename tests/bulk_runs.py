@@ -11,7 +11,7 @@ from keyhole.store import Store, open_store
 from keyhole.store.schema import tables
 
 TASK = "ioi"
-N, PART, BATCH = 75, 3, 2  # many small parts, so that there is always one to be interrupted
+N, PART, BATCH = 60, 3, 2  # many small parts, so that there is always one to be interrupted
 PARTS = N // PART
 
 

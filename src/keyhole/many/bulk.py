@@ -58,12 +58,13 @@ def bulk(
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
     """
+    by = engine_of(engine)
     planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
     store = make_store(out, planned.manifest)
     with store.writing():
         left = _left(store, planned.blocks)
         if left:
-            _trace(store, planned, left, engine_of(engine), progress)
+            _trace(store, planned, left, by, progress)
     return store
 
 

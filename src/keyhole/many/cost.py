@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better
-_PROCESS = 450_000_000  # bytes of Python, torch and transformers themselves
+_PROCESS = 550_000_000  # bytes of Python, torch and transformers themselves
 _PROJECTED = 48_000_000  # projections that the tracer holds at once
 
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from keyhole.errors import KeyholeError
@@ -29,6 +30,8 @@ class Ray:
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise KeyholeError(f"workers is {self.workers}, but someone has to work: give at least 1.")
+        if find_spec("ray") is None:
+            raise KeyholeError("the engine ray needs one more package: pip install 'keyhole[ray]'.")
 
     @property
     def here(self) -> bool:
@@ -41,7 +44,8 @@ class Ray:
 
     def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
         """Each block with its part as soon as it is done, in any order."""
-        ray = _require_ray()
+        import ray
+
         needs = {"num_cpus": job.tracing.threads, "num_gpus": 1 if job.source.device == "cuda" else 0}
         with _cluster(ray, self._address, None if self.workers is None else self.workers * job.tracing.threads):
             workers = min(self.workers or _room(ray, needs), len(blocks))
@@ -125,11 +129,3 @@ def _room(ray: Any, needs: dict[str, int]) -> int:
     """How many workers fit into the cluster."""
     has, kinds = ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
     return max(1, int(min(has.get(kind, 0) // needed for kind, needed in kinds.items() if needed)))
-
-
-def _require_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise KeyholeError("the engine ray needs one more package: pip install 'keyhole[ray]'.") from error
-    return ray

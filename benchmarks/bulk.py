@@ -1,0 +1,117 @@
+"""What does tracing in bulk save, and does it take what was told before? Ratios within one run, one thread each.
+
+    python benchmarks/bulk.py [.cache/smollm2.gguf] [--organism 3000] [--model 200] [--batch 16]
+
+Indirect-object prompts, forward passes included: all of them in bulk, into a store, against a sample of them one at a
+time (run, trace), scaled. Both find the model warm. Memory is that of a fresh process, for two sizes of batches: what a
+prompt of a batch costs is the difference.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+import keyhole
+from keyhole import KeyholeError
+from keyhole.cache import readable
+from keyhole.many import estimate
+from keyhole.models.model import Model
+from keyhole.tasks import Example, answer_ids, examples
+
+BARS = {"organism": 4.0, "model": 1 / 0.65}  # times faster than one at a time
+MINUTES = 10.0  # for the organism's prompts
+OFF = 1.5  # factor between what was told and what it took
+ALONE = 40  # prompts of the sample, at most
+
+
+def alone_seconds(model: Model, prompts: Sequence[Example]) -> float:
+    """Of one prompt: run it, trace it, forget it."""
+    sample = prompts[:: max(1, len(prompts) // ALONE)]
+    start = time.perf_counter()
+    for example in sample:
+        ids = answer_ids(model, example)
+        with suppress(KeyholeError):  # bulk runs take what cannot be traced as it comes, too
+            model.run(example.text).trace(list(ids.answers), against=list(ids.against) or None)
+    return (time.perf_counter() - start) / len(sample)
+
+
+def folder_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*.parquet"))
+
+
+def report(name: str, model: Model, n: int, batch: int) -> bool:
+    """Measure one model, say what came out, and whether the bars are met."""
+    prompts = examples("ioi", model, n)
+    alone_seconds(model, prompts[:2])  # weights are folded, heads decomposed
+    alone = alone_seconds(model, prompts)
+    told = estimate(prompts, model, batch=batch)
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        store = keyhole.bulk(prompts, model, out=Path(folder) / "store", batch=batch)
+        took = time.perf_counter() - start
+        disk, counts = folder_bytes(store.path), store.counts()
+    faster, off = alone * n / took, max(told.seconds / took, took / told.seconds)
+    print(
+        f"{name:9} {n:5} prompts {counts['circuit']:5} circuits   one at a time {alone * n:7.1f} s   bulk {took:7.1f} s "
+        f"({n / took:.1f} a second)   {faster:.2f} times faster (bar {BARS[name]:.2f})   told {told.seconds:.1f} s, "
+        f"off by {off:.2f} (bar {OFF})   disk {readable(disk)}, told {readable(told.disk)}"
+    )
+    return faster >= BARS[name] and off <= OFF and (name != "organism" or took <= MINUTES * 60)
+
+
+def peak(source: str, n: int, batch: int) -> int:
+    """Bytes at most of a process that traces so many prompts together."""
+    asked = [sys.executable, __file__, "--peak", str(n), "--batch", str(batch), *([source] if source else [])]
+    return int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+
+
+def report_memory(name: str, source: str, model: Model, batch: int) -> None:
+    few, many = peak(source, 2 * batch, 2), peak(source, 2 * batch, batch)
+    told = estimate(examples("ioi", model, 4), model, batch=2).memory
+    print(
+        f"{name:9} memory of a process: {readable(few)} at a batch of 2 (told {readable(told.at(2))}), {readable(many)} at "
+        f"{batch} (told {readable(told.at(batch))}); {readable(round((many - few) / (batch - 2)))} for each prompt (told "
+        f"{readable(told.prompt)})"
+    )
+
+
+def trace_some(source: str | None, n: int, batch: int) -> None:
+    """What `peak` measures."""
+    with tempfile.TemporaryDirectory() as folder:
+        keyhole.bulk("ioi", source, n=n, out=Path(folder) / "store", batch=batch, part=batch)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source", nargs="?")
+    parser.add_argument("--organism", type=int, default=3000)
+    parser.add_argument("--model", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.peak:
+        trace_some(asked.source, asked.peak, asked.batch)
+        return
+    met = []
+    for name, source, n in (("organism", "", asked.organism), ("model", asked.source, asked.model)):
+        if source is None or n == 0:
+            continue
+        model = keyhole.load(source or None)
+        met.append(report(name, model, n, asked.batch))
+        report_memory(name, source, model, asked.batch)
+        del model
+    raise SystemExit(0 if all(met) else 1)
+
+
+if __name__ == "__main__":
+    main()
