@@ -36,7 +36,7 @@ from keyhole.qk.firings import dynamic_tau
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import NAMES
-from keyhole.tracing.mlps.through import Through
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.targets import token_ids
 
 LEAST = 1.0  # logits by which the model must prefer the answer: shares of less are shares of nothing

@@ -22,7 +22,7 @@ import psutil
 import keyhole
 from keyhole.qk.omega import omega
 from keyhole.tasks import filler
-from keyhole.tracing.seeds import Probe
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.levels import trace
 from keyhole.tracing.writers import attention_writes
 

@@ -12,11 +12,11 @@ from keyhole.intervene import answers_without
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
 from keyhole.intervene.verification import metric_of, verify
 from keyhole.tracing.levels import trace
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlps.again import read_mlps
-from keyhole.tracing.mlps.directions import Reading
-from keyhole.tracing.mlps.through import Through
-from keyhole.tracing.seeds import Probe
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.upstream import Writes
+from readings import direction_of, written
 from test_mlps import IOI
 
 KINDS = ["gpt2", "llama-bias", "gemma2", "olmo2", "cohere", "gpt_oss", "mixtral", "llama4_text", "granite", "opt"]
@@ -43,13 +43,13 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
     assert circuit.run is not None and circuit.mlps
     read = read_mlps(from_json(to_json(circuit)), circuit.run)
     assert set(read) == {one.node for one in circuit.mlps}
-    writes, src_read = Writes(circuit.run), set()
+    writes, src_read = Writes([circuit.run]), set()
     for edge in circuit.edges:  # src-side signals that do their work elsewhere hand influence, but no direction
         if edge.side == "src" and edge.source in read:
             node = circuit.nodes[edge.target]
             firing = circuit.run.explain((node.layer, node.head), node.dest, node.src, tau=0.1)
             signal = next(s for s in firing.side("src").signals if s.writer == circuit.nodes[edge.source].writer)
-            done = float(Reading.of(firing, writes).along("src", [signal])[0] @ writes.written(signal.writer))
+            done = float(direction_of(firing, signal, writes) @ written(writes, signal.writer))
             src_read |= {edge.source} if done < 0.1 * signal.ig else set()
     for node, one in read.items():
         s = float(one.direction @ one.place.own[0])

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyhole
+from alike import assert_alike
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
@@ -23,8 +24,10 @@ from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
 from keyhole.intervene.verification import verify
-from keyhole.tracing.levels import Untraced, trace, trace_many
-from keyhole.tracing.seeds import Probability, Probe
+from keyhole.tracing.batch import Untraced
+from keyhole.tracing.levels import trace, trace_many
+from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.targets import Likeliest, targets_of
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
@@ -182,20 +185,16 @@ def test_targets_from_probability() -> None:
 @pytest.mark.parametrize("variant", ["gpt2", "gemma2", "cohere", "granite"])
 def test_seeds_explain_the_objective(variant: str) -> None:
     """Removing all writers at the end loses all of the objective; attributions add up to that."""
-    from keyhole.tracing.seeds import _attributions, _state
+    from keyhole.tracing.seeds import attributions
     from keyhole.tracing.upstream import Writes
 
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])
-    writes = Writes(run)
+    writes = Writes([run])
     direction = torch.randn(model.dims.d_model, generator=torch.Generator().manual_seed(0))
-    assert float(_attributions(writes, 9, direction).sum()) == pytest.approx(
-        float(_state(writes, 9) @ direction), abs=1e-3
-    )
-    resid = run.layers[2].resid[9]
-    assert float(_attributions(writes, 9, direction, layer=2).sum()) == pytest.approx(
-        float(resid @ direction), rel=1e-3
-    )
+    for layer, resid in ((len(run.layers), run.final_resid[9]), (2, run.layers[2].resid[9])):
+        found = attributions(writes, [(0, 9)], direction[None], layer)
+        assert float(found.sum()) == pytest.approx(float(resid @ direction), rel=1e-3, abs=1e-3)
 
 
 def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:
@@ -310,7 +309,8 @@ def test_prompts_that_cannot_be_traced_keep_their_place(organism: keyhole.Model)
     runs = organism.run_many([PROMPT, "Then Mary and John went to the store, John gave a drink to", PROMPT])
     targets, against = ["Mary", "John", "Mary"], ["John", "Mary", "John"]
     found = trace_many(runs, targets, against=against, through="heads")
-    assert found[0] == found[2] == trace(runs[0], "Mary", against="John", through="heads")
+    assert_alike(found[0], trace(runs[0], "Mary", against="John", through="heads"))
+    assert_alike(found[0], found[2])
     bad = found[1]
     assert isinstance(bad, Untraced) and bad.index == 1 and bad.prompt.startswith("Then Mary")
     assert isinstance(bad.error, NothingToTraceError) and "prefers 'Mary'" in str(bad)

@@ -26,15 +26,16 @@ from keyhole.reproduce.catalogue import Paper
 from keyhole.tasks import boxes, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Firing, explain
+from keyhole.tracing.firing import Firing
 from keyhole.tracing.levels import ThroughOption, trace, trace_many
+from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.methods import Method
 from keyhole.tracing.mlps.explain import Constants
-from keyhole.tracing.mlps.through import Through
-from keyhole.tracing.seeds import Probability
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.targets import Likeliest
+from keyhole.tracing.why import explain
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),

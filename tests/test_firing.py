@@ -9,7 +9,7 @@ from keyhole import KeyholeError
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.attribution import ig_vectors
-from keyhole.tracing.firing import explain
+from keyhole.tracing.why import explain
 from keyhole.tracing.written import written_by
 from tiny import tiny
 
@@ -84,7 +84,7 @@ def test_attributions_are_complete(variant: str) -> None:
         keys = torch.arange(len(run))
         visible = ((keys >= record.first[site.dest]) & (keys <= site.dest))[None]
         scores = record.scores([site.head], [site.dest])[0].double()
-        w = ig_vectors(scores, visible, torch.tensor([site.src]), record.rule, head=site.head)
+        w = ig_vectors(scores, visible, torch.tensor([site.src]), record.rule, heads=torch.tensor([site.head]))
         nothing = record.rule.of_head(torch.zeros_like(scores), visible, site.head)[0, site.src]
         whole = record.rule.of_head(scores, visible, site.head)[0, site.src]
         assert float((scores * w).sum()) == pytest.approx(float(whole - nothing), abs=5e-3)

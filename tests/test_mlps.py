@@ -16,7 +16,6 @@ from keyhole.tracing.exactness import check
 from keyhole.tracing.mlps import explain_mlp, toward
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
@@ -33,8 +32,7 @@ def direction(run: keyhole.Run, seed: int = 0) -> torch.Tensor:
 
 
 def places_at(run: keyhole.Run, layer: int, tokens: list[int], *, constants: bool = True) -> Places:
-    writes = Writes(run)
-    return mlp_places([Spot(writes, t) for t in tokens], weights_of(run, layer), layer, constants=constants)
+    return mlp_places(Writes([run]), [(0, t) for t in tokens], weights_of(run, layer), layer, constants=constants)
 
 
 @pytest.mark.parametrize("variant", SUPPORTED)
@@ -61,13 +59,13 @@ def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
     for layer in (0, 2):
         places = places_at(run, layer, [8], constants=False)
         g, offset = places.back(places.along(direction(run)[None]))
-        (parts,) = parts_at(places.spots, g, layer=layer, attended=not places.weights.parallel)
-        writers = [parts.writer(i) for i in range(len(parts.values))]
+        parts = parts_at(places.stream, places.spots, g, layer=layer, attended=not places.weights.parallel)
+        writers = [parts.writer(0, i) for i in range(parts.values.shape[1])]
         assert len(writers) == len(set(writers))
         total = float(offset) + float(parts.values.sum())
         s = float((direction(run)[None] * places.write(places.x)).sum())
         assert total == pytest.approx(s, rel=1e-4, abs=1e-5)
-        for writer, value in list(zip(writers, parts.values.tolist(), strict=True))[:: max(1, len(writers) // 7)]:
+        for writer, value in list(zip(writers, parts.values[0].tolist(), strict=True))[:: max(1, len(writers) // 7)]:
             written = written_by(run, writer, [8])[0].double()
             assert value == pytest.approx(float(written @ g[0]), rel=1e-3, abs=1e-5)
 
@@ -81,7 +79,7 @@ def test_writers_and_the_baseline_make_up_the_write(variant: str) -> None:
         places = places_at(run, layer, [8])
         d = direction(run)[None]
         g, offset = places.back(places.along(d))
-        (parts,) = parts_at(places.spots, g, layer=layer, attended=not places.weights.parallel)
+        parts = parts_at(places.stream, places.spots, g, layer=layer, attended=not places.weights.parallel)
         total = float(offset) + float(parts.without_constants().values.sum())
         assert total == pytest.approx(float((d * places.write(places.x)).sum()), rel=1e-4, abs=1e-5)
 
@@ -117,7 +115,8 @@ def and_neuron(weight: float = 1.0) -> Places:
     ones = torch.ones(1, 1, dtype=torch.float64)
     x = torch.tensor([[1.0, 1.0, 0.0]], dtype=torch.float64)
     weights = MlpWeights((own,), None, None, None, parallel=False, gain=1.0)
-    return Places((), 0, weights, (0,), x, torch.zeros_like(x), ones, ones, ones)
+    nowhere = Writes([tiny_model("gpt2").run([1, 2])])
+    return Places(nowhere, (), 0, weights, (0,), x, torch.zeros_like(x), ones, ones, ones)
 
 
 def test_a_neuron_that_needs_two_writers_names_both() -> None:

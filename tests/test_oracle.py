@@ -13,11 +13,12 @@ from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.writer import Writer
 from keyhole.models import run
-from keyhole.tracing import firing, patterns, upstream
-from keyhole.tracing.firing import Firing, Side, explain
+from keyhole.tracing import patterns, why
+from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.levels import trace
-from keyhole.tracing.seeds import Probability
+from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.targets import Likeliest
+from keyhole.tracing.why import explain
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 
@@ -173,8 +174,8 @@ def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyP
     """Where attention is not kept but rebuilt, and firings and heads are taken one by one, nothing changes."""
     monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(run, "_DEST_BLOCK", 4)
-    monkeypatch.setattr(firing, "_COORD_FLOATS", 1)
-    monkeypatch.setattr(upstream, "_PROJECTED_FLOATS", 1)
+    monkeypatch.setattr(why, "_COORD_FLOATS", 1)
+    monkeypatch.setattr(why, "_PROJECTED_FLOATS", 1)
     oracle = oracle_of(variant)
     for layer, head, dest, src in strongest(oracle, per_layer=2):
         fast = explain(oracle.run, (layer, head), dest, src, tau=0.003)

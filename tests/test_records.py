@@ -56,7 +56,7 @@ def test_what_matters_is_in_it(records: dict[str, Any]) -> None:
 
 
 def test_collections_in_a_record() -> None:
-    from keyhole.tracing.levels import Untraced
+    from keyhole.tracing.batch import Untraced
 
     error = keyhole.KeyholeError("no")
     assert brief(Untraced(1, "x" * 200, error)).count("x") < 100

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from keyhole import KeyholeError
@@ -109,8 +111,12 @@ def truncate(path: Path) -> None:
 
 
 def flip(path: Path) -> None:
+    """Change a bit of the largest column, at the end of its last page."""
+    row_group = pq.read_metadata(path).row_group(0)
+    column = max((row_group.column(i) for i in range(row_group.num_columns)), key=lambda c: c.total_compressed_size)
     content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
+    start = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    content[start + column.total_compressed_size - 1] ^= 1
     path.write_bytes(content)
 
 
@@ -142,11 +148,25 @@ def test_damage_is_found_told_and_mended(
 def test_one_bit_is_found(table: str, store: Store, outcomes: list[Outcome]) -> None:
     """By the checksum of the file when all is checked, by those of its pages when it is read."""
     flip(of_part(store, table, 1))
-    (damaged,) = store.check().damaged
-    assert damaged.number == 1 and "checksum" in damaged.reason and store.done() == {0, 2, 3}
-    with pytest.raises(KeyholeError, match=f"damaged|cannot be read.*{AGAIN}"):
-        list(store)
+    check = store.check()
+    assert [one.number for one in check.damaged] == [1] and check.done == {0, 2, 3}
+    assert "checksum" in check.damaged[0].reason
+    for read in (lambda: list(store), lambda: store.table(table)):
+        with pytest.raises(KeyholeError, match=f"damaged.*{AGAIN}"):
+            read()
     assert go_on(store.path, outcomes).done() == {0, 1, 2, 3}
+
+
+def test_what_is_not_asked_for_is_not_read(store: Store) -> None:
+    """Nobody notices a page that is damaged if neither its rows nor its column are asked for."""
+    flip(of_part(store, "edges", 1))
+    rows = store.table("edges", columns=["prompt", "side"])["prompt"].to_pylist()
+    assert set(rows) == {*range(7)}
+    for where in ({"prompt": 2}, {"prompt": [0, 2]}, {"label_number": ["2", "0"]}, pc.field("prompt") < 3):
+        assert set(store.table("edges", where=where)["prompt"].to_pylist()) <= {0, 1, 2}
+    assert store.circuit(6) and store.circuit(0)
+    with pytest.raises(KeyholeError, match="the table edges is damaged"):
+        store.table("edges", where={"prompt": [2, 3]})
 
 
 def test_rows_that_fit_no_circuit_are_refused(store: Store, outcomes: list[Outcome], tmp_path: Path) -> None:

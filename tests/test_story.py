@@ -21,7 +21,7 @@ from keyhole.story.routes import Route, Ways
 from keyhole.story.text import story_text
 from keyhole.story.walk import groups_on
 from keyhole.tasks import Example, greater_than, induction, ioi
-from keyhole.tracing.mlps.through import Through
+from keyhole.tracing.mlps.flow import Through
 from tiny import DEFAULT, Sizes
 
 IOI = "When Mary and John went to the store, John gave a drink to"

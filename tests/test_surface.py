@@ -183,4 +183,5 @@ def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
 
 
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:
-    assert keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"], through="heads") == [circuit]
+    (together,) = keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"], through="heads")
+    assert together == circuit

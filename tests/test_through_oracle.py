@@ -10,12 +10,11 @@ from keyhole import Model, Run
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.writer import Writer
 from keyhole.tracing.levels import trace
-from keyhole.tracing.mlps.directions import Reading
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.places import mlp_places, weights_of
-from keyhole.tracing.mlps.spots import Spot
-from keyhole.tracing.mlps.through import Through
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
+from readings import direction_of
 
 COVER, EPS, STEPS = 0.8, 0.02, 400
 Named = list[tuple[Writer | None, float]]
@@ -77,7 +76,7 @@ class Slow:
     def mlp(self, writer: Writer) -> None:
         """Gradients at many points of the straight line from the constants to the input."""
         weights = weights_of(self.run, writer.layer)
-        place = mlp_places([Spot(Writes(self.run), writer.dest)], weights, writer.layer)
+        place = mlp_places(Writes([self.run]), [(0, writer.dest)], weights, writer.layer)
         d, x0, x = self.along[writer], place.x0, place.x
         total = torch.zeros_like(x)
         for step in range(STEPS):
@@ -103,9 +102,9 @@ class Slow:
         if self._value(writer, own / 2 if sides else own, weight):
             own = own / 2
         for side, signals in sides:
-            reading = Reading.of(firing, Writes(self.run))
             for signal in signals:
-                d = reading.along(side, [signal])[0] if signal.writer.kind in ("mlp", "head") else None
+                told = signal.writer.kind in ("mlp", "head")
+                d = direction_of(firing, signal, Writes([self.run])) if told else None
                 if d is not None:
                     read = float(d @ written_by(self.run, signal.writer, [signal.writer.dest])[0])
                     d = d if read >= 0.1 * signal.ig else None

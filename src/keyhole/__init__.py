@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
     from keyhole.store.store import open_store as open_store
+    from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
     from keyhole.tracing.firing import Firing as Firing
-    from keyhole.tracing.levels import Untraced as Untraced
     from keyhole.tracing.levels import trace_many as trace_many
-    from keyhole.tracing.mlps.through import Through as Through
-    from keyhole.tracing.seeds import Probability as Probability
-    from keyhole.tracing.seeds import Probe as Probe
+    from keyhole.tracing.likelihood import Probability as Probability
+    from keyhole.tracing.linear import Probe as Probe
+    from keyhole.tracing.mlps.flow import Through as Through
     from keyhole.tracing.targets import Likeliest as Likeliest
 
 
@@ -60,11 +60,11 @@ _HOMES = {
     "Firings": "keyhole.qk.firings",
     "Likeliest": "keyhole.tracing.targets",
     "Model": "keyhole.models.model",
-    "Probability": "keyhole.tracing.seeds",
-    "Probe": "keyhole.tracing.seeds",
+    "Probability": "keyhole.tracing.likelihood",
+    "Probe": "keyhole.tracing.linear",
     "Run": "keyhole.models.run",
-    "Through": "keyhole.tracing.mlps.through",
-    "Untraced": "keyhole.tracing.levels",
+    "Through": "keyhole.tracing.mlps.flow",
+    "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.many.bulk",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",

@@ -11,7 +11,7 @@ def brief(record: Any) -> str:
     """A `__repr__` for records that hold tensors or many parts.
 
     >>> import torch
-    >>> from keyhole.tracing.seeds import Probe
+    >>> from keyhole.tracing.linear import Probe
     >>> brief(Probe(torch.zeros(128), 3))
     'Probe(direction=float32[128], layer=3)'
     """

@@ -13,6 +13,7 @@ from keyhole.files import require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, read_text, require, require_fields
 
 SUFFIXES = (".json", ".graphml", ".html", ".mib")
+_NODE_KINDS, _KINDS, _SIDES = get_args(NodeKind), get_args(Kind), get_args(EdgeSide)
 _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
 
 
@@ -156,7 +157,7 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
     nodes, attention = [], []
     for record in records:
         require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
-        require(record["kind"] in get_args(NodeKind), f"there is no kind of node {record['kind']!r}.")
+        require(record["kind"] in _NODE_KINDS, f"there is no kind of node {record['kind']!r}.")
         require(is_index(record["dest"], n) and is_index(record["src"], n), "a node's tokens are outside the prompt.")
         target, head = record["kind"] == "target", record["kind"] in ("head", "offset", "value_offset")
         require((record["layer"] is None) if target else is_index(record["layer"]), "a node's layer is wrong.")
@@ -173,14 +174,14 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
 def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
     require(isinstance(records, list), "edges should be a list.")
     edges = []
+    names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
     for record in records:
-        names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
         require_fields(record, names, "an edge")
         share = record.get("influence")
         require(not through or is_number(share), "an edge's influence is no number.")
         require(through or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
         require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
-        require(record["side"] in get_args(EdgeSide), f"there is no side {record['side']!r}.")
+        require(record["side"] in _SIDES, f"there is no side {record['side']!r}.")
         require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
         require(isinstance(record["channels"], list) and all(map(is_index, record["channels"])), "wrong channels.")
         edges.append(
@@ -209,7 +210,7 @@ def _firings(records: Any, nodes: tuple[Node, ...], n: int) -> tuple[Traced, ...
 
 def _removal(record: Any, n: int, dest: int) -> Removal:
     require_fields(record, {"kind", "layer", "head", "src", "channel", "ig", "after"}, "a removed candidate")
-    require(record["kind"] in get_args(Kind) and is_index(record["layer"]), "a removed candidate is wrong.")
+    require(record["kind"] in _KINDS and is_index(record["layer"]), "a removed candidate is wrong.")
     require(record["head"] is None or is_index(record["head"]), "a removed candidate's head is wrong.")
     require(is_index(record["src"], n) and is_index(record["channel"]), "a removed candidate is out of range.")
     require(is_number(record["ig"]) and is_number(record["after"]), "a removed candidate's numbers are wrong.")

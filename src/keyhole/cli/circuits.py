@@ -88,7 +88,7 @@ def explain(
         _explain_mlp(run, mlp, pos, answer, against, json=json)
         return
     where: Any = (read_head(str(head)), read_place(run, dest), read_place(run, src))
-    from keyhole.tracing.firing import explain as explain_firing
+    from keyhole.tracing.why import explain as explain_firing
 
     with show.progress("Searching"):
         firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
@@ -187,13 +187,13 @@ def trace(
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
-    from keyhole.tracing.seeds import Probability
+    from keyhole.tracing.likelihood import Probability
 
     for path in out or []:
         require_file(path, SUFFIXES)
     if story and (through, method) != ("mlps", "accpp"):
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
-    from keyhole.tracing.mlps.through import Through
+    from keyhole.tracing.mlps.flow import Through
 
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     targets: list[str | int] = [*(target or []), *(target_id or [])]

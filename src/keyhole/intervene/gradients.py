@@ -57,12 +57,12 @@ def estimate(run: "Run", metric: Metric, other: "Run | None" = None) -> Estimate
             f"the runs have {len(run)} and {len(other)} tokens: their writers are matched token by token, so that both "
             "must be as long."
         )
-    own, gradients = Writes(run), _gradients(run, metric)
+    own, gradients = Writes([run]), _gradients(run, metric)
     with exact_matmul():
         heads, local = _along(own, gradients)
         if other is not None:
             other.require_fresh()
-            heads_there, local_there = _along(Writes(other), gradients)
+            heads_there, local_there = _along(Writes([other]), gradients)
             heads, local = heads - heads_there, local - local_there
     return Estimates(tuple(own.attention_layers), tuple(own.local_slots), heads, local)
 
@@ -88,12 +88,12 @@ def _along(writes: Writes, gradients: Gradients) -> tuple[Tensor, Tensor]:
     block = {"bias": "attention"}
     local = [
         (vectors * gradients[block.get(kind, kind), layer]).sum(-1)
-        for (kind, layer), vectors in zip(writes.local_slots, writes.local, strict=True)
+        for (kind, layer), vectors in zip(writes.local_slots, writes.local[0], strict=True)
     ]
-    every = range(len(writes.run))
+    run = writes.runs[0]
     heads = []
     for index, layer in enumerate(writes.attention_layers):
-        record, g = writes.run.layer(layer), gradients["attention", layer]
-        read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[index].transpose(-1, -2)
-        heads.append(record.weights(record.heads, every) * read / record.out_scale[:, None])
+        record, g = run.layer(layer), gradients["attention", layer]
+        read = torch.einsum("hrd,td->htr", writes.weights(layer).W_O, g) @ writes.values[0, index].mT
+        heads.append(record.weights(record.heads, range(len(run))) * read / record.out_scale[:, None])
     return torch.stack(heads).double(), torch.stack(local).double()

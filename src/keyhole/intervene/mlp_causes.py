@@ -41,12 +41,12 @@ class Claim:
     @property
     def run(self) -> "Run":
         """The run it is said of."""
-        return self.place.spots[0].writes.run
+        return self.place.stream.runs[self.place.spots[0][0]]
 
     @property
     def pos(self) -> int:
         """At which token."""
-        return self.place.spots[0].token
+        return self.place.spots[0][1]
 
     @cached_property
     def value(self) -> float:
@@ -76,10 +76,9 @@ class Claim:
 
     def removals(self, draws: int) -> list[Edits]:
         """Without its causes, and without as many other writers, each set next to them in norm."""
-        writes = self.place.spots[0].writes
-        nothing = torch.zeros_like(writes.local[0, 0])
+        row, writes = self.place.spots[0][0], self.place.stream
         sets = [list(self.causes), *_controls(self, draws)]
-        read = [self.edit(sum((writes.written(who) for who in members), nothing)) for members in sets]
+        read = [self.edit(writes.written([row] * len(members), members).sum(0)) for members in sets]
         every = torch.zeros_like(read[0].delta)
         every[self.pos] = -self.constant.to(every)
         taken = (WriterEdit("mlp", self.place.layer, every),) if self.offset else ()
@@ -139,9 +138,10 @@ def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> Cause
 def _controls(claim: Claim, draws: int) -> list[list[Writer]]:
     """Sets of other writers at the place, each next in norm to one of the causes; fewer sets where there are few."""
     place, chosen = claim.place, claim.causes
-    writes, attended = place.spots[0].writes, not place.weights.parallel
-    norms = norms_at(place.spots[0], layer=place.layer, attended=attended)
-    near = [_nearest(norms, float(writes.written(writer).norm()), set(chosen), draws) for writer in chosen]
+    (spot,), writes = place.spots, place.stream
+    norms = norms_at(writes, spot, layer=place.layer, attended=not place.weights.parallel)
+    own = writes.written([spot[0]] * len(chosen), chosen).norm(dim=1).tolist() if chosen else []
+    near = [_nearest(norms, size, set(chosen), draws) for size in own]
     sets: dict[frozenset[Writer], list[Writer]] = {}
     for draw in range(draws):
         taken: list[Writer] = []
@@ -154,6 +154,7 @@ def _controls(claim: Claim, draws: int) -> list[list[Writer]]:
 
 def _nearest(norms: Parts, norm: float, chosen: set[Writer], draws: int) -> list[Writer]:
     """Writers that wrote about as much, the nearest first, and that wrote at all; enough for all sets of controls."""
-    order = (norms.values - norm).abs().argsort()[: 2 * len(chosen) + draws]
-    found = [norms.writer(i) for i in order.tolist() if norms.values[i] > 0]
+    values = norms.values[0]
+    order = (values - norm).abs().argsort()[: 2 * len(chosen) + draws]
+    found = [norms.writer(0, i) for i in order.tolist() if values[i] > 0]
     return [writer for writer in found if writer not in chosen and writer.src <= writer.dest]

@@ -20,6 +20,7 @@ from keyhole.models.capture import Captured, Notes, capture
 from keyhole.models.mlp_facts import mlp_facts
 from keyhole.models.records import attention_batch, mlp_writes
 from keyhole.models.run import AttentionRun
+from keyhole.models.stacks import cut_attention
 from keyhole.models.weights import optional, submodule
 from keyhole.progress import Progress
 
@@ -89,7 +90,7 @@ class Rerun:
             return self.attention[copy, layer, head]
         notes = self.captured.layers[layer]
         assert notes.attn is not None
-        record = attention_batch(notes, notes.attn, run.model.family, run.model.dims).of(copy, len(run))
+        record = cut_attention(attention_batch(notes, notes.attn, run.model.family, run.model.dims), copy, len(run))
         return record.weights([head], range(len(run)))[0]
 
     def mlp_write(self, run: "Run", copy: int, layer: int) -> Float[Tensor, "pos d_model"]:
@@ -236,7 +237,7 @@ def _edit_heads(
         batch = attention_batch(notes, notes.attn, run.model.family, run.model.dims)
         for copy, head in sorted({(copy, edit.head) for copy, edit in edits}):
             mine = [edit for c, edit in edits if (c, edit.head) == (copy, head)]
-            record = batch.of(copy, n)
+            record = cut_attention(batch, copy, n)
             weights = _edited_weights(record, head, mine)
             rows = (weights @ record.v[record.kv(head)].to(weights.dtype)).to(z.dtype)
             z.view(-1, n, z.shape[-1])[copy, :, head * d_head : (head + 1) * d_head] = rows

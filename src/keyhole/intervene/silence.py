@@ -16,6 +16,7 @@ from keyhole.circuits.writer import Kind
 from keyhole.models.capture import Notes
 from keyhole.models.records import attention_batch
 from keyhole.models.run import AttentionRun
+from keyhole.models.stacks import cut_attention
 from keyhole.models.weights import LayerWeights, optional
 from keyhole.tracing.writers import biases_of, values_of
 
@@ -49,7 +50,7 @@ def silence_layer(stack: ExitStack, run: "Run", notes: Notes, silent: list[tuple
             if batch is None:
                 lost = by * own * one.off[:, None]
             else:
-                lost = _lost(batch.of(copy, len(run)), run.model.weights(layer), one)
+                lost = _lost(cut_attention(batch, copy, len(run)), run.model.weights(layer), one)
             change = -lost if one.instead is None else one.instead.to(lost.device) - lost
             own += (change / by).to(x.dtype)
         return x

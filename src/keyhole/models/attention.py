@@ -40,7 +40,7 @@ class AttentionRule:
         return scores if self.softcap is None else self.softcap * torch.tanh(scores / self.softcap)
 
     def weights(
-        self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "query key"]
+        self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "*any query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
         """Attention weights of scaled, uncapped scores. With sinks a row sums to less than one."""
         return self.logits(scores, visible).softmax(-1)[..., : scores.shape[-1]]
@@ -59,6 +59,16 @@ class AttentionRule:
         bias = None if self.key_bias is None else self.key_bias[head]
         sinks = None if self.sinks is None else self.sinks[head]
         return self._logits(scores, visible, bias, sinks).softmax(-1)[..., : scores.shape[-1]]
+
+    def of_heads(
+        self, scores: Float[Tensor, "row *step key"], visible: Bool[Tensor, "row key"], heads: Int[Tensor, "row"]
+    ) -> Float[Tensor, "row *step key"]:
+        """The same for rows of several heads, each of its own."""
+        steps, n = [1] * (scores.ndim - 2), scores.shape[-1]
+        bias = None if self.key_bias is None else self.key_bias[heads, :n].view(-1, *steps, n)
+        sinks = None if self.sinks is None else self.sinks[heads].view(-1, *steps, 1)
+        logits = self._logits(scores, visible.view(-1, *steps, n), bias, sinks)
+        return logits.softmax(-1)[..., :n]
 
     def _logits(self, scores: Tensor, visible: Tensor, bias: Tensor | None, sinks: Tensor | None) -> Tensor:
         logits = self.cap(scores.to(working_dtype(scores.dtype)))

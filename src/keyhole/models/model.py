@@ -15,8 +15,9 @@ from keyhole.models.families import Family, family_of
 from keyhole.models.finite import require_finite_run, require_finite_weights
 from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.prompts import Encoded, Prompt, encode
-from keyhole.models.records import LayerBatch, frozen_scale, layer_batch
-from keyhole.models.run import Run
+from keyhole.models.records import frozen_scale, layer_batch
+from keyhole.models.run import LayerRun, Run
+from keyhole.models.stacks import cut_layer
 from keyhole.models.stamps import fingerprint, stamp
 from keyhole.models.weights import (
     Dims,
@@ -80,9 +81,7 @@ class Model:
                 runs[i] = self._to_run(encoded[i], captured, layers, row=row, made_with=made_with)
         return [runs[i] for i in range(len(encoded))]
 
-    def _to_run(
-        self, encoded: Encoded, captured: Captured, layers: list[LayerBatch], *, row: int, made_with: int
-    ) -> Run:
+    def _to_run(self, encoded: Encoded, captured: Captured, layers: list[LayerRun], *, row: int, made_with: int) -> Run:
         n = len(encoded.ids)
         residuals = [layer.resid[row, :n] for layer in layers]
         require_finite_run([*residuals, captured.final[row, :n]], captured.logits[row, :n])
@@ -92,7 +91,7 @@ class Model:
             token_ids=encoded.ids,
             tokens=encoded.tokens,
             bos=encoded.bos,
-            layers=tuple(layer.of(row, n) for layer in layers),
+            layers=tuple(cut_layer(layer, row, n) for layer in layers),
             final_resid=captured.final[row, :n],
             final_scale=frozen_scale(final_norm, captured.final[row : row + 1, :n], self.family)[0],
             logits=captured.logits[row, :n],
@@ -201,7 +200,7 @@ class Model:
 
     def stamp(self) -> int:
         """Changes when any weight does."""
-        return stamp(self.hf.parameters())
+        return self._steady[-1] if self._steady else stamp(self.hf.parameters())
 
     def fingerprint(self) -> str:
         """SHA-256 of all weights; computed once, and again when they change."""

@@ -2,7 +2,8 @@
 
     q_t = R_t [ s_t (x_t W_Q / n_t + b_Q) + c_Q ]
 
-Captured q and k say what happened; these say why, and the difference between the two is an error we report.
+Captured q and k say what happened; these say why, and the difference between the two is an error we report. Of one run,
+or of several side by side.
 """
 
 from typing import TYPE_CHECKING
@@ -13,33 +14,43 @@ from torch import Tensor
 from keyhole.models.rotary import Rotary
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
+    from keyhole.models.run import AttentionRun, LayerRun
+    from keyhole.models.weights import LayerWeights
 
 
-def read_queries(run: "Run", layer: int, heads: slice = slice(None)) -> Float[Tensor, "heads pos d_head"]:
-    """The layer's queries, from the residual stream it read."""
-    record, w = run.layer(layer), run.model.weights(layer)
-    q = normalised(run, layer) @ w.W_Q[heads] + w.b_Q[heads, None]
-    return _rotated(q * record.q_scale[heads, :, None] + w.c_Q[heads, None], record.rotary)
+def read_queries(
+    layer: "LayerRun", w: "LayerWeights", heads: slice = slice(None)
+) -> Float[Tensor, "*runs heads pos d_head"]:
+    """A layer's queries, from the residual stream it read."""
+    record = attention_of(layer)
+    q = normalised(layer, w) @ w.W_Q[heads] + w.b_Q[heads, None]
+    return _rotated(q * record.q_scale[..., heads, :, None] + w.c_Q[heads, None], record.rotary)
 
 
-def read_keys(run: "Run", layer: int, kv_heads: slice = slice(None)) -> Float[Tensor, "kv_heads pos d_head"]:
-    """The layer's keys, from the residual stream it read."""
-    record, w = run.layer(layer), run.model.weights(layer)
-    k = normalised(run, layer) @ w.W_K[kv_heads] + w.b_K[kv_heads, None]
-    return _rotated(k * record.k_scale[kv_heads, :, None] + w.c_K[kv_heads, None], record.rotary)
+def read_keys(
+    layer: "LayerRun", w: "LayerWeights", kv_heads: slice = slice(None)
+) -> Float[Tensor, "*runs kv_heads pos d_head"]:
+    """A layer's keys, from the residual stream it read."""
+    record = attention_of(layer)
+    k = normalised(layer, w) @ w.W_K[kv_heads] + w.b_K[kv_heads, None]
+    return _rotated(k * record.k_scale[..., kv_heads, :, None] + w.c_K[kv_heads, None], record.rotary)
 
 
-def read_values(run: "Run", layer: int) -> Float[Tensor, "kv_heads pos d_head"]:
-    """The layer's values, from the residual stream it read."""
-    w = run.model.weights(layer)
-    return normalised(run, layer) @ w.W_V + w.b_V[:, None]
+def read_values(layer: "LayerRun", w: "LayerWeights") -> Float[Tensor, "*runs kv_heads pos d_head"]:
+    """A layer's values, from the residual stream it read."""
+    return normalised(layer, w) @ w.W_V + w.b_V[:, None]
 
 
-def normalised(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
-    """x_t / n_t: what the folded weights are applied to (centring and gain sit in the weights)."""
-    scale, device = run.layer(layer).norm_scale, run.model.weights(layer).W_Q.device
-    return (run.layers[layer].resid.to(scale.dtype) / scale[:, None]).to(device)
+def normalised(layer: "LayerRun", w: "LayerWeights") -> Float[Tensor, "*runs 1 pos d_model"]:
+    """x_t / n_t: what every head's folded weights are applied to (centring and gain sit in the weights)."""
+    scale = attention_of(layer).norm_scale
+    return (layer.resid.to(scale.dtype) / scale[..., None])[..., None, :, :].to(w.W_Q.device)
+
+
+def attention_of(layer: "LayerRun") -> "AttentionRun":
+    """The attention of a layer that has some."""
+    assert layer.attention is not None, "this layer mixes tokens with another block"
+    return layer.attention
 
 
 def _rotated(x: Tensor, rotary: Rotary | None) -> Tensor:

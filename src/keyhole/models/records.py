@@ -4,7 +4,6 @@ Families that do not call the attention interface are read at their projections;
 are applied here.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,62 +19,11 @@ from keyhole.models.run import AttentionRun, LayerRun
 from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv
 
 
-@dataclass(frozen=True)
-class AttentionBatch:
-    """One layer's attention for a whole batch: the tensors of `AttentionRun` with a batch axis in front."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    first: Tensor
-    rule: AttentionRule
-    rotary: Rotary | None
-    norm_scale: Tensor
-    q_scale: Tensor
-    k_scale: Tensor
-    out_scale: Tensor
-
-    def of(self, row: int, n: int) -> AttentionRun:
-        """The first n tokens of one prompt of the batch."""
-        bias = None if self.rule.key_bias is None else self.rule.key_bias[:, :n]
-        return AttentionRun(
-            q=self.q[row, :, :n],
-            k=self.k[row, :, :n],
-            v=self.v[row, :, :n],
-            first=self.first[:n],
-            rule=AttentionRule(self.rule.scaling, self.rule.softcap, self.rule.sinks, bias),
-            rotary=None if self.rotary is None else self.rotary.at(slice(n)),
-            norm_scale=self.norm_scale[row, :n],
-            q_scale=self.q_scale[row, :, :n],
-            k_scale=self.k_scale[row, :, :n],
-            out_scale=self.out_scale[row, :n],
-        )
-
-
-@dataclass(frozen=True)
-class LayerBatch:
-    """One layer of a forward pass, for a whole batch."""
-
-    resid: Tensor
-    attention: AttentionBatch | None
-    mixer: Tensor | None
-    mlp: Tensor
-
-    def of(self, row: int, n: int) -> LayerRun:
-        """The first n tokens of one prompt of the batch."""
-        return LayerRun(
-            resid=self.resid[row, :n],
-            attention=None if self.attention is None else self.attention.of(row, n),
-            mixer=None if self.mixer is None else self.mixer[row, :n],
-            mlp=self.mlp[row, :n],
-        )
-
-
-def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerBatch:
+def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerRun:
     """Freeze what the hooks noted in one layer."""
     assert notes.resid is not None
     attention = None if notes.attn is None else attention_batch(notes, notes.attn, family, dims)
-    return LayerBatch(notes.resid, attention, notes.mixer, mlp_writes(notes, family, config))
+    return LayerRun(notes.resid, attention, notes.mixer, mlp_writes(notes, family, config))
 
 
 def mlp_writes(notes: Notes, family: Family, config: Any) -> Tensor:
@@ -92,7 +40,7 @@ def frozen_scale(module: nn.Module | None, x: Tensor, family: Family) -> Tensor:
     return read_norm(module, family.norm, family.norm_adds_one).scale(x)
 
 
-def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> AttentionBatch:
+def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -> AttentionRun:
     """Freeze what the hooks noted of one layer's attention."""
     resid = notes.resid
     assert resid is not None
@@ -102,7 +50,7 @@ def attention_batch(notes: Notes, attn: nn.Module, family: Family, dims: Dims) -
         positions = torch.arange(resid.shape[1], device=resid.device)
         q_scale = q_scale * family.q_factor(attn, positions).to(q_scale.dtype)
     attn_out = resid if notes.attn_out is None else notes.attn_out
-    return AttentionBatch(
+    return AttentionRun(
         q=q,
         k=k,
         v=v,

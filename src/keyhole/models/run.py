@@ -40,25 +40,28 @@ _DEST_BLOCK = 256  # rows of attention held at once
 
 @dataclass(frozen=True)
 class AttentionRun:
-    """One layer's attention: q and k exactly as the scores used them (after QK-norm and RoPE), and frozen scales."""
+    """One layer's attention: q and k exactly as the scores used them (after QK-norm and RoPE), and frozen scales.
+
+    Of one run or, with an axis in front, of several side by side.
+    """
 
     __repr__ = brief
 
-    q: Float[Tensor, "heads pos d_head"]
-    k: Float[Tensor, "kv_heads pos d_head"]
-    v: Float[Tensor, "kv_heads pos d_head"]
+    q: Float[Tensor, "*runs heads pos d_head"]
+    k: Float[Tensor, "*runs kv_heads pos d_head"]
+    v: Float[Tensor, "*runs kv_heads pos d_head"]
     first: Int[Tensor, "pos"]  # first visible key of each dest; the last one is dest itself
     rule: AttentionRule
     rotary: Rotary | None
-    norm_scale: Float[Tensor, "pos"]  # n_t: what the norm before attention divided by
-    q_scale: Float[Tensor, "heads pos"]  # s_t: what multiplies q after its projection (QK-norm, temperature)
-    k_scale: Float[Tensor, "kv_heads pos"]
-    out_scale: Float[Tensor, "pos"]  # m_t: what the norm after attention divided by
+    norm_scale: Float[Tensor, "*runs pos"]  # n_t: what the norm before attention divided by
+    q_scale: Float[Tensor, "*runs heads pos"]  # s_t: what multiplies q after its projection (QK-norm, temperature)
+    k_scale: Float[Tensor, "*runs kv_heads pos"]
+    out_scale: Float[Tensor, "*runs pos"]  # m_t: what the norm after attention divided by
 
     @property
     def heads(self) -> range:
         """Every query head."""
-        return range(self.q.shape[0])
+        return range(self.q.shape[-3])
 
     @property
     def blocks(self) -> list[range]:
@@ -69,7 +72,7 @@ class AttentionRun:
     @property
     def group(self) -> int:
         """How many query heads share one KV head."""
-        return self.q.shape[0] // self.k.shape[0]
+        return self.q.shape[-3] // self.k.shape[-3]
 
     def kv(self, head: Heads) -> Heads:
         """The KV head that a query head reads."""
@@ -81,30 +84,30 @@ class AttentionRun:
         """Which keys do these destinations see? All of either, unless some are given."""
         at = torch.arange(len(self.first)) if dests is None else torch.tensor(list(dests), dtype=torch.long)
         at = at.to(self.first.device)
-        return visible_mask(self.first[at], at, self.k.shape[1] if keys is None else keys)
+        return visible_mask(self.first[at], at, len(self.first) if keys is None else keys)
 
-    def scores(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
+    def scores(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "*runs heads dest pos"]:
         """Scaled, uncapped scores of chosen heads and destinations against every key, visible or not."""
         dtype = working_dtype(self.q.dtype)
-        q = self.q[list(heads)][:, list(dests)].to(dtype)
-        k = self.k[[self.kv(h) for h in heads]].to(dtype)
-        return q @ k.transpose(-1, -2) * self.rule.scaling
+        q = self.q[..., list(heads), :, :][..., list(dests), :].to(dtype)
+        k = self.k[..., [self.kv(h) for h in heads], :, :].to(dtype)
+        return q @ k.mT * self.rule.scaling
 
-    def weights(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "heads dest pos"]:
+    def weights(self, heads: Sequence[int], dests: Sequence[int]) -> Float[Tensor, "*runs heads dest pos"]:
         """Attention weights, recomputed from q and k."""
         return self.rule.heads(list(heads)).weights(self.scores(heads, dests), self.visible(dests))
 
 
 @dataclass(frozen=True)
 class LayerRun:
-    """One layer: the residual stream it read and what its blocks wrote."""
+    """One layer: the residual stream it read and what its blocks wrote; of one run, or of several side by side."""
 
     __repr__ = brief
 
-    resid: Float[Tensor, "pos d_model"]
+    resid: Float[Tensor, "*runs pos d_model"]
     attention: AttentionRun | None
-    mixer: Float[Tensor, "pos d_model"] | None  # the write of a token-mixing block that is not attention
-    mlp: Float[Tensor, "pos d_model"]
+    mixer: Float[Tensor, "*runs pos d_model"] | None  # the write of a token-mixing block that is not attention
+    mlp: Float[Tensor, "*runs pos d_model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,8 +189,8 @@ class Run:
         keys: "Keys" = "all",
         why: "Why" = "here",
     ) -> "Firing":
-        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.firing`."""
-        from keyhole.tracing.firing import explain
+        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.why`."""
+        from keyhole.tracing.why import explain
 
         return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
 

@@ -15,11 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.models.reading import read_keys, read_queries
-from keyhole.qk.omega import Basis, omega
+from keyhole.models.reading import attention_of, read_keys, read_queries
+from keyhole.qk.omega import Basis, Omega, omega
 
 if TYPE_CHECKING:
-    from keyhole.models.run import Run
+    from keyhole.models.run import LayerRun, Run
+    from keyhole.models.weights import LayerWeights
 
 
 @dataclass(frozen=True)
@@ -28,33 +29,40 @@ class InChannels:
 
     __repr__ = brief
 
-    a: Float[Tensor, "heads pos channel"]  # what each query asks, scaling included
-    B: Float[Tensor, "heads pos channel"]  # what each key offers
-    k: Float[Tensor, "heads pos d_head"]
-    unread: Float[Tensor, "heads pos d_head"] | None  # of each query, scaling included; None: all is in the channels
+    a: Float[Tensor, "*runs heads pos channel"]  # what each query asks, scaling included
+    B: Float[Tensor, "*runs heads pos channel"]  # what each key offers
+    k: Float[Tensor, "*runs heads pos d_head"]
+    unread: Float[Tensor, "*runs heads pos d_head"] | None  # of queries, scaling included; None: all is in the channels
     rank: Int[Tensor, "heads"]
 
-    def rest(self, dests: slice = slice(None)) -> Float[Tensor, "heads dest pos"]:
+    def rest(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
         """What is outside the channels of the scores of some queries."""
         if self.unread is None:
-            return self.a.new_zeros(()).expand(len(self.a), len(range(self.a.shape[1])[dests]), self.a.shape[1])
-        return self.unread[:, dests] @ self.k.mT
+            n = self.a.shape[-2]
+            return self.a.new_zeros(()).expand(*self.a.shape[:-2], len(range(n)[dests]), n)
+        return self.unread[..., dests, :] @ self.k.mT
 
-    def scores(self, dests: slice = slice(None)) -> Float[Tensor, "heads dest pos"]:
+    def scores(self, dests: slice = slice(None)) -> Float[Tensor, "*runs heads dest pos"]:
         """The scaled scores of some queries against every key, visible or not."""
-        inside = self.a[:, dests] @ self.B.mT
+        inside = self.a[..., dests, :] @ self.B.mT
         return inside if self.unread is None else inside + self.rest(dests)
 
 
 def in_channels(run: "Run", layer: int, head: int | None = None, *, basis: Basis = "linear") -> InChannels:
     """The coordinates of all heads of a layer, or of one."""
-    record, om = run.layer(layer), omega(run.model, layer, basis)
+    run.layer(layer)  # refuses a layer without heads
+    return layer_in_channels(run.layers[layer], run.model.weights(layer), omega(run.model, layer, basis), head)
+
+
+def layer_in_channels(layer: "LayerRun", w: "LayerWeights", om: Omega, head: int | None = None) -> InChannels:
+    """The same for a layer of one run, or of several side by side."""
+    record = attention_of(layer)
     if head is None:
-        heads, k = slice(None), read_keys(run, layer).repeat_interleave(record.group, dim=0)
+        heads, k = slice(None), read_keys(layer, w).repeat_interleave(record.group, dim=-3)
     else:
         kv = record.kv(head)
-        heads, k = slice(head, head + 1), read_keys(run, layer, slice(kv, kv + 1))
-    q, G_d, G_s = record.rule.scaling * read_queries(run, layer, heads), om.G_d[heads], om.G_s[heads]
+        heads, k = slice(head, head + 1), read_keys(layer, w, slice(kv, kv + 1))
+    q, G_d, G_s = record.rule.scaling * read_queries(layer, w, heads), om.G_d[heads], om.G_s[heads]
     a, deficient, unread = q @ G_d, om.rank[heads] < k.shape[-1], None
     if bool(deficient.any()):
         unread = torch.where(deficient[:, None, None], q - a @ G_s, 0.0)

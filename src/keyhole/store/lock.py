@@ -20,12 +20,11 @@ LOCK, WRITER = ".lock", ".writer.json"
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Write alone, or be told who writes. The lock file stays: one that is removed can be held twice."""
-    try:
-        lock = FileLock(root / LOCK, timeout=0).acquire()
-    except Timeout as error:
-        raise UnwritableError(f"{_writer(root)} writes to {root}: wait for it, or stop it, then go on.") from error
-    except OSError as error:
-        raise UnwritableError(f"cannot write into {root} ({error.strerror}): choose another place.") from error
+    with unwritable(root):
+        try:
+            lock = FileLock(root / LOCK, timeout=0).acquire()
+        except Timeout as error:
+            raise UnwritableError(f"{_writer(root)} writes to {root}: wait for it, or stop it, then go on.") from error
     with lock:
         since = datetime.now(UTC).isoformat(timespec="seconds")
         told = {"pid": os.getpid(), "host": platform.node(), "since": since}
@@ -35,6 +34,16 @@ def alone(root: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 (root / WRITER).unlink(missing_ok=True)
+
+
+@contextmanager
+def unwritable(root: Path) -> Iterator[None]:
+    """What the disk refuses, told with its reason."""
+    try:
+        yield
+    except OSError as error:
+        told = f"cannot write into {root} ({error.strerror or error}): make room or give rights, and go on."
+        raise UnwritableError(told) from error
 
 
 def _writer(root: Path) -> str:

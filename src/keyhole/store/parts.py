@@ -61,22 +61,16 @@ def make_part(manifest: Manifest, number: int, outcomes: Sequence[Outcome]) -> P
 
 
 def keep_part(root: Path, part: Part) -> None:
-    """Write a part: its files, and then the record that completes it. What the disk refuses is an OSError.
-
-    A part that is made again loses its record first: its files change one after another.
-    """
-    record = record_path(root, part.name)
-    if record.exists():
-        record.unlink()
-        sync_folder(record.parent)
+    """Write a part: its files, and then the record that completes it. What the disk refuses is an OSError."""
     told = {}
     for table, content in part.files.items():
         path = root / table / f"{part.name}.parquet"
         with replacing(path) as out:
             out.write(content)
         sync_folder(path.parent)
-        sum_ = hashlib.sha256(content).hexdigest()
-        told[table] = {"rows": part.rows[table], "bytes": len(content), "sha256": sum_}
+        checksum = hashlib.sha256(content).hexdigest()
+        told[table] = {"rows": part.rows[table], "bytes": len(content), "sha256": checksum}
+    record = record_path(root, part.name)
     with replacing(record) as out:
         out.write(json.dumps({"part": part.number, "files": told}, indent=1).encode() + b"\n")
     sync_folder(record.parent)

@@ -41,7 +41,7 @@ def rows_in(found: "ds.Dataset", table: str, names: Sequence[str] | None, where:
     try:
         return asked.to_table()
     except (pa.ArrowException, OSError) as error:
-        raise KeyholeError(f"the table {table} is damaged: {error}. {AGAIN}") from error
+        raise KeyholeError(f"the table {table} is damaged: {' '.join(str(error).split())}. {AGAIN}") from error
 
 
 def split(manifest: Manifest, table: str, where: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, UnwritableError
-from keyhole.files import require_folder, sync_folder, write_at_once
+from keyhole.files import require_folder, write_at_once
 from keyhole.store.back import NEEDED, Row, by_prompt, circuit_from, outcome_from
-from keyhole.store.lock import alone
+from keyhole.store.lock import alone, unwritable
 from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
 from keyhole.store.outcome import STATUSES, Outcome
 from keyhole.store.parts import Damaged, Part, damage, has_record, keep_part, make_part
@@ -52,13 +52,15 @@ class Store:
         with alone(self.path):
             if open_store(self.path).manifest != self.manifest:
                 raise KeyholeError(f"{self.path} was made anew since it was opened: open it again.")
-            prepare(self.path, self.manifest)
+            with unwritable(self.path):
+                prepare(self.path, self.manifest)
             self._writes = True
             try:
                 yield self
-                put_aside(self.path, self.manifest)
             finally:
                 self._writes = False
+            with unwritable(self.path):
+                put_aside(self.path, self.manifest)
 
     def check(self) -> Check:
         """Which parts are complete, and what is damaged or foreign? Reads every byte."""
@@ -202,7 +204,6 @@ def make_store(path: Path | str, manifest: Manifest) -> Store:
         if other:
             raise KeyholeError(f"{root} is a folder with other things ({other[0]}): give a new one for a store.")
         write_at_once(root / MANIFEST, manifest_text(manifest))
-        sync_folder(root)
     store = open_store(root)
     if found := differences(store.manifest, manifest):
         raise KeyholeError(f"{root} is a store of something else: {'; '.join(found)}. Give another place.")

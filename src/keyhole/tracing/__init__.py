@@ -8,13 +8,16 @@ split(run, layer, pos)               the residual stream over its writers
 
 from keyhole.circuits.writer import Removal, Signal, Writer
 from keyhole.tracing.assemble import Settings
+from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
-from keyhole.tracing.firing import Firing, Side, explain
-from keyhole.tracing.levels import Options, Untraced, trace, trace_many
-from keyhole.tracing.seeds import Probability, Probe
+from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.levels import Options, trace, trace_many
+from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.linear import Probe
 from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import contributions, trace_svt
 from keyhole.tracing.targets import Likeliest
+from keyhole.tracing.why import explain
 from keyhole.tracing.writers import Split, split
 
 __all__ = [

@@ -15,10 +15,12 @@ from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
 from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.exactness import check_run
+from keyhole.tracing.exactness import Check
 from keyhole.tracing.firing import Firing, Tau
-from keyhole.tracing.mlps.through import Flow, Through, offset_of
-from keyhole.tracing.seeds import Probability, Probe, Seed
+from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlps.flow import Flow, Through, offset_of
+from keyhole.tracing.seeds import Seed
 from keyhole.tracing.targets import Likeliest
 from keyhole.tracing.upstream import Writes
 from keyhole.version import __version__
@@ -87,19 +89,28 @@ class Growing:
     """One run's circuit while it grows."""
 
     writes: Writes
+    row: int  # which of its runs
     settings: Settings
     seeds: list[Seed]
     firings: dict[Place, Firing] = field(default_factory=dict)
-    waiting: set[Place] = field(default_factory=set)
     flow: Flow | None = None  # influence, if the circuit goes through MLPs
 
+    @property
+    def run(self) -> "Run":
+        """The run."""
+        return self.writes.runs[self.row]
 
-def build_circuit(circuit: Growing, parameters: Parameters) -> Circuit:
-    """The finished graph, with everything a circuit file needs. Refuses a run that cannot be rebuilt."""
-    run, settings = circuit.writes.run, circuit.settings
-    check = check_run(run, writes=circuit.writes, logits_at=slice(settings.end, settings.end + 1))
+
+def checked(check: Check, run: "Run") -> Check:
+    """Refuse a run that cannot be rebuilt."""
     for name, error in (("scores", check.scores), ("residual streams", check.residuals), ("logits", check.logits)):
         require_exact(error, run.logits.dtype, f"the {name} of this run")
+    return check
+
+
+def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Circuit:
+    """The finished graph, with everything a circuit file needs."""
+    run, settings = circuit.run, circuit.settings
     target = Node("target", None, None, settings.end, settings.end)
     found: set[Node] = {target} | {Node.of(seed.writer) for seed in circuit.seeds}
     for place, firing in circuit.firings.items():
@@ -204,16 +215,13 @@ def _answer(run: "Run", settings: Settings) -> dict[str, Any]:
 
 def _attention(circuit: Growing, nodes: Sequence[Node]) -> list[float | None]:
     """The attention weight of every head node."""
-    found: list[float | None] = []
-    for node in nodes:
-        if node.kind != "head":
-            found.append(None)
-            continue
-        assert node.layer is not None and node.head is not None
-        place = (node.layer, node.head, node.dest, node.src)
-        if place in circuit.firings:
-            found.append(circuit.firings[place].attention)
-        else:
-            index = circuit.writes.attention_layers.index(node.layer)
-            found.append(circuit.writes.patterns.weight(index, node.head, node.dest, node.src))
-    return found
+    heads = [(node.layer, node.head, node.dest, node.src) for node in nodes if node.kind == "head"]
+    weights: dict[Any, float] = {place: firing.attention for place, firing in circuit.firings.items()}
+    left, index = [place for place in heads if place not in weights], circuit.writes.attention_layers.index
+    if left:
+        layers, *rest = zip(*left, strict=True)
+        at = [list(map(index, layers)), [circuit.row] * len(left), *rest]
+        layer, run, head, dest, src = (torch.tensor(x, device=circuit.writes.device) for x in at)
+        told = circuit.writes.patterns.weights(layer, run, head, dest=dest, src=src).tolist()
+        weights |= dict(zip(left, told, strict=True))
+    return [weights[n.layer, n.head, n.dest, n.src] if n.kind == "head" else None for n in nodes]

@@ -22,12 +22,13 @@ def ig_vectors(
     src: Int[Tensor, "firing"],
     rule: AttentionRule,
     *,
-    head: int,
+    heads: Int[Tensor, "firing"],
 ) -> Float[Tensor, "firing key"]:
     """The vector w of each firing; zero at keys that dest does not see.
 
     >>> S = torch.tensor([[2.0, 0.0, 1.0]], dtype=torch.float64)
-    >>> w = ig_vectors(S, torch.ones(1, 3, dtype=torch.bool), torch.tensor([0]), AttentionRule(1.0), head=0)
+    >>> first = torch.tensor([0])
+    >>> w = ig_vectors(S, torch.ones(1, 3, dtype=torch.bool), first, AttentionRule(1.0), heads=first)
     >>> bool(abs((S * w).sum() - (S.softmax(-1)[0, 0] - 1 / 3)) < 1e-3)
     True
     """
@@ -36,7 +37,7 @@ def ig_vectors(
     step = torch.full_like(alphas, 1 / INTERVALS)
     step[[0, -1]] /= 2
     path = alphas[:, None] * scores[:, None, :]
-    p = rule.of_head(path, visible[:, None, :], head)
+    p = rule.of_heads(path, visible, heads)
     at_src = p.gather(-1, src[:, None, None].expand(-1, len(alphas), 1))
     pull = -p
     pull.scatter_add_(-1, src[:, None, None].expand(-1, len(alphas), 1), torch.ones_like(at_src))

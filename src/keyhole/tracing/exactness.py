@@ -1,10 +1,12 @@
 """How exact is Keyhole on this model? Scores from channels, residual streams from writers, logits from both, MLPs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
@@ -12,10 +14,10 @@ from keyhole.models.capture import plain_logits
 from keyhole.models.mlps import NoMlp
 from keyhole.models.precision import exact_matmul
 from keyhole.models.reading import read_values
+from keyhole.models.stacks import stack
 from keyhole.models.tolerance import tolerance_of
-from keyhole.qk.coordinates import in_channels
+from keyhole.qk.coordinates import layer_in_channels
 from keyhole.tracing.mlps.places import mlp_places
-from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -84,42 +86,70 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     run = model.run(random_ids(model, seed=seed) if prompt is None else prompt)
     with exact_matmul():
         own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
-        found = check_run(run, tolerance=tolerance)
-        writes = Writes(run)
+        writes = Writes([run])
+        (found,) = check_runs(writes, tolerance=tolerance)
         layers = tuple(replace(one, mlp=_mlp_error(writes, one.layer)) for one in found.layers)
-    return replace(found, own=_relative(run.logits, own[0]), layers=layers)
+        (error,) = _relative((run.logits - own[0])[None], own, writes.inside)
+    return replace(found, own=error, layers=layers)
 
 
-def check_run(
-    run: "Run", *, writes: Writes | None = None, tolerance: float | None = None, logits_at: slice = slice(None)
-) -> Check:
-    """`check` for a run that exists, without the plain pass; logits at some positions only, if asked."""
-    layers, writes = [], Writes(run) if writes is None else writes
+def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
+    """`check` for a run that exists, without the plain pass."""
+    (found,) = check_runs(Writes([run]), tolerance=tolerance)
+    return found
+
+
+def check_runs(
+    writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[int] | None = None
+) -> list[Check]:
+    """The same for several runs, side by side; logits at one position of each only, if asked."""
+    layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
     with exact_matmul():
-        total = run.layers[0].resid.to(run.final_scale.dtype)
-        for index, record in enumerate(run.layers):
-            scores, values, deficient, term = None, None, 0, None
+        total, depth = writes.layer(0).resid.to(writes.dtype), len(writes.runs[0].layers)
+        for index in range(depth):
+            record, own = writes.layer(index), dict[str, list[Any]]()
             if record.attention is not None:
-                scores, deficient, term = _score_error(run, index)
-                values = _relative(read_values(run, index), record.attention.v)
+                own = _score_errors(writes, index)
+                values = read_values(record, writes.weights(index)) - record.attention.v
+                own["values"] = _relative(values, record.attention.v, writes.inside)
                 total = total.to(record.resid.device) + writes.attention(index)
             if record.mixer is not None:
                 total = total + record.mixer
             total = total + record.mlp
-            after = run.layers[index + 1].resid if index + 1 < len(run.layers) else run.final_resid
-            layers.append(LayerCheck(index, scores, values, _relative(total, after), deficient, term))
-        out = run.model.head_out()
-        logits = (total.to(out.W_U.device) / run.final_scale[:, None])[logits_at] @ out.W_U
-        logits = out.logits(logits)
-    dtype = run.logits.dtype
-    return Check(
-        model=run.model.name,
-        n_tokens=len(run),
-        dtype=str(dtype).removeprefix("torch."),
-        tolerance=tolerance_of(dtype) if tolerance is None else tolerance,
-        layers=tuple(layers),
-        logits=_relative(logits, run.logits[logits_at]),
-    )
+            after = writes.layer(index + 1).resid if index + 1 < depth else writes.final_resid
+            residual = _relative(total - after.to(total), after, writes.inside)
+            for row, found in enumerate(layers):
+                told = {name: column[row] for name, column in own.items()}
+                found.append(LayerCheck(index, residual=residual[row], **{**_NO_ATTENTION, **told}))
+        logits = _logits_errors(writes, total, logits_at)
+    dtype = writes.runs[0].logits.dtype
+    return [
+        Check(
+            model=writes.model.name,
+            n_tokens=len(run),
+            dtype=str(dtype).removeprefix("torch."),
+            tolerance=tolerance_of(dtype) if tolerance is None else tolerance,
+            layers=tuple(found),
+            logits=error,
+        )
+        for run, found, error in zip(writes.runs, layers, logits, strict=True)
+    ]
+
+
+_NO_ATTENTION: dict[str, Any] = {"scores": None, "values": None, "deficient_heads": 0}
+
+
+def _logits_errors(writes: Writes, total: Float[Tensor, "runs pos d_model"], at: Sequence[int] | None) -> list[float]:
+    """The logits of what all writers wrote together, against the model's own."""
+    out = writes.model.head_out()
+    state = total.to(out.W_U.device) / writes.final_scale[..., None]
+    if at is None:
+        own = stack([run.logits for run in writes.runs])
+        return _relative(out.logits(state @ out.W_U) - own.to(out.W_U), own, writes.inside)
+    rows = torch.arange(len(writes.runs), device=state.device)
+    own = torch.stack([run.logits[end] for run, end in zip(writes.runs, at, strict=True)])[:, None]
+    ours = out.logits(state[rows, list(at)] @ out.W_U)[:, None]
+    return _relative(ours - own.to(ours), own, torch.ones_like(ours[..., 0]))
 
 
 def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[int]:
@@ -130,41 +160,51 @@ def random_ids(model: "Model", n: int = _RANDOM_TOKENS, seed: int = 0) -> list[i
     return torch.randint(model.dims.vocab, (n,), generator=generator).tolist()
 
 
-def _score_error(run: "Run", layer: int) -> tuple[float, int, float]:
+def _score_errors(writes: Writes, layer: int) -> dict[str, list[Any]]:
     """Error of all scores of a layer: channel sums of rebuilt queries and keys against the captured ones.
 
-    Also how many heads have a rest, and a bound on the largest term.
-
-    In blocks of destinations, so that memory stays linear in the prompt; relative to the largest score of each head.
+    Also how many heads have a rest, and a bound on the largest term. In blocks of destinations, so that memory stays
+    linear in the prompt; relative to the largest score of each head.
     """
-    record, found = run.layer(layer), in_channels(run, layer)
-    missed = largest = found.a.new_zeros(len(found.a))
+    record = writes.record(layer)
+    found = layer_in_channels(writes.layer(layer), writes.weights(layer), writes.omega(layer))
+    missed = largest = found.a.new_zeros(found.a.shape[:2])
+    inside = writes.inside.to(found.a)[:, None]
     for dests in record.blocks:
-        own = record.scores(record.heads, dests)
-        missed = torch.maximum(missed, (found.scores(slice(dests.start, dests.stop)) - own).abs().amax((1, 2)))
-        largest = torch.maximum(largest, own.abs().amax((1, 2)))
+        block = slice(dests.start, dests.stop)
+        told = inside[..., block, None] * inside[..., None, :]
+        own = record.scores(record.heads, dests) * told
+        error = (found.scores(block) * told - own).abs()
+        missed, largest = torch.maximum(missed, error.amax((2, 3))), torch.maximum(largest, own.abs().amax((2, 3)))
     largest = largest.clamp_min(1e-30)
-    terms = (found.a.abs().amax(1) * found.B.abs().amax(1)).amax(1)
-    return float((missed / largest).max()), int((found.rank < found.k.shape[-1]).sum()), float((terms / largest).max())
+    a, B = (x.abs() * inside[..., None] for x in (found.a, found.B))
+    terms = (a.amax(2) * B.amax(2)).amax(2)
+    return {
+        "scores": (missed / largest).amax(1).tolist(),
+        "deficient_heads": [int((found.rank < found.k.shape[-1]).sum())] * len(writes.runs),
+        "largest_term": (terms / largest).amax(1).tolist(),
+    }
 
 
 def _mlp_error(writes: Writes, layer: int) -> float | None:
     """What an MLP writes at all tokens, against what it wrote; as exact as the stream that it reads is rounded."""
-    run = writes.run
-    weights = run.model.mlp(layer)
+    weights = writes.mlp(layer)
     if isinstance(weights, NoMlp):
         return None
-    places = mlp_places([Spot(writes, t) for t in range(len(run))], weights, layer, constants=False)
+    places = mlp_places(writes, [(0, t) for t in range(writes.n)], weights, layer, constants=False)
     return float(places.errors.max())
 
 
-def _relative(ours: Tensor, own: Tensor) -> float:
-    """Largest difference in each row relative to that row's largest value; the worst row.
+def _relative(
+    missed: Float[Tensor, "runs *any pos size"], own: Float[Tensor, "runs *any pos size"], inside: Tensor
+) -> list[float]:
+    """The largest difference at each token (of values: in each head) relative to the largest there; the worst of a run.
 
-    Row by row, because one token with a massive activation would hide errors at all others.
+    Token by token, because one with a massive activation would hide errors at all others.
     """
-    ours, own = ours.flatten(1), own.to(ours.device, ours.dtype).flatten(1)
-    return float(((ours - own).abs().amax(1) / own.abs().amax(1).clamp_min(1e-30)).max())
+    told = inside.view(len(inside), *[1] * (missed.ndim - 3), -1, 1).to(missed)
+    missed, own = ((x.to(missed) * told).abs().flatten(2).amax(2) for x in (missed, own))
+    return (missed / own.clamp_min(1e-30)).amax(1).tolist()
 
 
 def _worst(errors: list[float]) -> float:

@@ -4,42 +4,26 @@ A firing depends only on the clean run, so the recursion over signals can be don
 together, from the top down. The graph is the recursive one.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import prompt_text
 from keyhole.progress import Progress
-from keyhole.tracing.assemble import Growing, Seeds, Settings, Sinks, build_circuit
+from keyhole.tracing.assemble import Seeds, Settings, Sinks
+from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced
 from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Firing, Tau, explain_head
-from keyhole.tracing.mlps.through import Flow, Through, explain_mlps
-from keyhole.tracing.seeds import Probe, Seed, linear_seeds, prob_seeds, probe_seeds
-from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.upstream import Writes, chunks_of_heads, reads_of
+from keyhole.tracing.firing import Tau
+from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.targets import Target, Tokens
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Errors = Literal["raise", "keep"]
 ThroughOption = Literal["heads", "mlps"] | Through
-
-
-@dataclass(frozen=True)
-class Untraced:
-    """A prompt of `trace_many` that has no circuit, and why."""
-
-    index: int  # among the runs
-    prompt: str
-    error: KeyholeError
-
-    def __str__(self) -> str:
-        return f"prompt {self.index} ({self.prompt!r}): {self.error}"
+_MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as many runs as fit
 
 
 class ManyOptions(TypedDict, total=False):
@@ -74,8 +58,8 @@ def trace(
 ) -> Circuit:
     """Trace the circuit behind one answer, predicted at `end`. See `trace_many` for the other options."""
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [_Asked(run, target, against, seeds, end)]
-    (circuit,) = _trace(asked, shared, _Attempts([run], "raise"), progress)
+    asked = [Asked(run, target, against, seeds, end)]
+    (circuit,) = _trace(asked, shared, Attempts([run], "raise"), progress)
     assert isinstance(circuit, Circuit)
     return circuit
 
@@ -130,45 +114,22 @@ def trace_many(
     if any(run.model is not runs[0].model for run in runs):
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [_Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, targets, others, strict=True)]
-    return _trace(asked, shared, _Attempts(runs, errors), progress)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What one run is traced for."""
-
-    run: "Run"
-    target: Target
-    against: Tokens | None
-    seeds: Seeds | None
-    end: int | str
+    asked = [Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, targets, others, strict=True)]
+    return _trace(asked, shared, Attempts(runs, errors), progress)
 
 
 def _trace(
-    asked: Sequence[_Asked], shared: Settings, attempts: "_Attempts", progress: Progress | None
+    asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress | None
 ) -> list[Circuit | Untraced]:
-    """All runs together, a layer at a time from the top; MLPs come first: they read the layer's heads."""
-    growing, found = dict[int, Growing](), dict[int, Circuit]()
-    with exact_matmul(), asked[0].run.model.steady():
-        for i, one in enumerate(asked):
-            with attempts.at(i):
-                own = replace(shared, end=one.run.position(one.end, "end"))
-                growing[i] = _start(one.run, _answered(one.run, own, one.target, one.against, seeds=one.seeds))
-        depth = len(asked[0].run.layers)
-        for done, layer in enumerate(reversed(range(depth))):
-            alive = {i: circuit for i, circuit in growing.items() if i not in attempts.failed}
-            explain_mlps([circuit.flow for circuit in alive.values() if circuit.flow is not None], layer)
-            for i, circuit in alive.items():
-                with attempts.at(i):
-                    _grow(circuit, layer)
-            if progress is not None:
-                progress(done + 1, depth)
-        for i, circuit in growing.items():
-            if i in attempts.failed:
-                continue
-            with attempts.at(i):
-                found[i] = build_circuit(circuit, circuit.settings.parameters())
+    """All runs, as many side by side as fit into memory."""
+    model, depth = asked[0].run.model, len(asked[0].run.layers)
+    per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
+    batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
+    found, done = dict[int, Circuit](), count(1)
+    with exact_matmul(), model.steady():
+        for batch in batches:
+            told = None if progress is None else lambda: progress(next(done), depth * len(batches))
+            found |= Batch({i: asked[i] for i in batch}, shared, attempts, told).circuits()
     return [attempts.failed.get(i) or found[i] for i in range(len(asked))]
 
 
@@ -177,103 +138,3 @@ def _through(asked: ThroughOption) -> Through | None:
         return asked
     require_choice("through", asked, Literal["heads", "mlps"])
     return Through() if asked == "mlps" else None
-
-
-@dataclass
-class _Attempts:
-    """Which prompts could not be traced: each in its place, or the first of them as an error that names it."""
-
-    runs: Sequence["Run"]
-    errors: Errors
-    failed: dict[int, Untraced] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_choice("errors", self.errors, Errors)
-
-    @contextmanager
-    def at(self, index: int) -> Iterator[None]:
-        """Work on one prompt; what refuses it refuses no other. The first refusal of a prompt is the one told."""
-        try:
-            yield
-        except KeyholeError as error:
-            run = self.runs[index]
-            told = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
-            if self.errors == "keep":
-                self.failed.setdefault(index, told)
-            elif len(self.runs) > 1:
-                raise type(error)(str(told)) from error
-            else:
-                raise
-
-
-def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:
-    """The settings of one run: which tokens its answer is, and which others it is held against."""
-    run.require_fresh()
-    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other))
-    chosen = seeds or ("linear" if against else "prob")
-    ids: Sequence[int] = ()
-    if not isinstance(chosen, Probe):
-        ids = choose_targets(run, asked, settings.end)
-    likeliest = asked if isinstance(asked, Likeliest) else None
-    return replace(settings, target_ids=tuple(ids), against_ids=against, likeliest=likeliest, seeds=chosen)
-
-
-def find_seeds(writes: Writes, settings: Settings) -> list[Seed]:
-    """The writers at the end that the answer rests on."""
-    if isinstance(settings.seeds, Probe):
-        return probe_seeds(writes, settings.end, settings.seeds)
-    if settings.seeds == "linear":
-        return linear_seeds(writes, settings.end, list(settings.target_ids), list(settings.against_ids))
-    return prob_seeds(writes, settings.end, list(settings.target_ids), settings.seed_tau)
-
-
-def _start(run: "Run", settings: Settings) -> Growing:
-    writes = Writes(run)
-    circuit = Growing(writes, settings, find_seeds(writes, settings))
-    if settings.through is None:
-        _enqueue(circuit, [seed.writer for seed in circuit.seeds])
-    else:
-        circuit.flow = Flow(writes, settings.through)
-        circuit.flow.seed(circuit.seeds)
-    return circuit
-
-
-def _enqueue(circuit: Growing, writers: Sequence[Writer]) -> None:
-    """Heads wait to be explained at their own layer; layer 0 and the first token end the recursion."""
-    for writer in writers:
-        if writer.kind != "head" or writer.layer == 0 or writer.dest == 0:
-            continue
-        if circuit.settings.sinks == "collapse" and writer.src == 0:
-            continue
-        assert writer.head is not None
-        place = (writer.layer, writer.head, writer.dest, writer.src)
-        if place not in circuit.firings:
-            circuit.waiting.add(place)
-
-
-def _grow(circuit: Growing, layer: int) -> None:
-    """Explain the heads that wait in one layer, and queue what is behind them."""
-    flow = circuit.flow
-    if flow is not None:
-        _enqueue(circuit, flow.reached("head", layer))
-    firings = list(_explained(circuit, layer))
-    if flow is not None:
-        flow.explain_firings(firings)
-    else:
-        _enqueue(circuit, [s.writer for firing in firings for side in firing.sides for s in side.signals])
-
-
-def _explained(circuit: Growing, layer: int) -> Iterator[Firing]:
-    """All waiting firings of a layer, head by head."""
-    places = sorted(place for place in circuit.waiting if place[0] == layer)
-    if not places:
-        return
-    circuit.waiting.difference_update(places)
-    heads = sorted({head for _, head, _, _ in places})
-    settings = circuit.settings
-    for chunk in chunks_of_heads(circuit.writes, layer, heads):
-        for reads in reads_of(circuit.writes, layer, chunk):
-            at = [(d, s) for _, head, d, s in places if head == reads.head]
-            for firing in explain_head(circuit.writes, layer, reads, at, tau=settings.tau, keys=settings.keys):
-                circuit.firings[(layer, reads.head, firing.dest, firing.src)] = firing
-                yield firing

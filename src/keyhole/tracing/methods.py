@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.tracing.levels import Options, trace
-from keyhole.tracing.mlps.through import Through
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.targets import Target, Tokens
 

@@ -3,6 +3,7 @@
 Nothing of size T x T is kept for long prompts: one log-sum-exp per row is enough to rebuild any entry.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,74 +11,114 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.models.stacks import cut_attention
+
 if TYPE_CHECKING:
-    from keyhole.models.run import AttentionRun, Run
+    from keyhole.models.run import AttentionRun
 
 _KEPT_FLOATS = 4_000_000  # keep all attention of a run if it is no more than this (16 MB)
 
 
 class Patterns:
-    """Attention of all heads of a run. Layers are counted among the attention layers only, in order."""
+    """Attention of all heads of runs side by side. Layers are counted among the attention layers only, in order."""
 
-    def __init__(self, run: "Run") -> None:
-        self.records: list[AttentionRun] = [layer.attention for layer in run.layers if layer.attention is not None]
-        self.n_heads, self.n = self.records[0].q.shape[0], len(run)
+    def __init__(self, records: "Sequence[AttentionRun]") -> None:
+        self.records = list(records)
+        self.n_heads, self.n = len(self.records[0].heads), len(self.records[0].first)
         self.small = len(self.records) * self.n_heads * self.n**2 <= _KEPT_FLOATS
 
     @cached_property
-    def _all(self) -> Float[Tensor, "layers heads pos pos"]:
-        return torch.stack([r.weights(range(self.n_heads), range(self.n)) for r in self.records])
+    def _all(self) -> Float[Tensor, "runs layers heads pos pos"]:
+        return torch.stack([r.weights(r.heads, range(self.n)) for r in self.records], dim=1)
 
-    def rows(self, n_layers: int, dest: int) -> Float[Tensor, "layers heads pos"]:
+    def rows(
+        self, n_layers: int, run: Int[Tensor, "row"], dest: Int[Tensor, "row"]
+    ) -> Float[Tensor, "row layers heads pos"]:
         """A_{dest, b} of the first layers."""
         if self.small:
-            return self._all[:n_layers, :, dest]
-        return torch.stack([r.weights(range(self.n_heads), [dest])[:, 0] for r in self.records[:n_layers]])
+            return self._all[run, :n_layers, :, dest]
+        return torch.stack([_rows(record, run, dest) for record in self.records[:n_layers]], dim=1)
 
-    def weight(self, layer: int, head: int, dest: int, src: int) -> float:
-        """One attention weight."""
+    def weights(
+        self,
+        layers: Int[Tensor, "pick"],
+        runs: Int[Tensor, "pick"],
+        heads: Int[Tensor, "pick"],
+        *,
+        dest: Int[Tensor, "pick"],
+        src: Int[Tensor, "pick"],
+    ) -> Float[Tensor, "pick"]:
+        """Single attention weights."""
         if self.small:
-            return float(self._all[layer, head, dest, src])
-        return float(self.records[layer].weights([head], [dest])[0, 0, src])
+            return self._all[runs, layers, heads, dest, src]
+        out = torch.zeros(len(layers), dtype=self.records[0].norm_scale.dtype, device=dest.device)
+        for index, at in _by_layer(layers):
+            row = _rows(self.records[index], runs[at], dest[at])
+            out[at] = row[torch.arange(len(at)), heads[at], src[at]]
+        return out
 
-    def push(self, n_layers: int, u: Float[Tensor, "vector layers pos"]) -> Float[Tensor, "vector layers heads pos"]:
-        """Sum over t of u_t A_tb: what a weighting of destinations means for the sources."""
+    def push(
+        self, n_layers: int, u: Float[Tensor, "vector layers pos"], run: Int[Tensor, "vector"]
+    ) -> Float[Tensor, "vector layers heads pos"]:
+        """Sum over t of u_t A_tb: what a weighting of destinations means for the sources. Vectors of a run adjoin."""
+        found, start = [], 0
+        for row, size in zip(*(x.tolist() for x in torch.unique_consecutive(run, return_counts=True)), strict=True):
+            found.append(self._push(n_layers, u[start : start + size], row))
+            start += size
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _push(self, n_layers: int, u: Tensor, run: int) -> Float[Tensor, "vector layers heads pos"]:
         if self.small:
-            return torch.einsum("plt,lhtb->plhb", u, self._all[:n_layers])
+            return torch.einsum("plt,lhtb->plhb", u, self._all[run, :n_layers])
         out = u.new_zeros(len(u), n_layers, self.n_heads, self.n)
         for index, record in enumerate(self.records[:n_layers]):
             for dests in record.blocks:
-                A = record.weights(record.heads, dests)
+                A = cut_attention(record, run, self.n).weights(record.heads, dests)
                 out[:, index] += torch.einsum("pt,htb->phb", u[:, index, dests.start : dests.stop], A)
         return out
 
     def columns(
-        self, layers: Int[Tensor, "pick"], heads: Int[Tensor, "pick"], sources: Int[Tensor, "pick"]
+        self,
+        layers: Int[Tensor, "pick"],
+        runs: Int[Tensor, "pick"],
+        heads: Int[Tensor, "pick"],
+        sources: Int[Tensor, "pick"],
     ) -> Float[Tensor, "pick pos"]:
         """A_{t, b} over all t, for chosen heads and sources b."""
         if self.small:
-            return self._all[layers, heads, :, sources]
+            return self._all[runs, layers, heads, :, sources]
         out = torch.zeros(len(layers), self.n, dtype=self.records[0].norm_scale.dtype, device=layers.device)
-        for index in sorted(set(layers.tolist())):
-            at = torch.nonzero(layers == index).flatten()
-            out[at] = self._column(index, heads[at], sources[at])
+        for index, at in _by_layer(layers):
+            out[at] = self._column(index, runs[at], heads[at], sources[at])
         return out
 
-    def _column(self, index: int, heads: Tensor, sources: Tensor) -> Tensor:
+    def _column(self, index: int, runs: Tensor, heads: Tensor, sources: Tensor) -> Tensor:
         record = self.records[index]
         dtype = record.norm_scale.dtype
-        q, k = record.q[heads].to(dtype), record.k[record.kv(heads), sources].to(dtype)
+        q, k = record.q[runs, heads].to(dtype), record.k[runs, record.kv(heads), sources].to(dtype)
         logits = record.rule.cap((q @ k[:, :, None])[:, :, 0] * record.rule.scaling)
         if record.rule.key_bias is not None:
             logits = logits + record.rule.key_bias[heads, sources, None]
-        return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][heads]).exp(), 0.0)
+        return torch.where(record.visible(keys=sources).T, (logits - self._lse[index][runs, heads]).exp(), 0.0)
 
     @cached_property
-    def _lse(self) -> list[Float[Tensor, "heads pos"]]:
+    def _lse(self) -> list[Float[Tensor, "runs heads pos"]]:
         """The log-sum-exp of every row's logits, sinks included."""
         return [_log_sums(record) for record in self.records]
 
 
-def _log_sums(record: "AttentionRun") -> Float[Tensor, "heads pos"]:
+def _by_layer(layers: Int[Tensor, "pick"]) -> list[tuple[int, Int[Tensor, "own"]]]:
+    return [(index, torch.nonzero(layers == index).flatten()) for index in sorted(set(layers.tolist()))]
+
+
+def _rows(record: "AttentionRun", run: Tensor, dest: Tensor) -> Float[Tensor, "row heads pos"]:
+    """The attention of every head from chosen tokens."""
+    dtype = record.norm_scale.dtype
+    k = record.k[run].to(dtype).repeat_interleave(record.group, dim=1)
+    scores = (k @ record.q[run, :, dest].to(dtype)[..., None])[..., 0] * record.rule.scaling
+    return record.rule.weights(scores[:, :, None], record.visible(dest.tolist())[:, None, None])[:, :, 0]
+
+
+def _log_sums(record: "AttentionRun") -> Float[Tensor, "runs heads pos"]:
     logits = (record.rule.logits(record.scores(record.heads, at), record.visible(at)) for at in record.blocks)
-    return torch.cat([block.logsumexp(-1) for block in logits], dim=1)
+    return torch.cat([block.logsumexp(-1) for block in logits], dim=-1)

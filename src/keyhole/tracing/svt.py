@@ -31,9 +31,10 @@ from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit
+from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked
+from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing, Side
-from keyhole.tracing.levels import find_seeds
+from keyhole.tracing.goals import find_seeds
 from keyhole.tracing.seeds import Seed
 from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes
@@ -107,7 +108,8 @@ def trace_svt(
         settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
-        return build_circuit(growing, _parameters(run, settings, rule, start=start))
+        (check,) = check_runs(growing.writes, logits_at=[at])
+        return build_circuit(growing, _parameters(run, settings, rule, start=start), checked(check, run))
 
 
 def contributions(
@@ -115,7 +117,7 @@ def contributions(
 ) -> Contributions:
     """How much does each upstream head contribute to this score, through dest and through src?"""
     run.require_fresh()
-    writes, place = Writes(run), _place(run, (*head, dest, src))
+    writes, place = Writes([run]), _place(run, (*head, dest, src))
     with exact_matmul():
         return _contributions(writes, place, _outputs(writes, place[0]), _Rule(channels))
 
@@ -136,14 +138,15 @@ def significant(contributions: Float[Tensor, "layers heads"], share: float = 0.7
 
 def head_outputs(writes: Writes, n_layers: int, token: int) -> Float[Tensor, "layers heads d_model"]:
     """What did every head of the first attention layers write at a token? Sum over b of A_tb (v_b - b_V) W_O / m_t."""
-    z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, token), writes.values[:n_layers])
-    written = [z[i, :, None] @ writes.run.model.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
-    return torch.stack(written)[:, :, 0] / writes.out_scale[:n_layers, token, None, None]
+    only, at = torch.zeros(1, dtype=torch.long), torch.tensor([token])
+    z = torch.einsum("lhb,lhbr->lhr", writes.patterns.rows(n_layers, only, at)[0], writes.values[0, :n_layers])
+    written = [z[i, :, None] @ writes.weights(writes.attention_layers[i]).W_O for i in range(n_layers)]
+    return torch.stack(written)[:, :, 0] / writes.out_scale[0, :n_layers, token, None, None]
 
 
 def _seeded(run: "Run", settings: Settings) -> Growing:
-    writes = Writes(run)
-    return Growing(writes, settings, find_seeds(writes, settings))
+    writes = Writes([run])
+    return Growing(writes, 0, settings, find_seeds(writes, settings))
 
 
 def _given(run: "Run", settings: Settings, start: Sequence[Start], rule: _Rule) -> Growing:
@@ -153,28 +156,28 @@ def _given(run: "Run", settings: Settings, start: Sequence[Start], rule: _Rule) 
         listing = ", ".join(f"{p[0]}.{p[1]} ({p[2]} <- {p[3]}) {w:.2f}" for p, w in weights.items())
         rules = f"weight >= {rule.threshold}, score >= 0, src not the first token"
         raise KeyholeError(f"no start is a firing ({rules}). Given: {listing or 'nothing'}.")
-    return Growing(Writes(run), settings, [Seed(Writer("head", *place), w, w) for place, w in weights.items()])
+    return Growing(Writes([run]), 0, settings, [Seed(Writer("head", *place), w, w) for place, w in weights.items()])
 
 
 def _grow_all(circuit: Growing, rule: _Rule) -> None:
     """Explain layer by layer from the top: what waits at a layer is complete once all above it is done."""
-    follows = cache(partial(_sources, circuit.writes.run, rule=rule))
+    follows = cache(partial(_sources, circuit.run, rule=rule))
 
     def firing(writers: Iterable[Writer]) -> set[Place]:
         heads = [(w.layer, w.head, w.dest, w.src) for w in writers if w.kind == "head" and w.head is not None]
         return {place for place in heads if place[3] in follows(*place[:3])}
 
-    circuit.waiting = firing(seed.writer for seed in circuit.seeds)
+    waiting = firing(seed.writer for seed in circuit.seeds)
     for layer in reversed(circuit.writes.attention_layers[1:]):
         outputs = _outputs(circuit.writes, layer)
-        for place in sorted(place for place in circuit.waiting if place[0] == layer):
+        for place in sorted(place for place in waiting if place[0] == layer):
             circuit.firings[place] = found = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)
-            circuit.waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
+            waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
 
 
 def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, follows: Follows) -> Firing:
     """The significant heads on both sides of a firing; nothing is removed, so its weight stays."""
-    found, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.run, place
+    found, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.runs[0], place
     weight = float(_row(run, layer, head, dest)[src])
 
     def side(name: SideName, values: Tensor, token: int) -> Side:
@@ -192,7 +195,7 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, fol
 
 
 def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: _Rule) -> Contributions:
-    run, (layer, head, dest, src) = writes.run, place
+    run, (layer, head, dest, src) = writes.runs[0], place
     record, om = run.layer(layer), omega(run.model, layer, "homogeneous")
     kv, n = record.kv(head), int(om.rank[head])
     a = record.q[head, dest].to(writes.dtype) @ om.G_d[head, :, :n]

@@ -80,9 +80,9 @@ def moved_values(run: "Run", layer: int) -> Float[Tensor, "heads pos d_head"]:
     return values_of(run.layer(layer), run.model.weights(layer))
 
 
-def values_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "heads pos d_head"]:
+def values_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*runs heads pos d_head"]:
     """The same, of any pass through the layer."""
-    return (record.v.to(w.b_V.dtype) - w.b_V[:, None]).repeat_interleave(record.group, dim=0)
+    return (record.v.to(w.b_V.dtype) - w.b_V[:, None]).repeat_interleave(record.group, dim=-3)
 
 
 def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest d_model"]:
@@ -90,22 +90,27 @@ def bias_writes(run: "Run", layer: int, dests: list[int]) -> Float[Tensor, "dest
     return biases_of(run.layer(layer), run.model.weights(layer), dests)
 
 
-def biases_of(record: "AttentionRun", w: "LayerWeights", dests: list[int]) -> Float[Tensor, "dest d_model"]:
+def biases_of(record: "AttentionRun", w: "LayerWeights", dests: list[int]) -> Float[Tensor, "*runs dest d_model"]:
     """The same, of any pass through the layer."""
     per_head = (w.b_V.repeat_interleave(w.group, dim=0)[:, None] @ w.W_O)[:, 0]
     if record.rule.sinks is None:
         total = (w.b_O + per_head.sum(0)).expand(len(dests), -1)
     else:
         mass = record.weights(record.heads, dests).sum(-1)
-        total = w.b_O + mass.T @ per_head
-    return total / record.out_scale[dests][:, None]
+        total = w.b_O + mass.mT @ per_head
+    return total / record.out_scale[..., dests, None]
 
 
 def attention_writes(run: "Run", layer: int) -> Float[Tensor, "pos d_model"]:
-    """Everything a layer's attention writes, summed over heads and sources, in blocks of destinations."""
-    record, w = run.layer(layer), run.model.weights(layer)
-    written, v = [], moved_values(run, layer)
+    """Everything a layer's attention writes, summed over heads and sources."""
+    return attention_of(run.layer(layer), run.model.weights(layer))
+
+
+def attention_of(record: "AttentionRun", w: "LayerWeights") -> Float[Tensor, "*runs pos d_model"]:
+    """The same, of any pass through the layer; in blocks of destinations."""
+    written, v, W_O = [], values_of(record, w), w.W_O.flatten(0, 1)
     for dests in record.blocks:
-        moved = (record.weights(record.heads, dests) @ v @ w.W_O).sum(0) / record.out_scale[list(dests)][:, None]
-        written.append(moved + bias_writes(run, layer, list(dests)))
-    return torch.cat(written)
+        mixed = (record.weights(record.heads, dests) @ v).transpose(-3, -2).flatten(-2)  # heads side by side, as in W_O
+        moved = mixed @ W_O / record.out_scale[..., list(dests), None]
+        written.append(moved + biases_of(record, w, list(dests)))
+    return torch.cat(written, dim=-2)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Writer
 from keyhole.lab.known.words import Places
-from keyhole.tracing.mlps.through import Step
+from keyhole.tracing.mlps.flow import Step
 
 DISTRACTING_HEADS, DISTRACTING_MLP = ((0, 0), (1, 1), (2, 2)), 1
 

@@ -20,9 +20,10 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.effects import SIDES
 from keyhole.reproduce.svt.intervals import numbered
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, stood_in, subject
-from keyhole.tracing.firing import Firing, explain_head
+from keyhole.tracing.firing import Firing
 from keyhole.tracing.signals import signal_vector
-from keyhole.tracing.upstream import Writes, reads_of
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_sites
 
 _PROMPTS = 16
 _FIRES = 0.5
@@ -112,7 +113,7 @@ def _tell(record: Sinks) -> Told:
 def _directions(seen: Subject) -> dict[tuple[SideName, bool], Directions]:
     sums: dict[tuple[SideName, bool], dict[Head, Tensor]] = {(s, first): {} for s in SIDES for first in (True, False)}
     for _, run in seen.runs(_PROMPTS):
-        writes = Writes(run)  # what was written is split once for all heads
+        writes = Writes([run])  # what was written is split once for all heads
         for layer in seen.model.attention_layers[1:]:
             for head in range(seen.model.dims.heads):
                 for firing in _firings(writes, (layer, head)):
@@ -133,7 +134,7 @@ def _directions(seen: Subject) -> dict[tuple[SideName, bool], Directions]:
 
 def _firings(writes: Writes, head: Head) -> list[Firing]:
     """The strongest firing of a head on the first token, and on another one."""
-    run, places = writes.run, list[tuple[int, int]]()
+    (run,), places = writes.runs, list[tuple[int, int]]()
     weights = run.layer(head[0]).weights([head[1]], list(range(len(run))))[0].clone()
     weights[0] = 0  # the first token sees itself alone
     for chosen in (weights[:, :1], weights[:, 1:]):
@@ -144,8 +145,7 @@ def _firings(writes: Writes, head: Head) -> list[Firing]:
     if not places:
         return []
     with exact_matmul():
-        (reads,) = reads_of(writes, head[0], [head[1]])
-        return explain_head(writes, head[0], reads, places)
+        return list(explain_sites(writes, head[0], [(0, head[1], *place) for place in places]).firings())
 
 
 def _signal(firing: Firing, side: SideName) -> Tensor | None:

@@ -3,6 +3,6 @@
 from keyhole.tracing.mlps.causes import Cause
 from keyhole.tracing.mlps.directions import toward
 from keyhole.tracing.mlps.explain import MlpWrite, explain_mlp
-from keyhole.tracing.mlps.through import Through
+from keyhole.tracing.mlps.flow import Through
 
 __all__ = ["Cause", "MlpWrite", "Through", "explain_mlp", "toward"]

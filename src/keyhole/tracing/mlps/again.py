@@ -3,6 +3,7 @@
 Each MLP's D is what its readers read, weighted by the influence that they hand it, as when the circuit was traced.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -14,12 +15,12 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.tracing.firing import Firing
-from keyhole.tracing.mlps.directions import Reading, value_along
+from keyhole.tracing.goals import answer_direction
+from keyhole.tracing.mlps.directions import Readings, values_along
+from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.mlps.spots import Spot
-from keyhole.tracing.mlps.through import Flow, Through
-from keyhole.tracing.seeds import answer_direction
+from keyhole.tracing.mlps.through import Flows, Handed
+from keyhole.tracing.sites import Sites
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -40,16 +41,13 @@ def read_mlps(circuit: Circuit, run: "Run") -> dict[int, ReadMlp]:
     told = circuit.parameters
     if not isinstance(told, Accpp) or told.through != "mlps":
         raise KeyholeError('this circuit ends at MLPs: trace with through="mlps" to explain and verify them.')
-    flow = Flow(Writes(run), Through(constants=told.constants or "baseline"))
-    along = answer_direction(flow.writes, told, circuit.probe)
-    for edge in _into(circuit, "target"):
-        _reach(flow, circuit, edge, along)
+    flows = Flows(Writes([run]), Through(constants=told.constants or "baseline"))
+    along = answer_direction(flows.writes, told, circuit.probe)
+    _reach(flows, circuit, [(edge, along) for edge in _into(circuit, "target")])
     found: dict[int, ReadMlp] = {}
     for layer in reversed(range(len(run.layers))):
-        found |= _mlps(flow, circuit, layer)
-        for node, own in enumerate(circuit.nodes):
-            if own.kind == "head" and own.layer == layer:
-                _head(flow, circuit, node)
+        found |= _mlps(flows, circuit, layer)
+        _heads(flows, circuit, layer)
     return found
 
 
@@ -58,46 +56,51 @@ def _into(circuit: Circuit, side: str, node: int | None = None) -> list[Edge]:
     return [e for e in circuit.edges if e.side == side and e.influence and node in (None, e.target)]
 
 
-def _reach(flow: Flow, circuit: Circuit, edge: Edge, along: Float[Tensor, "d_model"]) -> None:
-    writer, into = circuit.nodes[edge.source].writer, circuit.nodes[edge.target]
-    value = float(along.double() @ flow.writes.written(writer).double())
-    who = None if into.kind == "target" else into.writer
-    flow.reach(writer, edge.influence or 0.0, along, value, (who, edge.side))
+def _reach(flows: Flows, circuit: Circuit, edges: Sequence[tuple[Edge, Float[Tensor, "d_model"]]]) -> None:
+    """What edges hand on to writers that are read along a direction."""
+    if not edges:
+        return
+    writers = [circuit.nodes[edge.source].writer for edge, _ in edges]
+    along, wrote = torch.stack([d for _, d in edges]).double(), flows.writes.written([0] * len(edges), writers).double()
+    values, shares = (along * wrote).sum(1).tolist(), [edge.influence or 0.0 for edge, _ in edges]
+    flows.directions.add([(0, *own) for own in zip(writers, shares, values, strict=True)], along)
 
 
-def _mlps(flow: Flow, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
+def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
     nodes = [one.node for one in circuit.mlps if circuit.nodes[one.node].layer == layer]
     if not nodes:
         return {}
-    spots = [Spot(flow.writes, circuit.nodes[node].dest) for node in nodes]
-    weights = weights_of(flow.writes.run, layer)
-    places = mlp_places(spots, weights, layer, constants=flow.settings.constants == "baseline")
-    D = torch.stack([flow.along[circuit.nodes[node].writer] for node in nodes]).to(places.x)
+    spots = [(0, circuit.nodes[node].dest) for node in nodes]
+    weights = weights_of(flows.writes.runs[0], layer)
+    places = mlp_places(flows.writes, spots, weights, layer, constants=flows.settings.constants == "baseline")
+    D = flows.directions.of([(0, circuit.nodes[node].writer) for node in nodes]).to(places.x)
     g, _ = places.back(places.along(D))
-    for i, node in enumerate(nodes):
-        for edge in _into(circuit, "mlp", node):
-            _reach(flow, circuit, edge, g[i])
+    _reach(flows, circuit, [(edge, g[i]) for i, node in enumerate(nodes) for edge in _into(circuit, "mlp", node)])
     return {node: ReadMlp(node, places.at(i), D[i]) for i, node in enumerate(nodes)}
 
 
-def _head(flow: Flow, circuit: Circuit, node: int) -> None:
-    own = circuit.nodes[node]
-    if not any(edge.influence for edge in circuit.edges_into(node)):
+def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
+    """What a layer's heads move, and where they look."""
+    handing = {edge.target for edge in circuit.edges if edge.influence}
+    nodes = [i for i in handing if circuit.nodes[i].kind == "head" and circuit.nodes[i].layer == layer]
+    if not nodes:
         return
-    weight = circuit.attention[node]
-    assert own.layer is not None and own.head is not None and weight is not None
-    firing = Firing(own.layer, own.head, own.dest, own.src, weight, 0.0, 0, (), flow.writes.run)
-    values = _into(circuit, "value", node)
+    writes, heads = flows.writes, [circuit.nodes[i].writer for i in nodes]
+    sites = Sites.of([(0, w.head or 0, w.dest, w.src) for w in heads], writes.device)
+    values = [(i, edge) for i, node in enumerate(nodes) for edge in _into(circuit, "value", node)]
     if values:
-        g = value_along(firing, flow.writes, flow.along[own.writer])
-        for edge in values:
-            _reach(flow, circuit, edge, g)
-    reading, sides = Reading.of(firing, flow.writes), get_args(SideName)
-    for side in sides:
-        edges = _into(circuit, side, node)
-        signals = [_signal(circuit, edge, side) for edge in edges]
-        shares = [edge.influence or 0.0 for edge in edges]
-        flow.reach_signals(own.writer, side, signals, shares, reading=reading)
+        at = torch.tensor([i for i, _ in values], device=writes.device)
+        weights = torch.tensor([circuit.attention[nodes[i]] for i, _ in values], device=writes.device)
+        D = flows.directions.of([(0, heads[i]) for i, _ in values])
+        g = values_along(writes, layer, sites[at], weights, D)
+        _reach(flows, circuit, [(edge, along) for (_, edge), along in zip(values, g, strict=True)])
+    handed = [
+        Handed(0, heads[i], i, _signal(circuit, edge, side), edge.influence or 0.0)
+        for side in get_args(SideName)
+        for i, node in enumerate(nodes)
+        for edge in _into(circuit, side, node)
+    ]
+    flows.reach_signals(Readings(writes, layer, sites), handed)
 
 
 def _signal(circuit: Circuit, edge: Edge, side: SideName) -> Signal:

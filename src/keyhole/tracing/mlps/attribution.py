@@ -1,32 +1,33 @@
 """How much of what is read at a token does each writer account for? g . o_w, for every writer of the stream there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.mlps.spots import Spot, by_run
 
 if TYPE_CHECKING:
     from keyhole.tracing.upstream import Writes
 
+Spot = tuple[int, int]  # a token of a run: (run, token)
+
 
 @dataclass(frozen=True)
 class Parts:
-    """Every writer's part of g . x at one token: head writes (layer, head, source) first, then local writers."""
+    """Every writer's part of g . x at some spots: head writes (layer, head, source) first, then local writers."""
 
     writes: "Writes"
-    token: int
+    spots: tuple[Spot, ...]
     n_moved: int
-    values: Float[Tensor, "component"]  # float64
+    values: Float[Tensor, "spot component"]  # float64
 
-    def writer(self, component: int) -> Writer:
+    def writer(self, spot: int, component: int) -> Writer:
         """Who is it?"""
-        t, n = self.token, len(self.writes.run)
+        (_, t), n = self.spots[spot], self.writes.n
         if component >= self.n_moved:
             kind, layer = self.writes.local_slots[component - self.n_moved]
             return Writer(kind, layer, None, t, t)
@@ -35,38 +36,39 @@ class Parts:
 
     def without_constants(self) -> "Parts":
         """The same, but for what biases write whatever the prompt says."""
-        local = self.writes.local_slots[: len(self.values) - self.n_moved]
+        local = self.writes.local_slots[: self.values.shape[1] - self.n_moved]
         constant = torch.tensor([kind == "bias" for kind, _ in local], device=self.values.device)
         values = self.values.clone()
-        values[self.n_moved :][constant] = 0.0
-        return Parts(self.writes, self.token, self.n_moved, values)
+        values[:, self.n_moved :][:, constant] = 0.0
+        return replace(self, values=values)
 
 
-def parts_at(spots: Sequence[Spot], g: Float[Tensor, "spot d_model"], *, layer: int, attended: bool) -> list[Parts]:
-    """All writers of a layer's residual stream at some spots, each along its own g; after its attention, or before."""
-    found, start = list[Parts](), 0
-    for writes, tokens in by_run(spots):
-        found += _parts_of(writes, tokens, g[start : start + len(tokens)], layer=layer, attended=attended)
-        start += len(tokens)
-    return found
+def parts_at(
+    writes: "Writes", spots: Sequence[Spot], g: Float[Tensor, "spot d_model"], *, layer: int, attended: bool
+) -> Parts:
+    """All writers of a layer's residual stream at spots, each along its own g; after its attention, or before.
 
-
-def _parts_of(
-    writes: "Writes", tokens: Sequence[int], g: Float[Tensor, "token d_model"], *, layer: int, attended: bool
-) -> list[Parts]:
+    Spots of a run adjoin.
+    """
     n_layers, n_local = _below(writes, layer, attended)
-    g = g.to(writes.dtype)
-    moved = _moved(writes, n_layers, g)
-    local = [writes.local[:n_local, t] @ g[i] for i, t in enumerate(tokens)]
-    return [_gathered(writes, t, moved[i], local[i]) for i, t in enumerate(tokens)]
+    g, (run, token) = g.to(writes.dtype), index_of(spots, writes)
+    local = (writes.local[run, :n_local, token] @ g[:, :, None])[..., 0]
+    return _gathered(writes, spots, _moved(writes, n_layers, run, g), local)
 
 
-def norms_at(spot: Spot, *, layer: int, attended: bool) -> Parts:
+def norms_at(writes: "Writes", spot: Spot, *, layer: int, attended: bool) -> Parts:
     """How much each writer of a layer's residual stream wrote at a token."""
-    n_layers, n_local = _below(spot.writes, layer, attended)
-    return _gathered(
-        spot.writes, spot.token, spot.writes.moved_norms[:n_layers], spot.writes.local[:n_local, spot.token].norm(dim=1)
-    )
+    (n_layers, n_local), (run, token) = _below(writes, layer, attended), spot
+    weights = [writes.weights(own).W_O for own in writes.attention_layers[:n_layers]]
+    moved = [(v @ W_O).norm(dim=-1) for v, W_O in zip(writes.values[run], weights, strict=False)]
+    stacked = torch.stack(moved) if moved else writes.values[run, :0, ..., 0]
+    return _gathered(writes, [spot], stacked[None], writes.local[run, :n_local, token].norm(dim=1)[None])
+
+
+def index_of(spots: Sequence[Spot], writes: "Writes") -> tuple[Int[Tensor, "spot"], Int[Tensor, "spot"]]:
+    """Which run and which token each spot is, to choose by."""
+    run, token = torch.tensor(spots, dtype=torch.long, device=writes.device).view(-1, 2).T
+    return run, token
 
 
 def _below(writes: "Writes", layer: int, attended: bool) -> tuple[int, int]:
@@ -78,21 +80,33 @@ def _below(writes: "Writes", layer: int, attended: bool) -> tuple[int, int]:
     return n_layers, n_local
 
 
-def _gathered(writes: "Writes", t: int, moved: Float[Tensor, "layers heads pos"], local: Float[Tensor, "n"]) -> Parts:
+def _gathered(
+    writes: "Writes",
+    spots: Sequence[Spot],
+    moved: Float[Tensor, "spot layers heads pos"],
+    local: Float[Tensor, "spot local"],
+) -> Parts:
     """What was moved, by how much of it came to the token, and what was written there."""
-    n_layers, n_local = len(moved), len(local)
+    n_layers, n_local, (run, token) = moved.shape[1], local.shape[1], index_of(spots, writes)
     if n_layers:
-        A = writes.patterns.rows(n_layers, t) / writes.out_scale[:n_layers, t][:, None, None]
-        local = torch.cat([(A * moved).flatten(), local])
-    return Parts(writes, t, len(local) - n_local, local.double())
+        A = writes.patterns.rows(n_layers, run, token) / writes.out_scale[run, :n_layers, token][:, :, None, None]
+        local = torch.cat([(A * moved).flatten(1), local], dim=1)
+    return Parts(writes, tuple(spots), local.shape[1] - n_local, local.double())
 
 
-def _moved(writes: "Writes", n_layers: int, g: Tensor) -> Float[Tensor, "token layers heads pos"]:
+def _moved(
+    writes: "Writes", n_layers: int, run: Int[Tensor, "spot"], g: Float[Tensor, "spot d_model"]
+) -> Float[Tensor, "spot layers heads pos"]:
     """(v_b W_O) . g of every head and source; writes themselves for short prompts, W_O g first for long ones."""
-    if len(writes.run) <= writes.values.shape[-1]:
-        return (writes.moved[:n_layers] @ g.T).permute(3, 0, 1, 2)
-    found = []
-    for index, layer in enumerate(writes.attention_layers[:n_layers]):
-        along = torch.einsum("hrd,nd->nhr", writes.weights(layer).W_O, g)
-        found.append(torch.einsum("hbr,nhr->nhb", writes.values[index], along))
-    return torch.stack(found, dim=1) if found else g.new_zeros(len(g), 0, 0, 0)
+    if writes.n > writes.values.shape[-1]:
+        found = []
+        for index, layer in enumerate(writes.attention_layers[:n_layers]):
+            along = torch.einsum("hrd,nd->nhr", writes.weights(layer).W_O, g)
+            found.append((writes.values[run, index] @ along[..., None])[..., 0])
+        return torch.stack(found, dim=1) if found else g.new_zeros(len(g), 0, 0, 0)
+    parts, start = [], 0
+    for row, size in zip(*(x.tolist() for x in torch.unique_consecutive(run, return_counts=True)), strict=True):
+        own = writes.moved[row, :n_layers] @ g[start : start + size].T  # no copies of what was moved
+        parts.append(own.permute(3, 0, 1, 2))
+        start += size
+    return torch.cat(parts)

@@ -17,6 +17,7 @@ from keyhole.tracing.mlps.attribution import Parts
 from keyhole.tracing.mlps.places import Along, Places, norm_scale
 
 _FIRST = 64  # parts looked at first
+_NEURON_FLOATS = 1 << 21  # neurons of inputs without causes, held at once
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,37 @@ class Cause:
     alone: float = math.nan  # and when it alone goes
 
 
-def covering(parts: Parts, s: float, cover: float, offset: float = 0.0) -> tuple[Cause, ...]:
-    """The largest parts, the offset among them, until they add up to `cover` of s; only what pushes towards it."""
-    n = min(_FIRST, len(parts.values))
-    values, order = parts.values.topk(n)
-    if float(values.sum()) < cover * s + abs(offset):  # rare: more may be needed
-        values, order = parts.values.sort(descending=True)
-    ranked = list(zip(values.tolist(), order.tolist(), strict=True))
-    found, covered = [], 0.0
-    for value, component in sorted([*ranked, (offset, -1)], key=lambda part: -part[0]):
+def covering(
+    parts: Parts, s: Sequence[float], cover: float, offset: Sequence[float] | None = None
+) -> list[tuple[Cause, ...]]:
+    """Per spot the largest parts, the offset among them, until they add up to `cover` of s; only what pushes there.
+
+    No causes where s is not positive.
+    """
+    n = min(_FIRST, parts.values.shape[1])
+    values, order = (x.tolist() for x in parts.values.topk(n, dim=1))
+    found = list[tuple[Cause, ...]]()
+    for i, whole in enumerate(s):
+        own, most, which = 0.0 if offset is None else offset[i], values[i], order[i]
+        if not whole > 0:
+            found.append(())
+            continue
+        if sum(most) < cover * whole + abs(own):  # rare: more may be needed
+            most, which = (x.tolist() for x in parts.values[i].sort(descending=True))
+        found.append(_covering(parts, i, [*zip(most, which, strict=True), (own, -1)], whole, cover))
+    return found
+
+
+def _covering(
+    parts: Parts, spot: int, ranked: Sequence[tuple[float, int]], s: float, cover: float
+) -> tuple[Cause, ...]:
+    causes, covered = [], 0.0
+    for value, component in sorted(ranked, key=lambda part: -part[0]):
         if covered >= cover * s or value <= 0:
             break
-        found.append(Cause(parts.writer(component) if component >= 0 else None, value / s))
+        causes.append(Cause(parts.writer(spot, component) if component >= 0 else None, value / s))
         covered += value
-    return tuple(found)
+    return tuple(causes)
 
 
 @dataclass(frozen=True)
@@ -60,31 +78,51 @@ def without(
 ) -> list[Without]:
     """The writes at all places with causes taken from the input: one after another, each alone, all, all but them."""
     at = [i for i, named in enumerate(causes) for _ in named]
-    each = [_written(places, i, cause) for i, named in enumerate(causes) for cause in named]
-    vectors = torch.stack(each).to(places.x) if each else places.x[:0]
-    added = places.pre(vectors, at)
-    gone = torch.zeros_like(places.x).index_add(0, torch.tensor(at, dtype=torch.long, device=vectors.device), vectors)
-    scale = norm_scale(places.spots[0].writes.run, places.weights, places.x - gone)
-    anew = (places.scale / scale)[:, 0].tolist()  # as if the norm had seen what is left
-    found, start = [], 0
-    for i, named in enumerate(causes):
-        own = [pre[:, start : start + len(named)] for pre in added]
-        found.append(_without(places, along, i, own, anew[i]).shares(s[i], offset[i], named))
-        start += len(named)
-    return found
+    vectors = _written(places, at, [cause for named in causes for cause in named]).to(places.x)
+    index = torch.tensor(at, dtype=torch.long, device=vectors.device)
+    scale = norm_scale(
+        places.stream.runs[0], places.weights, places.x - torch.zeros_like(places.x).index_add(0, index, vectors)
+    )
+    anew, added = places.scale / scale, places.pre(vectors, at)  # as if the norm had seen what is left
+    slot = torch.tensor([j for named in causes for j in range(len(named))], dtype=torch.long, device=vectors.device)
+    most, found, start = max(map(len, causes), default=0), list[_Told](), 0
+    size = max(1, _NEURON_FLOATS // max(1, (2 * most + 2) * sum(own.shape[2] for own in places.clean)))
+    for first in range(0, len(causes), size):
+        spots = slice(first, min(first + size, len(causes)))
+        n = sum(map(len, causes[spots]))
+        rows = slice(start, start + n)
+        padded = [_padded(own[:, rows], index[rows] - first, slot[rows], (spots.stop - first, most)) for own in added]
+        found += _without(places, along, spots, padded, anew)
+        start += n
+    told = zip(found, s, offset, causes, strict=True)
+    return [own.shares(whole, constant, named) for own, whole, constant, named in told]
 
 
-def _written(places: Places, i: int, cause: Cause) -> Float[Tensor, "d_model"]:
-    """What a cause wrote at a place; the offset is none of the input."""
-    return torch.zeros_like(places.x[i]) if cause.writer is None else places.spots[i].writes.written(cause.writer)
+def _written(places: Places, at: Sequence[int], causes: Sequence[Cause]) -> Float[Tensor, "cause d_model"]:
+    """What causes wrote at their places; the offset is none of the input."""
+    named = [(i, j) for i, cause in enumerate(causes) if (j := cause.writer) is not None]
+    vectors = places.x.new_zeros(len(causes), places.x.shape[1])
+    if named:
+        runs, rows = [places.spots[at[i]][0] for i, _ in named], [i for i, _ in named]
+        vectors[rows] = places.stream.written(runs, [writer for _, writer in named]).to(vectors)
+    return vectors
+
+
+def _padded(
+    own: Float[Tensor, "kind cause neuron"], spot: Tensor, slot: Tensor, shape: tuple[int, int]
+) -> Float[Tensor, "kind spot most neuron"]:
+    """Causes spot by spot, with nothing where a spot has fewer."""
+    out = own.new_zeros(own.shape[0], *shape, own.shape[2])
+    out[:, spot, slot] = own
+    return out
 
 
 @dataclass(frozen=True)
 class _Told:
     """What is written along the direction, the offset included."""
 
-    in_turn: Float[Tensor, "cause"]  # without it and those before it
-    alone: Float[Tensor, "cause"]  # without it
+    in_turn: Sequence[float]  # without it and those before it
+    alone: Sequence[float]  # without it
     kept: float  # with causes only
     renormed: float  # without all, the norm's scale anew
 
@@ -92,23 +130,30 @@ class _Told:
         """The same as shares of s; the offset, where it is a cause, is taken from what is written."""
         if not causes:
             return Without((), math.nan, math.nan, math.nan)
-        taken = torch.tensor([offset if cause.writer is None else 0.0 for cause in causes], dtype=torch.float64)
-        steps = torch.cat([taken.new_tensor([s]), self.in_turn - taken.cumsum(0)])
-        drops, lost = ((steps[:-1] - steps[1:]) / s).tolist(), (1 - (self.alone - taken) / s).tolist()
+        told, before, taken = list[Cause](), s, 0.0
+        for cause, left, alone in zip(causes, self.in_turn, self.alone, strict=False):
+            own = offset if cause.writer is None else 0.0
+            taken += own
+            told.append(replace(cause, weight=(before - (left - taken)) / s, alone=1 - (alone - own) / s))
+            before = left - taken
         return Without(
-            causes=tuple(replace(c, weight=w, alone=a) for c, w, a in zip(causes, drops, lost, strict=True)),
-            left=float(steps[-1]) / s,
-            left_renormed=(self.renormed - float(taken.sum())) / s,
-            kept=self.kept / s,
+            causes=tuple(told), left=before / s, left_renormed=(self.renormed - taken) / s, kept=self.kept / s
         )
 
 
-def _without(places: Places, along: Along, i: int, added: Sequence[Tensor], anew: float) -> _Told:
-    """One place, given what each of its causes adds to the neurons."""
-    n, inputs = added[0].shape[1], []
+def _without(
+    places: Places,
+    along: Along,
+    spots: slice,
+    added: Sequence[Float[Tensor, "kind spot cause neuron"]],
+    anew: Float[Tensor, "all 1"],
+) -> list[_Told]:
+    """Some places, given what each of their causes adds to the neurons, expert by expert."""
+    n, inputs = added[0].shape[2], []
     for clean, baseline, each in zip(places.clean, places.baseline, added, strict=True):
-        whole, all_gone = clean[:, i : i + 1], clean[:, i : i + 1] - each.sum(1, keepdim=True)
-        kept = baseline[:, i : i + 1] + each.sum(1, keepdim=True)
-        inputs.append(torch.cat([whole - each.cumsum(1), whole - each, kept, anew * all_gone], dim=1))
-    told = places.told(along, inputs, [i] * (2 * n + 2)).cpu()
-    return _Told(told[:n], told[n : 2 * n], float(told[-2]), float(told[-1]))
+        whole, start = clean[:, spots, None], baseline[:, spots, None]
+        all_of = each.sum(2, keepdim=True)
+        renormed = anew[spots, :, None] * (whole - all_of)
+        inputs.append(torch.cat([whole - each.cumsum(2), whole - each, start + all_of, renormed], dim=2))
+    told = places.told(along, inputs, spots).tolist()
+    return [_Told(own[:n], own[n : 2 * n], own[-2], own[-1]) for own in told]

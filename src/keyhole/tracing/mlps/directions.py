@@ -1,21 +1,23 @@
-"""Along which direction is an MLP's write read? A token's logit, or what one firing compares."""
+"""Along which direction is a write read? A token's logit, what a firing compares, or what a head moves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.circuits.writer import SideName, Signal
+from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.tracing.attribution import ig_vectors
+from keyhole.tracing.sites import Sites
 from keyhole.tracing.targets import Tokens, token_ids
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Firing
     from keyhole.tracing.upstream import Writes
 
 
@@ -36,9 +38,9 @@ def toward(
     return (d / run.final_scale[at]).to(torch.float64)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Along which directions does a firing read what is written at its tokens? d . o is a part of the weight.
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """Along which directions do firings of a layer read what is written at their tokens? d . o is a part of the weight.
 
         dest:  W_Q R^T G_d[:, S] gain_S s / n,  gain_k = scaling * sum over keys of w_j B_jk
         src:   w_src W_K R^T G_s[S]^T a_S s / n,  a = scaling * q G_d
@@ -47,41 +49,70 @@ class Reading:
     all keys, and d . o is what it does at src.
     """
 
-    firing: "Firing"
     writes: "Writes"
-    dest: Float[Tensor, "d_head channel"]  # G_d and its gains
-    src: Float[Tensor, "d_head channel"]
+    layer: int
+    sites: Sites
 
-    @classmethod
-    def of(cls, firing: "Firing", writes: "Writes") -> "Reading":
-        """What is the same for all signals of a firing."""
-        head, record = firing.head, writes.run.layer(firing.layer)
-        om, scaling = writes.omega(firing.layer), record.rule.scaling
-        G_d, G_s = om.G_d[head], om.G_s[head]
-        scores, visible = record.scores([head], [firing.dest])[0], record.visible([firing.dest])
-        at = torch.tensor([firing.src], device=scores.device)
-        pull = ig_vectors(scores, visible, at, record.rule, head=head)[0].to(G_d.dtype)
-        gain = scaling * (pull @ record.k[record.kv(head)].to(G_d.dtype)) @ G_s.T
-        a = scaling * (record.q[head, firing.dest].to(G_d.dtype) @ G_d)
-        return cls(firing, writes, G_d * gain, pull[firing.src] * (G_s.T * a))
+    @cached_property
+    def _pull(self) -> Float[Tensor, "firing key"]:
+        record, sites = self.writes.record(self.layer), self.sites
+        scores, visible = sites.scores(record), sites.visible(record)
+        return ig_vectors(scores, visible, sites.src, record.rule, heads=sites.head).to(self.writes.dtype)
 
-    def along(self, side: SideName, signals: Sequence[Signal]) -> Float[Tensor, "signal d_model"]:
-        """The direction of each signal of one side, at its token."""
-        firing, head = self.firing, self.firing.head
-        record, w = self.writes.run.layer(firing.layer), self.writes.weights(firing.layer)
+    @cached_property
+    def _gains(self) -> dict[SideName, Float[Tensor, "firing channel"]]:
+        """What each channel's coordinate counts for, on either side."""
+        record, om, sites = self.writes.record(self.layer), self.writes.omega(self.layer), self.sites
+        dtype, scaling = self.writes.dtype, record.rule.scaling
+        pulled = self._pull[:, None] @ record.k[sites.run, record.kv(sites.head)].to(dtype)
+        dest = scaling * (pulled @ om.G_s[sites.head].mT)[:, 0]
+        a = scaling * (record.q[sites.run, sites.head, sites.dest].to(dtype)[:, None] @ om.G_d[sites.head])[:, 0]
+        return {"dest": dest, "src": a * self._pull.gather(1, sites.src[:, None])}
+
+    def along(
+        self, side: SideName, firings: Sequence[int], channels: Sequence[tuple[int, ...]]
+    ) -> Float[Tensor, "signal d_model"]:
+        """The direction of each signal of one side, at its token: of which firing, through which channels."""
+        writes, layer = self.writes, self.layer
+        record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
+        at = torch.tensor(firings, dtype=torch.long, device=writes.device)
+        run, head = self.sites.run[at], self.sites.head[at]
+        picked = _picked(channels, self._gains[side].shape[1]).to(writes.device)
+        gains = torch.where(picked, self._gains[side][at], 0.0)
         if side == "dest":
-            t, read, scale, W = firing.dest, self.dest, record.q_scale[head, firing.dest], w.W_Q[head]
+            t, scale, G = self.sites.dest[at], record.q_scale[run, head, self.sites.dest[at]], om.G_d[head].mT
         else:
-            kv = record.kv(head)
-            t, read, scale, W = firing.src, self.src, record.k_scale[kv, firing.src], w.W_K[kv]
-        turned = torch.stack([read[:, list(signal.channels)].sum(1) for signal in signals])
+            t, scale, G = self.sites.src[at], record.k_scale[run, record.kv(head), self.sites.src[at]], om.G_s[head]
+        turned = (gains[:, None] @ G)[:, 0]
         if record.rotary is not None:
-            turned = record.rotary.at(torch.tensor([t])).transpose(turned[:, None])[:, 0]
-        return turned @ W.T * (scale / record.norm_scale[t])
+            turned = record.rotary.at(t).transpose(turned)
+        turned = turned * (scale / record.norm_scale[run, t])[:, None]
+        out = turned.new_empty(len(turned), writes.model.dims.d_model)
+        for h, own in by_head(head):
+            out[own] = turned[own] @ (w.W_Q[h] if side == "dest" else w.W_K[w.kv(h)]).T
+        return out
 
 
-def value_along(firing: "Firing", writes: "Writes", d: Float[Tensor, "d_model"]) -> Float[Tensor, "d_model"]:
+def values_along(
+    writes: "Writes", layer: int, sites: Sites, weights: Float[Tensor, "firing"], d: Float[Tensor, "firing d_model"]
+) -> Float[Tensor, "firing d_model"]:
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
-    head, record, w = firing.head, writes.run.layer(firing.layer), writes.weights(firing.layer)
-    moved = w.W_V[record.kv(head)] @ (w.W_O[head] @ d.to(w.W_O.dtype))
-    return moved * firing.attention / (record.out_scale[firing.dest] * record.norm_scale[firing.src])
+    record, w = writes.record(layer), writes.weights(layer)
+    d, out = d.to(w.W_O.dtype), torch.empty_like(d, dtype=w.W_O.dtype)
+    for h, own in by_head(sites.head):
+        out[own] = d[own] @ w.W_O[h].T @ w.W_V[w.kv(h)].T
+    scale = record.out_scale[sites.run, sites.dest] * record.norm_scale[sites.run, sites.src]
+    return out * (weights.to(out) / scale)[:, None]
+
+
+def by_head(heads: Int[Tensor, "row"]) -> Iterator[tuple[int, Int[Tensor, "own"]]]:
+    """Each head, and which rows are its."""
+    return ((h, torch.nonzero(heads == h).flatten()) for h in sorted(set(heads.tolist())))
+
+
+def _picked(channels: Sequence[tuple[int, ...]], n: int) -> Tensor:
+    """Which channels each signal has."""
+    picked = np.zeros((len(channels), n), dtype=bool)
+    rows = np.repeat(np.arange(len(channels)), [len(own) for own in channels])
+    picked[rows, [k for own in channels for k in own]] = True
+    return torch.from_numpy(picked)

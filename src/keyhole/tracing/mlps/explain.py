@@ -19,7 +19,6 @@ from keyhole.models.tolerance import require_exact
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering, without
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.mlps.spots import Spot
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
@@ -47,12 +46,18 @@ class MlpWrite:
     error: float  # of s = offset + parts, relative
     g: Float[Tensor, "d_model"] = field(repr=False, compare=False)  # the parts are g . o
     direction: Float[Tensor, "d_model"] = field(repr=False, compare=False)
-    places: Places = field(repr=False, compare=False)  # with the frozen scales
+    among: Places = field(repr=False, compare=False)  # places of all that were explained together
+    index: int = field(default=0, repr=False, compare=False)  # and which of them this is
+
+    @property
+    def places(self) -> Places:
+        """Its own place, with the frozen scales."""
+        return self.among.at(self.index)
 
     @property
     def run(self) -> "Run":
         """The run it happened in."""
-        return self.places.spots[0].writes.run
+        return self.among.stream.runs[self.among.spots[self.index][0]]
 
     @property
     def cancels(self) -> bool:
@@ -86,13 +91,15 @@ def explain_mlp(
     if direction.shape != run.final_resid.shape[1:] or not bool(torch.isfinite(direction).all()):
         raise KeyholeError(f"a direction has {run.final_resid.shape[1]} finite entries for this model.")
     with exact_matmul():
-        spot = Spot(Writes(run), run.position(pos))
-        places = mlp_places([spot], weights_of(run, layer), layer, constants=constants == "baseline")
+        token = run.position(pos)
+        places = mlp_places(
+            Writes([run]), [(0, token)], weights_of(run, layer), layer, constants=constants == "baseline"
+        )
         require_exact(float(places.errors), run.logits.dtype, f"the MLP of layer {layer}")
         (write,) = explain_places(places, direction.to(places.x)[None], cover)
     if not write.value > 0:
         raise NothingToTraceError(
-            f"the MLP of layer {layer} writes {write.value:.3g} along this direction at token {spot.token}, so that "
+            f"the MLP of layer {layer} writes {write.value:.3g} along this direction at token {token}, so that "
             "nothing pushes there: ask for the opposite direction."
         )
     return write
@@ -109,29 +116,32 @@ def explain_places(places: Places, d: Float[Tensor, "spot d_model"], cover: floa
     along = places.along(d)
     s = [value or math.nan for value in places.told(along, places.clean).tolist()]  # of nothing there are no shares
     g, offsets = places.back(along)
-    offset = offsets.tolist()
-    attended = not places.weights.parallel
-    parts = parts_at(places.spots, g, layer=places.layer, attended=attended)
-    told = [own.without_constants() if bool(places.x0.any()) else own for own in parts]
-    causes = [covering(own, s[i], cover, offset[i]) if s[i] > 0 else () for i, own in enumerate(told)]
-    gone = without(places, along, s, offset, causes)
-    named = places.top_neurons(along, _NEURONS)
+    offset, attended = offsets.tolist(), not places.weights.parallel
+    parts = parts_at(places.stream, places.spots, g, layer=places.layer, attended=attended)
+    parts = parts.without_constants() if bool(places.x0.any()) else parts
+    gone = without(places, along, s, offset, covering(parts, s, cover, offset))
+    named, total, size = (
+        places.top_neurons(along, _NEURONS),
+        parts.values.sum(1).tolist(),
+        parts.values.abs().sum(1).tolist(),
+    )
     return [
         MlpWrite(
             layer=places.layer,
-            pos=places.spots[i].token,
-            value=s[i],
-            offset=offset[i] / s[i],
+            pos=places.spots[i][1],
+            value=whole,
+            offset=offset[i] / whole,
             causes=gone[i].causes,
             left=gone[i].left,
             left_renormed=gone[i].left_renormed,
             kept=gone[i].kept,
-            cancellation=(abs(offset[i]) + float(own.values.abs().sum())) / s[i],
-            neurons=tuple((neuron, value / s[i]) for neuron, value in named[i]),
-            error=abs(offset[i] + float(own.values.sum()) - s[i]) / abs(s[i]),
+            cancellation=(abs(offset[i]) + size[i]) / whole,
+            neurons=tuple((neuron, value / whole) for neuron, value in named[i]),
+            error=abs(offset[i] + total[i] - whole) / abs(whole),
             g=g[i],
             direction=d[i],
-            places=places.at(i),
+            among=places,
+            index=i,
         )
-        for i, own in enumerate(told)
+        for i, whole in enumerate(s)
     ]

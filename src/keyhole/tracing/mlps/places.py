@@ -25,7 +25,7 @@ from keyhole.models.mlps import MlpWeights, Neurons, NoMlp
 from keyhole.models.norms import read_norm
 from keyhole.models.precision import working_dtype
 from keyhole.models.records import frozen_scale
-from keyhole.tracing.mlps.spots import Spot, by_run
+from keyhole.tracing.mlps.attribution import Spot, index_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -56,6 +56,7 @@ class Along:
 class Places:
     """One layer's MLP at some tokens of one or more runs of a model, scales and routing frozen."""
 
+    stream: "Writes"
     spots: tuple[Spot, ...]
     layer: int
     weights: MlpWeights
@@ -103,8 +104,12 @@ class Places:
     @property
     def errors(self) -> Float[Tensor, "spot"]:
         """How far that is from what it wrote, relative to the largest value at each token."""
-        wrote = torch.stack([s.writes.run.layers[self.layer].mlp[s.token] for s in self.spots]).to(self.own)
-        return (self.own - wrote).abs().amax(1) / wrote.abs().amax(1).clamp_min(1e-30)
+        return (self.own - self.wrote).abs().amax(1) / self.wrote.abs().amax(1).clamp_min(1e-30)
+
+    @property
+    def wrote(self) -> Float[Tensor, "spot d_model"]:
+        """What it wrote in the run."""
+        return self.stream.layer(self.layer).mlp[index_of(self.spots, self.stream)].to(self.x)
 
     @cached_property
     def out_scale(self) -> Float[Tensor, "spot 1"]:
@@ -112,7 +117,7 @@ class Places:
         after = self.weights.post_norm
         if after is None:
             return torch.ones_like(self.scale)
-        family = self.spots[0].writes.run.model.family
+        family = self.stream.model.family
         norm = read_norm(after, family.norm, family.norm_adds_one).to(self.x.dtype)
         assert norm.kind == "rms" and norm.bias is None, "a norm after an MLP is plain"
         return norm.scale(self._out(self.values))[:, None]
@@ -145,17 +150,22 @@ class Places:
     def back(self, along: Along) -> tuple[Float[Tensor, "spot d_model"], Float[Tensor, "spot"]]:
         """(g, offset) with d . MLP(x) = offset + g . (x - x0), exactly, at each spot."""
         g, offset = torch.zeros_like(self.x), along.constant.clone()
-        for e, (own, at, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
-            read = sum(_product(c * slope, W.T) for slope, W in zip(at.read, own.reading, strict=True))
+        for e, (own, steep, c) in enumerate(zip(self.neurons, self.slopes, along.c, strict=True)):
+            read = sum(_product(c * slope, W.T) for slope, W in zip(steep.read, own.reading, strict=True))
             g += read * self.reads[:, e, None] / self.scale
-            offset += (c * at.start).sum(1)
+            offset += (c * steep.start).sum(1)
         return self.weights.read_back(g), offset
 
-    def told(self, along: Along, pre: Sequence[Tensor], at: Sequence[int] | None = None) -> Float[Tensor, "row"]:
-        """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
-        rows = slice(None) if at is None else list(at)
-        parts = [(c[rows] * own.values(p)).sum(1) for own, c, p in zip(self.neurons, along.c, pre, strict=True)]
-        return torch.stack(parts).sum(0) + along.constant[rows]
+    def told(
+        self, along: Along, pre: Sequence[Float[Tensor, "kind spot *input neuron"]], spots: slice = slice(None)
+    ) -> Float[Tensor, "spot *input"]:
+        """What the MLP would write along d at some spots, with so much added to its neurons' biases."""
+        inputs = [1] * (pre[0].ndim - 3)
+        parts = [
+            (c[spots].view(-1, *inputs, c.shape[1]) * own.values(p)).sum(-1)
+            for own, c, p in zip(self.neurons, along.c, pre, strict=True)
+        ]
+        return torch.stack(parts).sum(0) + along.constant[spots].view(-1, *inputs)
 
     def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
         """The neurons that write most along d at each spot, with what they write; experts one after another."""
@@ -197,13 +207,15 @@ def _mean_along(curve: Callable[[Tensor], Tensor], like: Float[Tensor, "spot neu
     return torch.stack([(w * curve(t)).sum(0) for t, w in parts]).sum(0)
 
 
-def mlp_places(spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True) -> Places:
+def mlp_places(
+    writes: "Writes", spots: Sequence[Spot], weights: MlpWeights, layer: int, *, constants: bool = True
+) -> Places:
     """The MLP of a layer at some spots; with `constants`, from a baseline of what biases write there anyway."""
-    x = torch.cat([mlp_input(writes, weights, layer, at) for writes, at in by_run(spots)])
+    x = mlp_input(writes, weights, layer, spots)
     x0 = torch.zeros_like(x)
-    if constants:
-        x0 += torch.cat([_constants(writes, layer - weights.parallel, at) for writes, at in by_run(spots)])
-    run = spots[0].writes.run
+    if constants and writes.has_constants:
+        x0 += _constants(writes, layer - weights.parallel, spots)
+    run = writes.runs[0]
     reads = writes_out = torch.ones(len(spots), len(weights.neurons), dtype=x.dtype, device=x.device)
     if weights.route is not None:
         read = x.to(run.layers[layer].resid.dtype)
@@ -211,15 +223,15 @@ def mlp_places(spots: Sequence[Spot], weights: MlpWeights, layer: int, *, consta
         reads, writes_out = (routed, (routed != 0).to(x.dtype)) if weights.routes_input else (reads, routed)
     used = (writes_out != 0).any(0).nonzero()[:, 0].tolist()
     scale = norm_scale(run, weights, x)
-    return Places(tuple(spots), layer, weights, tuple(used), x, x0, scale, reads[:, used], writes_out[:, used])
+    sent = (reads[:, used], writes_out[:, used])
+    return Places(writes, tuple(spots), layer, weights, tuple(used), x, x0, scale, *sent)
 
 
-def _constants(writes: "Writes", highest: int, at: list[int]) -> Float[Tensor, "token d_model"]:
+def _constants(writes: "Writes", highest: int, spots: Sequence[Spot]) -> Float[Tensor, "spot d_model"]:
     """What attention biases up to a layer write."""
-    if not writes.has_constants:
-        return torch.zeros_like(writes.local[0, at], dtype=torch.float64)
     biases = [i for i, (kind, own) in enumerate(writes.local_slots) if kind == "bias" and own <= highest]
-    return writes.local[biases][:, at].sum(0).double()
+    run, token = index_of(spots, writes)
+    return writes.local[run, :, token][:, biases].sum(1).double()
 
 
 def norm_scale(run: "Run", weights: MlpWeights, x: Float[Tensor, "token d_model"]) -> Float[Tensor, "token 1"]:
@@ -236,19 +248,19 @@ def weights_of(run: "Run", layer: int) -> MlpWeights:
 
 
 def mlp_input(
-    writes: "Writes", weights: MlpWeights, layer: int, tokens: Sequence[int]
-) -> Float[Tensor, "token d_model"]:
+    writes: "Writes", weights: MlpWeights, layer: int, spots: Sequence[Spot]
+) -> Float[Tensor, "spot d_model"]:
     """The residual stream that an MLP reads: after the layer's attention, or, in parallel blocks, before it.
 
     From below, for the difference of the streams around an MLP that writes something massive would be rounding.
     """
-    at, record = list(tokens), writes.run.layers[layer]
-    x = record.resid[at].double()
+    where, record = index_of(spots, writes), writes.layer(layer)
+    x = record.resid[where].double()
     if weights.parallel:
         return x
     if record.attention is not None:
-        x += writes.attention(layer)[at].to(x)
-    return x if record.mixer is None else x + record.mixer[at].to(x)
+        x += writes.attention(layer)[where].to(x)
+    return x if record.mixer is None else x + record.mixer[where].to(x)
 
 
 def _product(x: Float[Tensor, "token a"], W: Float[Tensor, "a b"]) -> Float[Tensor, "token b"]:

@@ -1,62 +1,41 @@
-"""How far back does an answer go? Through MLPs and values to the words, with the influence that each step hands on.
+"""How far back does an answer go? Through MLPs and values to the words, a layer of all runs at a time."""
 
-Influence says which share of the answer passes through a node: 1 at the target, and every explained node hands all of
-its own on, by attributions. What an MLP (or a head) writes is read by several consumers, each along a direction of its
-own; weighted by influence these are one direction D, so that each (layer, token) is explained once.
-"""
-
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.circuit import EdgeSide
-from keyhole.circuits.writer import Kind, SideName, Signal, Writer
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.models.mlps import NoMlp
 from keyhole.models.tolerance import tolerance_of
+from keyhole.tracing.mlps.along import Directions, Key, Reader
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering
-from keyhole.tracing.mlps.directions import Reading, value_along
-from keyhole.tracing.mlps.explain import Constants, MlpWrite, check_cover, explain_places
-from keyhole.tracing.mlps.places import mlp_places
-from keyhole.tracing.mlps.spots import Spot
+from keyhole.tracing.mlps.directions import Readings, values_along
+from keyhole.tracing.mlps.explain import explain_places
+from keyhole.tracing.mlps.flow import EXPLAINED, Flow, Through
+from keyhole.tracing.mlps.places import Places, mlp_places
 
 if TYPE_CHECKING:
-    from keyhole.tracing.firing import Firing, Side
+    from keyhole.tracing.explained import Explained
     from keyhole.tracing.seeds import Seed
     from keyhole.tracing.upstream import Writes
 
-Step = tuple[Writer, Writer | None, EdgeSide]  # who, into whom (None: the answer), through which side
-_CONSTANT = ("bias", "offset")  # written whatever the prompt says
-_EXPLAINED = ("mlp", "head")
 _AT_SRC = 0.1  # a src-side signal that does less of its work at src has its causes elsewhere: "at other keys"
 
 
-def offset_of(writer: Writer) -> Writer:
-    """What an MLP writes, or a head moves, with nothing but constants to read: a writer of its own."""
-    kind: Kind = "mlp_offset" if writer.kind == "mlp" else "value_offset"
-    return Writer(kind, writer.layer, writer.head, writer.src, writer.src)
-
-
 @dataclass(frozen=True)
-class Through:
-    """How circuits go on behind MLPs: settings of `trace(through=...)`."""
+class Handed:
+    """A signal that takes influence from a firing."""
 
-    cover: float = 0.8  # share of a write that its causes account for
-    eps: float = 0.01  # influence below which a node is not explained
-    values: bool = True  # explain what heads move, beside where they look
-    constants: Constants = "baseline"  # what biases write is a baseline, or a cause as any other
-
-    def __post_init__(self) -> None:
-        require_choice("constants", self.constants, Constants)
-        check_cover(self.cover)
-        if not 0 <= self.eps < 1:
-            raise KeyholeError(f"eps is {self.eps}, but influence lies between 0 and 1.")
+    run: int
+    head: Writer
+    firing: int  # which of the readings is its
+    signal: Signal
+    share: float
 
 
 @dataclass(frozen=True)
@@ -65,172 +44,123 @@ class _Value:
 
     causes: tuple[Cause, ...]
     s: float
-    g: Float[Tensor, "d_model"]
+    row: int  # which of the directions is its
 
 
-@dataclass
-class Flow:
-    """Influence on its way down: what reaches each writer, along which direction, and through which steps."""
+class Flows:
+    """Influence on its way down in all runs of a batch, and along which directions what is written there is read."""
 
-    writes: "Writes"
-    settings: Through
-    influence: defaultdict[Writer, float] = field(default_factory=lambda: defaultdict(float))
-    steps: defaultdict[Step, float] = field(default_factory=lambda: defaultdict(float))
-    along: dict[Writer, Float[Tensor, "d_model"]] = field(default_factory=dict)
-    causes: dict[Step, Cause] = field(default_factory=dict)  # of mlp and value steps
-    mlps: dict[Writer, MlpWrite] = field(default_factory=dict)
-    explained: set[Writer] = field(default_factory=set)
-    reasons: dict[Writer, str] = field(default_factory=dict)  # why a writer that could have been explained was not
+    def __init__(self, writes: "Writes", settings: Through) -> None:
+        self.writes, self.settings = writes, settings
+        self.directions = Directions(writes.model.dims.d_model, writes.device)
+        self.flows = [Flow(settings) for _ in writes.runs]
 
-    def seed(self, seeds: Sequence["Seed"]) -> None:
+    def seed(self, run: int, seeds: Sequence["Seed"]) -> None:
         """The answer hands all of itself to its seeds."""
         total = sum(seed.weight for seed in seeds)
         for seed in seeds:
-            self.reach(seed.writer, seed.weight / total, seed.along, seed.weight, (None, "target"))
+            self.flows[run].reach(seed.writer, seed.weight / total, (None, "target"))
+        readers = [(run, seed.writer, seed.weight / total, seed.weight) for seed in seeds if seed.along is not None]
+        if readers:
+            self.directions.add(readers, torch.stack([s.along for s in seeds if s.along is not None]))
 
-    def reach(
-        self,
-        writer: Writer,
-        share: float,
-        along: Float[Tensor, "d_model"] | None,
-        value: float,
-        into: tuple[Writer | None, EdgeSide],
-    ) -> None:
-        """Hand influence to a writer whose write is read along a direction, with that value."""
-        self.influence[writer] += share
-        self.steps[(writer, *into)] += share
-        if along is None or value <= 0 or writer.kind not in _EXPLAINED:
-            return
-        read = (share / value) * along.double()
-        self.along[writer] = self.along[writer] + read if writer in self.along else read
+    def explain_mlps(self, layer: int, runs: Sequence[int]) -> None:
+        """All MLPs of a layer that carry enough, in these runs, in one pass back."""
+        found, weights = self._readable_mlps(layer, runs), self.writes.mlp(layer)
+        if isinstance(weights, NoMlp):
+            for run, writer in found:
+                self.flows[run].reasons[writer] = "cannot be read"
+        elif found:
+            spots = [(run, writer.dest) for run, writer in found]
+            places = mlp_places(self.writes, spots, weights, layer, constants=self.settings.constants == "baseline")
+            self._hand_on_mlps(found, places, self.directions.of(found).to(places.x))
 
-    def reached(self, kind: str, layer: int) -> list[Writer]:
-        """Writers of a layer that carry enough to be explained, and can be: not at the first token."""
-        own = [w for w in self.influence if (w.kind, w.layer) == (kind, layer)]
-        return sorted(
-            (w for w in own if self.influence[w] >= self.settings.eps and w.dest > 0),
-            key=lambda w: (w.head or 0, w.dest, w.src),
-        )
-
-    def readable_mlps(self, layer: int) -> list[Writer]:
+    def _readable_mlps(self, layer: int, runs: Sequence[int]) -> list[Key]:
         """The MLPs of a layer that carry enough, and whose readers read them where they write."""
-        reached = self.reached("mlp", layer)
-        self.reasons |= {w: "at other keys" for w in reached if w not in self.along}
-        return [writer for writer in reached if writer in self.along]
+        reached = [(run, writer) for run in runs for writer in self.flows[run].reached("mlp", layer)]
+        for run, writer in reached:
+            if (run, writer) not in self.directions:
+                self.flows[run].reasons[writer] = "at other keys"
+        return [key for key in reached if key in self.directions]
 
-    def explain_mlp(self, writer: Writer, write: MlpWrite) -> None:
-        """One MLP, given what a pass back through it found; rebuilt along the direction, if not in every one."""
-        wrote = self.writes.written(writer).to(write.direction)
-        error = abs(float(write.direction @ wrote) - write.value) / float(write.direction.norm() * wrote.norm())
-        if not write.value > 0 or error > tolerance_of(self.writes.run.logits.dtype):
-            self.reasons[writer] = "not rebuilt" if write.value > 0 else "at other keys"
-            return
-        self.mlps[writer] = write
-        self._hand_on(writer, self.influence[writer], write.causes, write.value, write.g, side="mlp")
+    def _hand_on_mlps(self, found: Sequence[Key], places: Places, D: Float[Tensor, "spot d_model"]) -> None:
+        """MLPs that are rebuilt along the direction they are read, if not in every one, hand on what they carry."""
+        wrote, limit = places.wrote, tolerance_of(self.writes.runs[0].logits.dtype)
+        own, sizes = (D * wrote).sum(1).tolist(), (D.norm(dim=1) * wrote.norm(dim=1)).tolist()
+        readers, rows, g = list[Reader](), list[int](), list[Tensor]()
+        for i, write in enumerate(explain_places(places, D, self.settings.cover)):
+            (run, writer), value = found[i], write.value
+            flow = self.flows[run]
+            g.append(write.g)
+            if not value > 0 or abs(own[i] - value) > limit * sizes[i]:
+                flow.reasons[writer] = "not rebuilt" if value > 0 else "at other keys"
+                continue
+            flow.mlps[writer] = write
+            for who, share, part in flow.hand_on(writer, flow.influence[writer], write.causes, "mlp"):
+                readers.append((run, who, share, part * value))
+                rows.append(i)
+        self.directions.add(readers, torch.stack(g), rows)
 
-    def explain_firings(self, firings: Sequence["Firing"]) -> None:
+    def explain_firings(self, found: "Explained") -> None:
         """The heads of a layer: what they move, in one pass, and where they look, side by side."""
-        moved = self._moved([firing for firing in firings if self.settings.values and _head(firing) in self.along])
-        for firing in firings:
-            writer = _head(firing)
-            sides = [(side, list(self._handing(side))) for side in firing.sides]
-            sides = [(side, signals) for side, signals in sides if signals]
-            own, value = self.influence[writer], moved.get(writer)
-            if value is not None:
-                self._hand_on(writer, own / 2 if sides else own, value.causes, value.s, value.g, side="value")
+        keys = [(run, Writer("head", found.layer, *place)) for run, *place in found.places()]
+        moved, g = self._moved(found, keys)
+        handed, readers, rows = list[Handed](), list[Reader](), list[int]()
+        for i, (run, writer) in enumerate(keys):
+            flow, firing = self.flows[run], found.firing(i)
+            sides = [signals for side in firing.sides if (signals := list(flow.handing(side)))]
+            own = flow.influence[writer]
+            if i in moved:
+                taken = flow.hand_on(writer, own / 2 if sides else own, moved[i].causes, "value")
+                readers += [(run, who, share, part * moved[i].s) for who, share, part in taken]
+                rows += [moved[i].row] * len(taken)
                 own = own / 2
+            for signals in sides:
+                total = sum(signal.ig for signal in signals)
+                handed += [Handed(run, writer, i, signal, own / len(sides) * signal.ig / total) for signal in signals]
             if sides:
-                reading = Reading.of(firing, self.writes)
-                for side, signals in sides:
-                    total = sum(signal.ig for signal in signals)
-                    shares = [own / len(sides) * signal.ig / total for signal in signals]
-                    self.reach_signals(writer, side.side, signals, shares, reading=reading)
-                self.explained.add(writer)
-            elif value is None:
-                self.reasons[writer] = "no signals" if firing.sides else "below tau"
+                flow.explained.add(writer)
+            elif i not in moved:
+                flow.reasons[writer] = "no signals" if firing.sides else "below tau"
+        self.directions.add(readers, g, rows)
+        self.reach_signals(Readings(self.writes, found.layer, found.sites), handed)
 
-    def reach_signals(
-        self, writer: Writer, side: SideName, signals: Sequence[Signal], shares: Sequence[float], *, reading: Reading
-    ) -> None:
-        """A side's influence to its signals."""
-        told = [signal for signal in signals if signal.writer.kind in _EXPLAINED]
-        along = dict(zip(told, reading.along(side, told), strict=True)) if told else {}
-        for signal, share in zip(signals, shares, strict=True):
-            who, d, read = signal.writer, along.get(signal), 0.0
-            if d is not None:
-                read = float(d @ self.writes.written(who))
-                d = d if read >= _AT_SRC * signal.ig else None
-            self.reach(who, share, d, read, (writer, side))
+    def reach_signals(self, readings: Readings, handed: Sequence[Handed]) -> None:
+        """Sides' influence to their signals, and along which directions these are read."""
+        for one in handed:
+            self.flows[one.run].reach(one.signal.writer, one.share, (one.head, one.signal.side))
+        for side in get_args(SideName):
+            told = [h for h in handed if h.signal.side == side and h.signal.writer.kind in EXPLAINED]
+            if not told:
+                continue
+            d = readings.along(side, [one.firing for one in told], [one.signal.channels for one in told])
+            wrote = self.writes.written([one.run for one in told], [one.signal.writer for one in told])
+            read = (d * wrote).sum(1).tolist()
+            values = [value if value >= _AT_SRC * one.signal.ig else 0.0 for one, value in zip(told, read, strict=True)]
+            readers = [(h.run, h.signal.writer, h.share, value) for h, value in zip(told, values, strict=True)]
+            self.directions.add(readers, d)
 
-    def leaves(self) -> dict[Writer, str]:
-        """Every writer that was not explained, and why."""
-        return {writer: self._reason(writer) for writer in self.influence if writer not in self.explained}
+    def _moved(
+        self, found: "Explained", keys: Sequence[Key]
+    ) -> tuple[dict[int, "_Value"], Float[Tensor, "value d_model"]]:
+        """Who wrote, at each source, what its head moves along the direction it is read; none where it pushes away.
 
-    def _handing(self, side: "Side") -> Iterator[Signal]:
-        """The signals that take a side's influence: those of the prompt, where it has any."""
-        useful = [signal for signal in side.signals if signal.ig > 0]
-        told = [signal for signal in useful if signal.writer.kind not in _CONSTANT]
-        yield from told if told and self.settings.constants == "baseline" else useful
-
-    def _moved(self, firings: Sequence["Firing"]) -> dict[Writer, "_Value"]:
-        """Who wrote, at each source, what its head moves along the direction it is read; none where it pushes away."""
-        if not firings:
-            return {}
-        g = [value_along(firing, self.writes, self.along[_head(firing)]) for firing in firings]
-        spots = [Spot(self.writes, firing.src) for firing in firings]
-        parts = parts_at(spots, torch.stack(g), layer=firings[0].layer, attended=False)
-        found = {}
-        for firing, along, own in zip(firings, g, parts, strict=True):
-            told = own.without_constants() if self.settings.constants == "baseline" else own
-            whole, named = float(own.values.sum()), float(told.values.sum())
-            causes = covering(told, whole, self.settings.cover, whole - named) if whole > 0 else ()
+        And the directions at the sources.
+        """
+        read = [i for i, key in enumerate(keys) if self.settings.values and key in self.directions]
+        if not read:
+            return {}, self.writes.local[0, 0, :0]
+        at = torch.tensor(read, device=self.writes.device)
+        weights, D = torch.from_numpy(found.attention[read]).to(at.device), self.directions.of([keys[i] for i in read])
+        g = values_along(self.writes, found.layer, found.sites[at], weights, D)
+        spots = [(keys[i][0], keys[i][1].src) for i in read]
+        own = parts_at(self.writes, spots, g, layer=found.layer, attended=False)
+        told = own.without_constants() if self.settings.constants == "baseline" else own
+        whole, named = own.values.sum(1).tolist(), told.values.sum(1).tolist()
+        rest = [a - b for a, b in zip(whole, named, strict=True)]
+        values = dict[int, _Value]()
+        for row, causes in enumerate(covering(told, whole, self.settings.cover, rest)):
             if causes:  # a value is linear: a part is what goes with it, alone or not
                 same = tuple(replace(cause, weight=cause.part, alone=cause.part) for cause in causes)
-                found[_head(firing)] = _Value(same, whole, along)
-        return found
-
-    def _hand_on(
-        self, writer: Writer, share: float, causes: Sequence[Cause], s: float, g: Tensor, *, side: EdgeSide
-    ) -> None:
-        """All of an explained write's influence to its causes, by their parts."""
-        total = sum(cause.part for cause in causes)
-        if total <= 0:
-            return
-        for cause in causes:
-            who = cause.writer or offset_of(writer)
-            self.reach(who, share * cause.part / total, g, cause.part * s, (writer, side))
-            self.causes[(who, writer, side)] = cause
-        self.explained.add(writer)
-
-    def _reason(self, writer: Writer) -> str:
-        if writer.kind not in _EXPLAINED:
-            return "constant" if writer.kind in ("mlp_offset", "value_offset") else writer.kind
-        if writer.dest == 0:
-            return "at the first token"
-        if self.influence[writer] < self.settings.eps:
-            return "pruned"
-        if writer in self.reasons:
-            return self.reasons[writer]
-        return "in layer 0" if writer.layer == 0 else "sink"
-
-
-def explain_mlps(flows: Sequence[Flow], layer: int) -> None:
-    """All MLPs of a layer that carry enough, in all runs of a model that are traced alike, in one pass back."""
-    found = [(flow, writer) for flow in flows for writer in flow.readable_mlps(layer)]
-    if not found:
-        return
-    weights = flows[0].writes.mlp(layer)
-    if isinstance(weights, NoMlp):
-        for flow, writer in found:
-            flow.reasons[writer] = "cannot be read"
-        return
-    settings = flows[0].settings
-    spots = [Spot(flow.writes, writer.dest) for flow, writer in found]
-    places = mlp_places(spots, weights, layer, constants=settings.constants == "baseline")
-    D = torch.stack([flow.along[writer] for flow, writer in found]).to(places.x)
-    for (flow, writer), write in zip(found, explain_places(places, D, settings.cover), strict=True):
-        flow.explain_mlp(writer, write)
-
-
-def _head(firing: "Firing") -> Writer:
-    return Writer("head", firing.layer, firing.head, firing.dest, firing.src)
+                values[read[row]] = _Value(same, whole[row], row)
+        return values, g

@@ -1,0 +1,203 @@
+"""Which circuits are behind the answers of some runs? All of them side by side, a layer at a time from the top.
+
+MLPs come first: they read a layer's heads. A prompt that cannot be traced refuses no other.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Writer
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.prompts import prompt_text
+from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked
+from keyhole.tracing.exactness import Check, check_runs
+from keyhole.tracing.explained import Explained
+from keyhole.tracing.firing import threshold
+from keyhole.tracing.goals import goal_of
+from keyhole.tracing.linear import Probe
+from keyhole.tracing.mlps.through import Flows
+from keyhole.tracing.seeds import Goal, Seed, seeds_of
+from keyhole.tracing.sites import Sites
+from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.tracing.upstream import Writes
+from keyhole.tracing.why import explain_layer
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+Errors = Literal["raise", "keep"]
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """A prompt of `trace_many` that has no circuit, and why."""
+
+    index: int  # among the runs
+    prompt: str
+    error: KeyholeError
+
+    def __str__(self) -> str:
+        return f"prompt {self.index} ({self.prompt!r}): {self.error}"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one run is traced for."""
+
+    run: "Run"
+    target: Target
+    against: Tokens | None
+    seeds: Seeds | None
+    end: int | str
+
+
+@dataclass
+class Attempts:
+    """Which prompts could not be traced: each in its place, or the first of them as an error that names it."""
+
+    runs: Sequence["Run"]
+    errors: Errors
+    failed: dict[int, Untraced] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_choice("errors", self.errors, Errors)
+
+    @contextmanager
+    def at(self, index: int) -> Iterator[None]:
+        """Work on one prompt; what refuses it refuses no other. The first refusal of a prompt is the one told."""
+        try:
+            yield
+        except KeyholeError as error:
+            run = self.runs[index]
+            told = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
+            if self.errors == "keep":
+                self.failed.setdefault(index, told)
+            elif len(self.runs) > 1:
+                raise type(error)(str(told)) from error
+            else:
+                raise
+
+
+class Batch:
+    """Runs that are traced side by side, a layer at a time from the top; MLPs come first: they read a layer's heads."""
+
+    def __init__(
+        self, asked: Mapping[int, Asked], shared: Settings, attempts: Attempts, told: Callable[[], None] | None
+    ) -> None:
+        self.numbers, self.shared, self.attempts, self.told = list(asked), shared, attempts, told
+        self.writes = Writes([one.run for one in asked.values()])
+        self.flows = None if shared.through is None else Flows(self.writes, shared.through)
+        self.explained: list[Explained] = []
+        self.waiting: dict[int, list[Int[np.ndarray, "place 4"]]] = defaultdict(list)  # by layer: run, head, dest, src
+        self.settings: dict[int, Settings] = {}
+        for row, one in enumerate(asked.values()):
+            with attempts.at(self.numbers[row]):
+                own = replace(shared, end=one.run.position(one.end, "end"))
+                self.settings[row] = _answered(one.run, own, one.target, one.against, seeds=one.seeds)
+        self.seeds = self._seeds()
+
+    @property
+    def alive(self) -> list[int]:
+        """The runs that nothing has refused yet."""
+        return [row for row, number in enumerate(self.numbers) if number not in self.attempts.failed]
+
+    def circuits(self) -> dict[int, Circuit]:
+        """All of them, by their numbers."""
+        for layer in reversed(range(len(self.writes.runs[0].layers))):
+            self._grow(layer)
+            if self.told is not None:
+                self.told()
+        ends = [self.settings[row].end if row in self.settings else 0 for row in range(len(self.numbers))]
+        checks, found = check_runs(self.writes, logits_at=ends), dict[int, Circuit]()
+        for row in self.alive:
+            with self.attempts.at(self.numbers[row]):
+                check = checked(checks[row], self.writes.runs[row])
+                found[self.numbers[row]] = self._circuit(row, check)
+        return found
+
+    def _seeds(self) -> dict[int, list[Seed]]:
+        """The writers at the end that each answer rests on: they hand on its influence, or wait to be explained."""
+        goals, found = dict[int, Goal](), dict[int, list[Seed]]()
+        for row, own in self.settings.items():
+            with self.attempts.at(self.numbers[row]):
+                goals[row] = goal_of(self.writes, row, own)
+        for row, choose in zip(goals, seeds_of(self.writes, list(goals.values())), strict=True):
+            with self.attempts.at(self.numbers[row]):
+                found[row] = choose()
+                if self.flows is not None:
+                    self.flows.seed(row, found[row])
+                else:
+                    self._wait(_heads([(row, seed.writer) for seed in found[row] if seed.writer.kind == "head"]))
+        return found
+
+    def _wait(self, heads: Int[np.ndarray, "place 5"]) -> None:
+        """Heads wait to be explained at their own layer; layer 0 and the first token end the recursion."""
+        heads = heads[(heads[:, 1] > 0) & (heads[:, 3] > 0)]
+        if self.shared.sinks == "collapse":
+            heads = heads[heads[:, 4] > 0]
+        for layer in np.unique(heads[:, 1]).tolist():
+            self.waiting[layer].append(heads[heads[:, 1] == layer][:, [0, 2, 3, 4]])
+
+    def _grow(self, layer: int) -> None:
+        """Explain the MLPs and then the heads that wait in one layer, and queue what is behind them."""
+        if self.flows is not None:
+            self.flows.explain_mlps(layer, self.alive)
+            reached = [(row, w) for row in self.alive for w in self.flows.flows[row].reached("head", layer)]
+            self._wait(_heads(reached))
+        alive = set(self.alive)
+        places = [own for own in self.waiting.pop(layer, ()) if len(own)]
+        if not places:
+            return
+        chosen = [tuple(place) for place in np.unique(np.concatenate(places), axis=0).tolist() if place[0] in alive]
+        if not chosen:
+            return
+        found = explain_layer(
+            self.writes, layer, Sites.of(chosen, self.writes.device), self._limit, keys=self.shared.keys
+        )
+        self.explained.append(found)
+        if self.flows is not None:
+            self.flows.explain_firings(found)
+        else:
+            self._wait(found.heads_behind())
+
+    def _limit(self, row: int, dest: int, visible: int) -> float:
+        """Tau of a destination; a function of the user's that fails refuses its prompt alone."""
+        with self.attempts.at(self.numbers[row]):
+            return threshold(self.shared.tau, dest, visible)
+        return math.inf
+
+    def _circuit(self, row: int, check: Check) -> Circuit:
+        firings = {}
+        for found in self.explained:
+            for i in np.nonzero(found.run == row)[0].tolist():
+                firing = found.firing(i)
+                firings[firing.layer, firing.head, firing.dest, firing.src] = firing
+        flow, settings = None if self.flows is None else self.flows.flows[row], self.settings[row]
+        grown = Growing(self.writes, row, settings, self.seeds[row], firings, flow)
+        return build_circuit(grown, settings.parameters(), check)
+
+
+def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:
+    """The settings of one run: which tokens its answer is, and which others it is held against."""
+    run.require_fresh()
+    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other))
+    chosen = seeds or ("linear" if against else "prob")
+    ids: Sequence[int] = ()
+    if not isinstance(chosen, Probe):
+        ids = choose_targets(run, asked, settings.end)
+    likeliest = asked if isinstance(asked, Likeliest) else None
+    return replace(settings, target_ids=tuple(ids), against_ids=against, likeliest=likeliest, seeds=chosen)
+
+
+def _heads(writers: Sequence[tuple[int, Writer]]) -> Int[np.ndarray, "place 5"]:
+    """Heads of runs as numbers: run, layer, head, dest, src."""
+    numbers = [(row, w.layer, w.head, w.dest, w.src) for row, w in writers]
+    return np.array(numbers, dtype=np.int64).reshape(-1, 5)

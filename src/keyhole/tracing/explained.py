@@ -1,0 +1,161 @@
+"""What came of explaining a layer's firings? Columns for all of them; Firing objects for those that are looked at."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from keyhole.circuits.writer import Removal, SideName, Signal, Writer
+from keyhole.tracing.firing import Firing, Side, Why
+from keyhole.tracing.search import Removed
+from keyhole.tracing.sites import Sites
+from keyhole.tracing.upstream import Writes
+
+
+@dataclass(frozen=True)
+class Signals:
+    """One side of a layer's firings: what each search removed, gathered by writer in the order of first removal.
+
+    A src-side candidate acts at all keys; one that was moved from a token after src is removed but is no signal.
+    """
+
+    side: SideName
+    removed: Removed
+    firing: Int[np.ndarray, "signal"]
+    component: Int[np.ndarray, "signal"]
+    weight: Float[np.ndarray, "signal"]
+    ig: Float[np.ndarray, "signal"]
+    alone: Float[np.ndarray, "signal"]
+    channels: Int[np.ndarray, "removal"]  # of all signals, one after another
+    start: Int[np.ndarray, "signal"]  # where those of a signal begin
+    size: Int[np.ndarray, "signal"]
+
+    def channels_of(self, signal: int) -> tuple[int, ...]:
+        """In the order of their removal."""
+        return tuple(self.channels[self.start[signal] : self.start[signal] + self.size[signal]].tolist())
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Firings of one layer, explained together; those below tau (of "not": above) have no sides."""
+
+    writes: Writes
+    layer: int
+    why: Why
+    run: Int[np.ndarray, "firing"]
+    head: Int[np.ndarray, "firing"]
+    dest: Int[np.ndarray, "firing"]
+    src: Int[np.ndarray, "firing"]
+    attention: Float[np.ndarray, "firing"]
+    tau: Float[np.ndarray, "firing"]
+    visible: Int[np.ndarray, "firing"]
+    fires: Bool[np.ndarray, "firing"]
+    sides: tuple[Signals, Signals]  # dest and src
+    _made: dict[int, Firing] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    @property
+    def sites(self) -> Sites:
+        """Where they are, as tensors."""
+        own = (self.run, self.head, self.dest, self.src)
+        return Sites(*(torch.from_numpy(column).to(self.writes.device) for column in own))
+
+    def places(self) -> list[tuple[int, int, int, int]]:
+        """(run, head, dest, src) of each."""
+        return list(zip(*(column.tolist() for column in (self.run, self.head, self.dest, self.src)), strict=True))
+
+    def firings(self) -> Iterator[Firing]:
+        """All of them, in order."""
+        return (self.firing(i) for i in range(len(self)))
+
+    def firing(self, i: int) -> Firing:
+        """One of them."""
+        if i not in self._made:
+            self._made[i] = self._firing(i)
+        return self._made[i]
+
+    def _firing(self, i: int) -> Firing:
+        sides = tuple(self._side(one, i) for one in self.sides) if self.fires[i] else ()
+        place = (self.layer, int(self.head[i]), int(self.dest[i]), int(self.src[i]))
+        told = (float(self.attention[i]), float(self.tau[i]), int(self.visible[i]))
+        return Firing(*place, *told, sides, self.writes.runs[self.run[i]], self.why)
+
+    def writer(self, side: SideName, firing: int, component: int) -> Writer:
+        """Who is this component of a firing, as it is seen on one side?"""
+        token = (self.dest if side == "dest" else self.src)[firing]
+        return self.writes.writer(component, self.layer, int(self.head[firing]), int(token))
+
+    def heads_behind(self) -> Int[np.ndarray, "signal 5"]:
+        """Every head among the signals: (run, layer, head, dest, src)."""
+        found = []
+        for one in self.sides:
+            at = np.nonzero(one.component < self.writes.moved_below(self.layer))[0]
+            layer, rest = np.divmod(one.component[at], self.writes.patterns.n_heads * self.writes.n)
+            head, source = np.divmod(rest, self.writes.n)
+            token = (self.dest if one.side == "dest" else self.src)[one.firing[at]]
+            layers = np.array(self.writes.attention_layers)[layer]
+            found.append(np.stack([self.run[one.firing[at]], layers, head, token, source], axis=1))
+        return np.concatenate(found)
+
+    def _side(self, one: Signals, i: int) -> Side:
+        rows = slice(*np.searchsorted(one.removed.firing, [i, i + 1]))
+        picked, r = one.removed.component[rows].tolist(), one.removed
+        made = {c: self.writer(one.side, i, c) for c in set(picked)}
+        columns = (r.channel[rows].tolist(), r.ig[rows].tolist(), r.after[rows].tolist())
+        removed = tuple(Removal(made[c], *told) for c, *told in zip(picked, *columns, strict=True))
+        signals = [
+            Signal(made[int(one.component[j])], one.side, one.channels_of(j), *map(float, self._numbers(one, j)))
+            for j in range(*np.searchsorted(one.firing, [i, i + 1]))
+        ]
+        last = removed[-1].after if removed else float(self.attention[i])
+        return Side(one.side, tuple(signals), removed, last, bool(one.removed.reached[i]))
+
+    @staticmethod
+    def _numbers(one: Signals, j: int) -> tuple[float, float, float]:
+        return one.weight[j], one.ig[j], one.alone[j]
+
+
+def gather(
+    side: SideName,
+    removed: Removed,
+    before: Float[np.ndarray, "firing"],
+    *,
+    token: Int[np.ndarray, "firing"],
+    writes: Writes,
+    layer: int,
+    sign: float,
+) -> Signals:
+    """Removals of one side by writer; a write moved from after the token cannot be its cause and is left out."""
+    firing, component = removed.firing, removed.component
+    starts = np.ones(len(firing), dtype=bool)
+    starts[1:] = firing[1:] != firing[:-1]
+    weight = np.where(starts, before[firing], np.roll(removed.after, 1))  # before this removal
+    _, first, inverse = np.unique(firing * (1 << 32) + component, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))  # in the order of first removal, not of numbers
+    whose, first = rank[inverse], np.sort(first)
+    size = np.bincount(whose, minlength=len(first))
+    moved = component[first] < writes.moved_below(layer)
+    told = ~(moved & (component[first] % writes.n > token[firing[first]]))
+    return Signals(
+        side=side,
+        removed=removed,
+        firing=firing[first][told],
+        component=component[first][told],
+        weight=_added(whose, sign * (weight - removed.after), len(first))[told],
+        ig=_added(whose, removed.ig, len(first))[told],
+        alone=(sign * (before[firing[first]] - removed.alone[first]))[told],
+        channels=removed.channel[np.argsort(whose, kind="stable")],
+        start=(np.cumsum(size) - size)[told],
+        size=size[told],
+    )
+
+
+def _added(
+    whose: Int[np.ndarray, "removal"], values: Float[np.ndarray, "removal"], n: int
+) -> Float[np.ndarray, "signal"]:
+    """The values of each signal's removals together."""
+    return np.bincount(whose, values, minlength=n).astype(np.float64)  # of nothing at all numpy counts whole numbers
