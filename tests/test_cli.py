@@ -128,7 +128,7 @@ def test_trace_on_token_ids(folders: Path) -> None:
 
 
 def test_help_has_examples() -> None:
-    for command in ("check", "heads", "channels", "explain", "trace", "verify"):
+    for command in ("check", "heads", "channels", "explain", "trace", "verify", "tasks"):
         assert f"keyhole {command}" in keyhole(command, "--help").stdout
 
 
@@ -198,6 +198,14 @@ BAD = {
     "sweep of words": (("contrast", "boxes", "--prompts", "20", "--tests", "9", "--sweep", "few"), "numbers of boxes"),
     "bad line": (("contrast", "{root}/bad.jsonl"), "bad.jsonl, line 2: unknown keys: positives"),
     "site outside its prompt": (("contrast", "{root}/outside.jsonl"), "token 99 is outside prompt 0"),
+    "no such task": (("tasks", "iot"), "neither a file nor a task, such as ioi"),
+    "a choice of no task": (("tasks", "ioi", "--with", "boxes=3"), "ioi has no choice 'boxes'"),
+    "a choice without a value": (("tasks", "ioi", "--with", "mixed"), "such as design=mixed, not 'mixed'"),
+    "a choice that is an option": (("tasks", "ioi", "--with", "n=3"), "give --n 3"),
+    "wrong answers that nobody gave": (("tasks", "ioi", "--skip-wrong"), "--skip-wrong needs --run"),
+    "prompts of a contrast": (("tasks", "{root}/bad.jsonl"), "bad.jsonl, line 1: unknown keys: negative, positive"),
+    "prompts written to a folder": (("tasks", "ioi", "--out", "{root}"), "is a folder"),
+    "a task without a tokenizer": (("tasks", "ioi", "-m", "{root}/gpt2"), "has no tokenizer"),
     "no such text": (("discover", "{root}/none.txt"), "there is no file"),
     "too little text": (("discover", "--prompts", "2"), "give more or longer prompts"),
     "no such head to discover": (("discover", "--prompts", "20", "--head", "9.1"), "no layer 9"),
@@ -409,6 +417,31 @@ def test_sinks_mean_the_same_everywhere() -> None:
     assert kept.count("0:<bos>") == marked.count("0:<bos>") > 1 == collapsed.count("0:<bos>")  # once as a token
     assert marked.count("0:<bos> sink") == marked.count("0:<bos>") - 1
     assert f"{kept.count('0:<bos>') - 1} on the first token are only counted" in collapsed
+
+
+def test_tasks_are_listed_shown_written_and_asked(tmp_path: Path) -> None:
+    listed = json.loads(keyhole("tasks", "--json").stdout)["tasks"]
+    assert [row["task"] for row in listed][:2] == ["ioi", "greater_than"] and "held_out" in listed[0]["choices"]
+    told = keyhole("tasks").stdout
+    assert all(row["example"]["target"] and row["asks"] and row["task"] in told for row in listed)
+    shown = keyhole("tasks", "ioi", "--n", "2", "--seed", "3", "--with", "order=BABA")
+    assert shown.stdout.count("order=BABA") == 2 and "2 prompts" in shown.stdout
+    written = keyhole(
+        "tasks", "greater-than", "--n", "12", "--with", "held_out=true", "--out", "years.jsonl", folder=tmp_path
+    )
+    assert "12 prompts; 12 written to years.jsonl" in written.stdout
+    asked = json.loads(keyhole("tasks", "years.jsonl", "--run", "--json", folder=tmp_path).stdout)
+    right = [row["answered"]["correct"] for row in asked["examples"]]
+    assert asked["n"] == len(right) == 12 and asked["right"] == sum(right) > 6
+    lines = [json.loads(line) for line in (tmp_path / "years.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k != "answered"} for row in asked["examples"]] == lines
+    wrong = lines[0] | {"target": lines[0]["against"], "against": lines[0]["target"]}
+    wrong["answer"] = wrong["target"][0] if isinstance(wrong["target"], list) else wrong["target"]
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (wrong, *lines)))
+    done = keyhole("tasks", "more.jsonl", "--run", "--skip-wrong", "--out", "right.jsonl", folder=tmp_path)
+    assert f"13 prompts, {sum(right)} of them answered right; {sum(right)} written" in done.stdout
+    kept = [json.loads(line) for line in (tmp_path / "right.jsonl").read_text().splitlines()]
+    assert kept == [row for row, ok in zip(lines, right, strict=True) if ok]
 
 
 def test_words() -> None:

@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import choices, circuits, contrast, discover, look, proof
+from keyhole.cli import choices, circuits, contrast, discover, look, proof, tasks
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -23,7 +23,7 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
-from keyhole.tasks import boxes, lists
+from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.firing import Firing
@@ -50,6 +50,7 @@ SAME = [
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
+    (tasks, examples, {"n", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),

@@ -43,6 +43,8 @@ REQUESTS = {
     "lab --help": (0, "emergence"),
     "lab svf --help": (0, "--preset"),
     "cache": (0, "kept"),
+    "tasks --help": (0, "--skip-wrong"),
+    "tasks ioi --n 2": (0, "2 prompts"),
     "nonsense": (2, "No such command"),
     "trace --nonsense": (2, "No such option"),
     "verify": (2, "Missing argument"),

@@ -33,13 +33,13 @@ _AT_ONCE = 64  # prompts whose runs are held together
 
 
 def tasks(
-    task: Annotated[
+    what: Annotated[
         str | None, typer.Argument(help="A task, or a file of prompts (JSON Lines). Without it, a list.")
     ] = None,
     model: ModelOption = None,
     n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
-    choices: ChoicesOption = None,
+    chosen: ChoicesOption = None,
     run: Annotated[bool, typer.Option("--run", help="Run the model: what does it answer, how often right?")] = False,
     skip_wrong: Annotated[bool, typer.Option("--skip-wrong", help="With --run: leave out what it gets wrong.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the prompts to this file, as JSON Lines.")] = None,
@@ -64,7 +64,7 @@ def tasks(
     """
     if skip_wrong and not run:
         raise KeyholeError("--skip-wrong needs --run: whether an answer is right is known by running the model.")
-    if task is None:
+    if what is None:
         _list_tasks(json=json)
         return
     from keyhole.tasks import examples, write_examples
@@ -72,14 +72,14 @@ def tasks(
     if out is not None:
         require_file(out, (".jsonl", ".json"))
     loaded = load_model(model, revision, dtype, device) if run or model is not None else None
-    made = examples(task, loaded, n, seed, **read_choices(choices))
+    made = examples(what, loaded, n, seed, **read_choices(chosen))
     rows = _asked(loaded, made) if run and loaded is not None else [Row(example) for example in made]
     kept = [row for row in rows if not (skip_wrong and row.answered and not row.answered.correct)]
     if out is not None:
         write_examples([row.example for row in kept], out)
     right = sum(row.answered.correct for row in rows if row.answered) if run else None
     if json:
-        show.as_json({"task": task, "n": len(rows), "right": right, "examples": [_record(row) for row in kept]})
+        show.as_json({"task": what, "n": len(rows), "right": right, "examples": [_record(row) for row in kept]})
         return
     if out is None:
         _show(kept)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks import published
-from keyhole.tasks.greater_than import CENTURIES, STARTS
-from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, NUMBERS, PEOPLE, THINGS
+from keyhole.tasks.answers import answer_ids
+from keyhole.tasks.greater_than import CENTURIES, STARTS, greater_than
+from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -79,9 +80,10 @@ def fit_greater_than(model: "Model", given: Choices) -> Choices:
     cuts = {century + start: _cut(model, century, start) for century in centuries for start in starts}
     if not given.get("digits", False):
         years = {year for year, (together, parts) in cuts.items() if together == 1 and parts == 1}
-        ends_known = all(_cut(model, century, end)[1] == 1 for century in {y[:2] for y in years} for end in NUMBERS)
-        if years and ends_known:
-            return {**given, "nouns": nouns, "years": years & set(given.get("years", years))}
+        whole = {century for century in {year[:2] for year in years} if _ends_are_tokens(model, nouns, century)}
+        years = {year for year in years if year[:2] in whole}
+        if years:
+            return {**given, "nouns": nouns, "years": years & set(given.get("years") or years)}
     if given.get("digits", True) and all(parts == 2 for _, parts in cuts.values()):
         return {**given, "nouns": nouns, "digits": True}
     year = next(iter(cuts), "1745")
@@ -99,6 +101,15 @@ def _cut(model: "Model", century: str, end: str) -> tuple[int, int]:
     return len(start) - len(word), len(whole) - len(start) if whole[: len(start)] == start else 0
 
 
+def _ends_are_tokens(model: "Model", nouns: Sequence[str], century: str) -> bool:
+    """Is each of 00 to 99 one token after this century? Also where a year of both would be one token, such as 1800."""
+    [example] = greater_than(1, held_out=None, nouns=nouns, centuries=[century])
+    try:
+        return not answer_ids(model, example).cut
+    except KeyholeError:
+        return False
+
+
 def _told(model: "Model", year: str) -> str:
     from keyhole.models.prompts import text_ids, token_texts
 
@@ -110,9 +121,10 @@ def _words(model: "Model", what: str, given: Choices, pool: Sequence[str], *, le
     """Words of one token: all that were given, or those of the pool."""
     from keyhole.models.prompts import one_token_words
 
-    asked = list(given.get(what, pool))
+    chosen = given.get(what)
+    asked = list(pool if chosen is None else chosen)
     known = one_token_words(model, asked)
-    if what in given and len(known) < len(asked):
+    if chosen is not None and len(known) < len(asked):
         several = [word for word in asked if word not in known]
         raise KeyholeError(f"{what}: {', '.join(several)} are not one token each for {model.name}: give other words.")
     if len(known) < least:

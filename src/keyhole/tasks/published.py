@@ -1,8 +1,9 @@
 """Which indirect-object prompts did the papers use? Wang et al.'s wordings, drawn as those of the ACC papers were.
 
 The dataset of "Interpretability in the Wild" (Wang et al. 2022): 15 wordings, each in two orders, eight places, eight
-objects and 109 names, of which a study keeps those that are one token of its models. Random numbers are drawn in the
-order of the published sets, so equal names give equal prompts.
+objects; and the 89 names that the ACC papers keep, each one token of all their models. Random numbers are drawn in the
+order of the published sets, so that these are equal to the letter: `published_ioi(3000)` and
+`published_ioi(256, design="mixed")`.
 """
 
 import random
@@ -34,13 +35,12 @@ WORDINGS: tuple[str, ...] = (
 PLACES: tuple[str, ...] = ("store", "garden", "restaurant", "school", "hospital", "office", "house", "station")
 OBJECTS: tuple[str, ...] = ("ring", "kiss", "bone", "basketball", "computer", "necklace", "drink", "snack")
 NAMES: tuple[str, ...] = words_of(
-    """Aaron Adam Alan Alex Alice Amy Anderson Andre Andrew Andy Anna Anthony Arthur Austin Blake Brandon Brian
-    Carter Charles Charlie Christian Christopher Clark Cole Collins Connor Crew Crystal Daniel David Dean Edward
-    Elizabeth Emily Eric Eva Ford Frank George Georgia Graham Grant Henry Ian Jack Jacob Jake James Jamie Jane
-    Jason Jay Jennifer Jeremy Jessica John Jonathan Jordan Joseph Joshua Justin Kate Kelly Kevin Kyle Laura Leon
-    Lewis Lisa Louis Luke Madison Marco Marcus Maria Mark Martin Mary Matthew Max Michael Michelle Morgan
-    Patrick Paul Peter Prince Rachel Richard River Robert Roman Rose Ruby Russell Ryan Sarah Scott Sean Simon
-    Stephen Steven Sullivan Taylor Thomas Tyler Victoria Warren William"""
+    """Adam Alan Alex Alice Amy Anderson Andre Andrew Andy Anna Anthony Arthur Austin Brian Carter Charles
+    Charlie Christian Christopher Clark Cole Collins Daniel David Dean Edward Elizabeth Eric Eva Ford Frank
+    George Georgia Graham Grant Henry Ian Jack Jacob James Jane Jason Jay John Jonathan Jordan Joseph Justin
+    Kate Kelly Kevin Laura Leon Lewis Lisa Louis Luke Marco Marcus Maria Mark Martin Mary Matthew Max Michael
+    Morgan Patrick Paul Peter Prince Richard River Robert Roman Rose Ruby Russell Ryan Sarah Scott Simon Stephen
+    Steven Taylor Thomas Victoria Warren William"""
 )
 _MIXED = len(WORDINGS) // 2  # the published mixed set takes the first seven wordings alone
 
