@@ -8,7 +8,6 @@ prompt of a batch costs is the difference.
 """
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import torch
 import keyhole
 from keyhole import KeyholeError
 from keyhole.cache import readable
-from keyhole.many import estimate
+from keyhole.many import Tracing, estimate
 from keyhole.models.model import Model
 from keyhole.tasks import Example, answer_ids, examples
 
@@ -52,42 +51,49 @@ def report(name: str, model: Model, n: int, batch: int) -> bool:
     prompts = examples("ioi", model, n)
     alone_seconds(model, prompts[:2])  # weights are folded, heads decomposed
     alone = alone_seconds(model, prompts)
-    told = estimate(prompts, model, batch=batch)
+    told = estimate(prompts, model, tracing=Tracing(batch=batch))
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        store = keyhole.bulk(prompts, model, out=Path(folder) / "store", batch=batch)
+        store = keyhole.bulk(prompts, model, out=Path(folder) / "store", tracing=Tracing(batch=batch))
         took = time.perf_counter() - start
         disk, counts = folder_bytes(store.path), store.counts()
     faster, off = alone * n / took, max(told.seconds / took, took / told.seconds)
     print(
-        f"{name:9} {n:5} prompts {counts['circuit']:5} circuits   one at a time {alone * n:7.1f} s   bulk {took:7.1f} s "
-        f"({n / took:.1f} a second)   {faster:.2f} times faster (bar {BARS[name]:.2f})   told {told.seconds:.1f} s, "
-        f"off by {off:.2f} (bar {OFF})   disk {readable(disk)}, told {readable(told.disk)}"
+        f"{name:9} {n:5} prompts {counts['circuit']:5} circuits  one at a time {alone * n:7.1f} s  bulk {took:7.1f} s "
+        f"= {n / took:.1f}/s, {faster:.2f} times faster (bar {BARS[name]:.2f})   told {told.seconds:.1f} s, off by "
+        f"{off:.2f} (bar {OFF})   disk {readable(disk)}, told {readable(told.disk)}"
     )
     return faster >= BARS[name] and off <= OFF and (name != "organism" or took <= MINUTES * 60)
 
 
-def peak(source: str, n: int, batch: int) -> int:
-    """Bytes at most of a process that traces so many prompts together."""
-    asked = [sys.executable, __file__, "--peak", str(n), "--batch", str(batch), *([source] if source else [])]
-    return int(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+def peaks(source: str, n: int, batches: Sequence[int]) -> list[int]:
+    """Bytes at most of a fresh process, for each size of batches."""
+    asked = [sys.executable, __file__, *([source] if source else []), "--peaks", str(n), *map(str, batches)]
+    return [int(line) for line in subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()]
 
 
 def report_memory(name: str, source: str, model: Model, batch: int) -> None:
-    few, many = peak(source, 2 * batch, 2), peak(source, 2 * batch, batch)
-    told = estimate(examples("ioi", model, 4), model, batch=2).memory
+    few, many = peaks(source, 2 * batch, [2, batch])
+    told = estimate(examples("ioi", model, 2 * batch), model, tracing=Tracing(batch=2)).memory
+    each = readable(round((many - few) / (batch - 2)))
     print(
-        f"{name:9} memory of a process: {readable(few)} at a batch of 2 (told {readable(told.at(2))}), {readable(many)} at "
-        f"{batch} (told {readable(told.at(batch))}); {readable(round((many - few) / (batch - 2)))} for each prompt (told "
-        f"{readable(told.prompt)})"
+        f"{name:9} memory of a process: {readable(few)} for 2 at once (told {readable(told.at(2))}), {readable(many)} "
+        f"for {batch} (told {readable(told.at(batch))}); {each} for each prompt (told {readable(told.prompt)})"
     )
 
 
-def trace_some(source: str | None, n: int, batch: int) -> None:
-    """What `peak` measures."""
-    with tempfile.TemporaryDirectory() as folder:
-        keyhole.bulk("ioi", source, n=n, out=Path(folder) / "store", batch=batch, part=batch)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+def print_peaks(source: str | None, n: int, batches: Sequence[int]) -> None:
+    """What `peaks` measures: of tracing, not of loading, and smaller batches first (memory that was had is kept)."""
+    model = keyhole.load(source)
+    for batch in (1, *batches):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        with tempfile.TemporaryDirectory() as folder:
+            keyhole.bulk(
+                "ioi", model, n=2 if batch == 1 else n, out=Path(folder) / "store", tracing=Tracing(batch=batch)
+            )
+        status = Path("/proc/self/status").read_text()
+        if batch > 1:
+            print(1024 * int(status.split("VmHWM:")[1].split()[0]))
 
 
 def main() -> None:
@@ -96,11 +102,11 @@ def main() -> None:
     parser.add_argument("--organism", type=int, default=3000)
     parser.add_argument("--model", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--peaks", type=int, nargs="+", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.peak:
-        trace_some(asked.source, asked.peak, asked.batch)
+    if asked.peaks:
+        print_peaks(asked.source, asked.peaks[0], asked.peaks[1:])
         return
     met = []
     for name, source, n in (("organism", "", asked.organism), ("model", asked.source, asked.model)):

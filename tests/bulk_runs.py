@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole import Model
-from keyhole.many import bulk
+from keyhole.many import Tracing, bulk
 from keyhole.store import Store, open_store
 from keyhole.store.schema import tables
 
@@ -23,7 +23,8 @@ def command(out: Path, *more: str) -> list[str]:
 
 def again(model: Model, out: Path, **options: Any) -> Store:
     """The same run from Python."""
-    return bulk(TASK, model, **{"n": N, "seed": 7, "part": PART, "batch": BATCH, "out": out, **options})
+    asked = {"n": N, "seed": 7, "part": PART, "tracing": Tracing(batch=BATCH), "out": out}
+    return bulk(TASK, model, **{**asked, **options})
 
 
 def unfinished(whole: Path, path: Path, *numbers: int) -> None:

@@ -45,7 +45,7 @@ KILLS = 5
 
 def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: Path) -> None:
     prompts = ioi(6, seed=3)
-    store = bulk(prompts, organism, out=tmp_path / "store", batch=4, part=5)
+    store = bulk(prompts, organism, out=tmp_path / "store", tracing=Tracing(batch=4), part=5)
     assert statuses(store) == ["circuit"] * 6 and store.counts()["circuit"] == 6
     for outcome, example in zip(store, prompts, strict=True):
         run = organism.run(example.text)
@@ -84,7 +84,7 @@ def test_what_cannot_be_traced_is_kept_with_the_reason(organism: Model) -> None:
 
 
 def test_circuits_without_heads_are_counted_apart(organism: Model, tmp_path: Path) -> None:
-    store = bulk(pronouns(16, seed=1), organism, out=tmp_path / "store", through="heads")
+    store = bulk(pronouns(16, seed=1), organism, out=tmp_path / "store", tracing=Tracing(through="heads"))
     heads = [sum(node.kind == "head" for node in circuit.nodes) for _, circuit in store.circuits()]
     assert 0 < heads.count(0) < 16
     assert store.counts() == {
@@ -198,7 +198,7 @@ def test_a_store_of_something_else_is_refused(organism: Model, whole: Path) -> N
     assert told.returncode == 2
     assert "settings tau is 'dynamic' there and 0.3 here; settings wrong is 'keep' there and 'skip' here" in told.stderr
     with pytest.raises(KeyholeError, match="settings batch is 2 there and 4 here"):
-        again(organism, whole, batch=4)
+        again(organism, whole, tracing=Tracing(batch=4))
     assert files_of(whole) == before
 
 

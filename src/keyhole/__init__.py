@@ -14,7 +14,7 @@ from keyhole.version import __version__ as __version__
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
     from keyhole.contrast.data.sites import Contrast as Contrast
-    from keyhole.many.bulk import bulk as bulk
+    from keyhole.many.driver import bulk as bulk
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
@@ -65,7 +65,7 @@ _HOMES = {
     "Run": "keyhole.models.run",
     "Through": "keyhole.tracing.mlps.flow",
     "Untraced": "keyhole.tracing.batch",
-    "bulk": "keyhole.many.bulk",
+    "bulk": "keyhole.many.driver",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",

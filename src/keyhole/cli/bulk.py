@@ -83,24 +83,32 @@ def bulk(
     """
     if out is None and not estimate:
         raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
-    by = _engine(engine, workers, address)
-    options: dict[str, Any] = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
-    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos, "signals": signals}
-    loaded = load_model(model, revision, dtype, device)
-    asked: dict[str, Any] = {"n": n, "seed": seed, "choices": read_choices(choices), "part": part, "engine": by}
+    from keyhole.many import Tracing
     from keyhole.many import bulk as trace_all
     from keyhole.many import estimate as estimate_all
 
+    by = _engine(engine, workers, address)
+    options: Any = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
+    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos, "signals": signals}
+    loaded = load_model(model, revision, dtype, device)
+    asked: dict[str, Any] = {
+        "n": n,
+        "seed": seed,
+        "choices": read_choices(choices),
+        "part": part,
+        "engine": by,
+        "tracing": Tracing(**options),
+    }
     if estimate:
         with show.progress("Tracing a few batches"):
-            expected = estimate_all(what, loaded, **asked, **options)
+            expected = estimate_all(what, loaded, **asked)
         _tell_estimate(expected, json=json)
         return
     assert out is not None
     start = time.monotonic()
     try:
         with show.paced_bar("Tracing") as progress:
-            store = trace_all(what, loaded, out=out, progress=progress, **asked, **options)
+            store = trace_all(what, loaded, out=out, progress=progress, **asked)
     except KeyboardInterrupt:
         show.plain(f"stopped. What was finished is in {out}: the same command goes on from there.")
         raise

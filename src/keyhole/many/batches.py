@@ -17,7 +17,8 @@ from keyhole.store import Outcome, Status
 from keyhole.store.signals import signal_vectors
 from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
 from keyhole.tasks.example import Example
-from keyhole.tracing.levels import Untraced, trace_many
+from keyhole.tracing.batch import Untraced
+from keyhole.tracing.levels import trace_many
 
 
 @dataclass(frozen=True)

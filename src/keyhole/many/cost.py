@@ -127,10 +127,13 @@ def fit(shape: Shape, load: Load, forward: float, trace: float) -> Rates:
 
 
 def memory(shape: Shape, tokens: float, bytes_per_weight: int = 4) -> Memory:
-    """What does tracing keep? Of a run, everything; of its writers, one vector for every head and source token."""
+    """What does tracing hold? Runs twice (each alone, and side by side), and what every writer wrote at every token.
+
+    What heads move, a vector for each of them and each source, is most of it; while it is made there are two of it.
+    """
     L, H, r, d = shape.layers, shape.heads, shape.d_head, shape.d_model
-    run = L * (2 * d + (H + 2 * shape.kv_heads) * r) + d + shape.vocab
-    writers = L * H * (r + d) + (2 * L + 1) * d + L * d
+    run = 2 * (L * (2 * d + (H + 2 * shape.kv_heads) * r) + d) + shape.vocab
+    writers = L * H * (r + 2 * d) + (2 * L + 1) * d + L * d
     folded = L * shape.attention + d * shape.vocab
     projected = min(_PROJECTED, shape.heads * 2 * shape.below * tokens * 2 * r)
     fixed = _PROCESS + shape.weights * bytes_per_weight + (folded + projected) * _FOLDED

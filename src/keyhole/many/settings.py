@@ -1,33 +1,18 @@
 """How is every prompt of a bulk run traced? What decides the circuits, to the last digit: a store keeps all of it."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, get_args
 
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.tracing.assemble import Settings, Sinks
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.levels import ManyOptions, ThroughOption
-from keyhole.tracing.mlps.through import Through
-from keyhole.tracing.seeds import Probability
+from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.mlps.flow import Through
 
 Wrong = Literal["keep", "skip"]
 SeedRule = Literal["prob", "linear"]
 FixedTau = Literal["dynamic"] | float
-
-
-class TracingOptions(TypedDict, total=False):
-    """The fields of `Tracing`, for callers that pass them on."""
-
-    seeds: SeedRule | Probability | None
-    tau: FixedTau
-    keys: Keys
-    sinks: Sinks
-    through: ThroughOption
-    wrong: Wrong
-    bos: bool | None
-    batch: int
-    threads: int
-    signals: bool
 
 
 @dataclass(frozen=True)

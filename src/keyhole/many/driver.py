@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 import transformers
@@ -14,8 +14,8 @@ import transformers
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block, BlockFailedError
 from keyhole.many.engines import Engine, EngineName, engine_of
-from keyhole.many.estimate import Estimate, estimate_of, pilot
-from keyhole.many.settings import Tracing, TracingOptions
+from keyhole.many.pilot import Estimate, estimate_of, pilot
+from keyhole.many.settings import Tracing
 from keyhole.many.source import source_of
 from keyhole.many.worker import Job
 from keyhole.models.load import Source, load
@@ -44,22 +44,22 @@ def bulk(
     choices: Mapping[str, Any] | None = None,
     engine: EngineName | Engine = "local",
     part: int = PART,
+    tracing: Tracing | None = None,
     progress: Progress = silent,
-    **tracing: Unpack[TracingOptions],
 ) -> Store:
     """Trace many prompts into a store, and go on where an earlier call stopped.
 
     `what`: a task's name, a JSON Lines file, or examples. `n`: how many of them; `seed`, `choices`: a task's.
     `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address=...)`.
-    `part`: prompts that are written together, and lost together if the work is interrupted. `progress` is told the
-    prompts done. Further options are those of `keyhole.many.Tracing`: how to trace, what to do with prompts that the
-    model gets wrong, and how many prompts to trace together (`batch`), which bounds memory.
+    `part`: prompts that are written together, and lost together if the work is interrupted. `tracing`: how to trace,
+    what to do with prompts that the model gets wrong, and how many prompts to trace together (`batch`), which bounds
+    memory. `progress` is told the prompts done.
 
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
     """
     by = engine_of(engine)
-    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
     store = make_store(out, planned.manifest)
     with store.writing():
         left = _left(store, planned.blocks)
@@ -77,10 +77,10 @@ def estimate(
     choices: Mapping[str, Any] | None = None,
     engine: EngineName | Engine = "local",
     part: int = PART,
-    **tracing: Unpack[TracingOptions],
+    tracing: Tracing | None = None,
 ) -> Estimate:
     """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
-    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=Tracing(**tracing))
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
     found = _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
     if found is None:
         raise KeyholeError("no batch of the pilot could be traced: run it without --estimate, which tells why.")
