@@ -55,7 +55,9 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: P
         assert kept.nodes == alone.nodes and kept.parameters.seeds == "linear"
         shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
         assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
-        assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], abs=1e-6)
+        assert [edge.weight for edge in kept.edges] == pytest.approx(
+            [edge.weight for edge in alone.edges], rel=1e-6, abs=1e-6
+        )
         likely, logits = run.logits[-1].double().softmax(-1), run.logits[-1]
         right, other = (token_id(organism, word) for word in (example.answer, example.against[0]))
         assert outcome.probability == pytest.approx(float(likely[right]), abs=1e-6)
@@ -243,6 +245,25 @@ def test_something_unexpected_is_told_with_its_prompt(
     assert f"({N - PART} of {N} prompts)" in told and records(path) == PARTS - 1
     again(organism, path)
     require_same(path, whole)
+
+
+def test_threads_are_as_many_as_the_store_says(
+    organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the process has otherwise, and has again afterwards."""
+    seen, real = list[int](), batches.trace_many
+
+    def look(*args: Any, **options: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return real(*args, **options)
+
+    monkeypatch.setattr(batches, "trace_many", look)
+    try:
+        torch.set_num_threads(2)
+        bulk(ioi(6, seed=3), organism, out=tmp_path / "store", part=3, tracing=Tracing(batch=1))
+        assert set(seen) == {1} and len(seen) == 6 and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_a_worker_refuses_other_weights(organism: Model) -> None:

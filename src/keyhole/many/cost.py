@@ -127,14 +127,25 @@ def fit(shape: Shape, load: Load, forward: float, trace: float) -> Rates:
 
 
 def memory(shape: Shape, tokens: float, bytes_per_weight: int = 4) -> Memory:
-    """What does tracing hold? Runs twice (each alone, and side by side), and what every writer wrote at every token.
+    """What does tracing hold? Runs twice, each alone and side by side, and what every writer wrote at every token.
 
-    What heads move, a vector for each of them and each source, is most of it; while it is made there are two of it.
+    What heads move is most of it, and while it is made there are two of it.
     """
-    L, H, r, d = shape.layers, shape.heads, shape.d_head, shape.d_model
-    run = 2 * (L * (2 * d + (H + 2 * shape.kv_heads) * r) + d) + shape.vocab
-    writers = L * H * (r + 2 * d) + (2 * L + 1) * d + L * d
-    folded = L * shape.attention + d * shape.vocab
-    projected = min(_PROJECTED, shape.heads * 2 * shape.below * tokens * 2 * r)
+    folded = shape.layers * shape.attention + shape.d_model * shape.vocab
+    projected = min(_PROJECTED, shape.heads * 2 * shape.below * tokens * 2 * shape.d_head)
     fixed = _PROCESS + shape.weights * bytes_per_weight + (folded + projected) * _FOLDED
-    return Memory(round(fixed), round(tokens * (run * bytes_per_weight + writers * _FOLDED)))
+    moved = shape.layers * shape.heads * shape.d_model
+    each = 2 * run_floats(shape) * bytes_per_weight + (writer_floats(shape) + moved) * _FOLDED
+    return Memory(round(fixed), round(tokens * each))
+
+
+def run_floats(shape: Shape) -> int:
+    """Numbers that a run keeps for every token: residual streams, what MLPs wrote, queries, keys, values, logits."""
+    heads = (shape.heads + 2 * shape.kv_heads) * shape.d_head
+    return shape.layers * (2 * shape.d_model + heads) + shape.d_model + shape.vocab
+
+
+def writer_floats(shape: Shape) -> int:
+    """Numbers that its writers are: values, what heads move, what they add up to, and local writers (two a layer)."""
+    heads = shape.heads * (shape.d_head + shape.d_model)
+    return shape.layers * (heads + 3 * shape.d_model) + shape.d_model
