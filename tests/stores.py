@@ -11,8 +11,6 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.store import Manifest, Outcome, Store, make_store, manifest_of
 from keyhole.store.signals import signal_vectors
 from keyhole.tasks import ioi
-from keyhole.tracing.seeds import Probability
-from keyhole.tracing.targets import Likeliest
 
 SETTINGS = {"through": "mlps", "seeds": "linear", "tau": "dynamic", "eps": 0.01}
 PART = 3
@@ -26,8 +24,8 @@ def outcomes_of_every_kind(model: keyhole.Model) -> list[Outcome]:
     circuits = [
         runs[0].trace(**pairs[0], through="heads"),
         runs[1].trace(**pairs[1]),
-        runs[2].trace(pairs[2]["target"], seeds=Probability(0.5)),
-        runs[3].trace(Likeliest(3)),
+        runs[2].trace(pairs[2]["target"], seeds=keyhole.Probability(0.5)),
+        runs[3].trace(keyhole.Likeliest(3)),
         rich_circuit(runs[4]),
         runs[5].trace(**pairs[5], method="svt"),
         headless(runs[6].trace(**pairs[6], through="heads")),

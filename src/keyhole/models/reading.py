@@ -23,7 +23,7 @@ def read_queries(
 ) -> Float[Tensor, "*runs heads pos d_head"]:
     """A layer's queries, from the residual stream it read."""
     record = attention_of(layer)
-    q = normalised(layer, w) @ w.W_Q[heads] + w.b_Q[heads, None]
+    q = per_head(normalised(layer, w), w.W_Q[heads]) + w.b_Q[heads, None]
     return _rotated(q * record.q_scale[..., heads, :, None] + w.c_Q[heads, None], record.rotary)
 
 
@@ -32,19 +32,27 @@ def read_keys(
 ) -> Float[Tensor, "*runs kv_heads pos d_head"]:
     """A layer's keys, from the residual stream it read."""
     record = attention_of(layer)
-    k = normalised(layer, w) @ w.W_K[kv_heads] + w.b_K[kv_heads, None]
+    k = per_head(normalised(layer, w), w.W_K[kv_heads]) + w.b_K[kv_heads, None]
     return _rotated(k * record.k_scale[..., kv_heads, :, None] + w.c_K[kv_heads, None], record.rotary)
 
 
 def read_values(layer: "LayerRun", w: "LayerWeights") -> Float[Tensor, "*runs kv_heads pos d_head"]:
     """A layer's values, from the residual stream it read."""
-    return normalised(layer, w) @ w.W_V + w.b_V[:, None]
+    return per_head(normalised(layer, w), w.W_V) + w.b_V[:, None]
 
 
-def normalised(layer: "LayerRun", w: "LayerWeights") -> Float[Tensor, "*runs 1 pos d_model"]:
-    """x_t / n_t: what every head's folded weights are applied to (centring and gain sit in the weights)."""
+def normalised(layer: "LayerRun", w: "LayerWeights") -> Float[Tensor, "*runs pos d_model"]:
+    """x_t / n_t: what the folded weights are applied to (centring and gain sit in the weights)."""
     scale = attention_of(layer).norm_scale
-    return (layer.resid.to(scale.dtype) / scale[..., None])[..., None, :, :].to(w.W_Q.device)
+    return (layer.resid.to(scale.dtype) / scale[..., None]).to(w.W_Q.device)
+
+
+def per_head(
+    x: Float[Tensor, "*runs pos d_model"], W: Float[Tensor, "heads d_model d_head"]
+) -> Float[Tensor, "*runs heads pos d_head"]:
+    """X through every head's weights, in one product for all runs."""
+    every = x @ W.transpose(0, 1).flatten(1)
+    return every.view(*every.shape[:-1], len(W), W.shape[-1]).transpose(-3, -2)
 
 
 def attention_of(layer: "LayerRun") -> "AttentionRun":

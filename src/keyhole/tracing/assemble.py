@@ -9,7 +9,7 @@ import transformers
 
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.parameters import Accpp, Parameters, Place
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.prompts import token_texts
 from keyhole.models.tolerance import require_exact
@@ -111,31 +111,25 @@ def checked(check: Check, run: "Run") -> Check:
 def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Circuit:
     """The finished graph, with everything a circuit file needs."""
     run, settings = circuit.run, circuit.settings
-    target = Node("target", None, None, settings.end, settings.end)
-    found: set[Node] = {target} | {Node.of(seed.writer) for seed in circuit.seeds}
-    for place, firing in circuit.firings.items():
-        if firing.sides:
-            found.add(Node("head", *place))
-            found |= {Node.of(signal.writer) for side in firing.sides for signal in side.signals}
-    flow = circuit.flow
-    found |= {Node.of(writer) for writer in flow.influence} if flow is not None else set()
-    nodes = sorted(found, key=lambda node: node.key)
-    index = {node: i for i, node in enumerate(nodes)}
+    flow, writers = circuit.flow, {seed.writer for seed in circuit.seeds}
+    fired = [(Writer("head", *place), firing) for place, firing in sorted(circuit.firings.items(), reverse=True)]
+    fired = [(head, firing) for head, firing in fired if firing.sides]
+    for head, firing in fired:
+        writers.add(head)
+        writers |= {signal.writer for side in firing.sides for signal in side.signals}
+    named = sorted(writers if flow is None else writers | flow.influence.keys(), key=lambda w: Node.of(w).key)
+    nodes = [*map(Node.of, named), Node("target", None, None, settings.end, settings.end)]
+    index = {writer: i for i, writer in enumerate(named)}
     edges = [
-        Edge(
-            index[Node.of(s.writer)], index[target], "target", s.weight, s.weight, s.alone, (), _handed(flow, s.writer)
-        )
+        Edge(index[s.writer], len(named), "target", s.weight, s.weight, s.alone, (), _handed(flow, s.writer))
         for s in circuit.seeds
     ]
     traced = []
-    for place, firing in sorted(circuit.firings.items(), reverse=True):
-        if not firing.sides:
-            continue
-        at = index[Node("head", *place)]
-        into = Writer("head", *place)
+    for head, firing in fired:
+        at = index[head]
         for s in (signal for side in firing.sides for signal in side.signals):
-            share = _handed(flow, s.writer, into, s.side)
-            edges.append(Edge(index[Node.of(s.writer)], at, s.side, s.weight, s.ig, s.alone, s.channels, share))
+            share = _handed(flow, s.writer, head, s.side)
+            edges.append(Edge(index[s.writer], at, s.side, s.weight, s.ig, s.alone, s.channels, share))
         dest, src = (side.removed for side in firing.sides)
         traced.append(Traced(at, firing.tau, firing.visible, dest, src))
     if flow is not None:
@@ -161,7 +155,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Cir
         firings=tuple(traced),
         run=run,
         probe=settings.seeds.direction if isinstance(settings.seeds, Probe) else None,
-        **({} if flow is None else _accounted(flow, nodes, index)),
+        **({} if flow is None else _accounted(flow, named, index)),
     )
 
 
@@ -170,36 +164,32 @@ def _handed(flow: Flow | None, writer: Writer, into: Writer | None = None, side:
     return None if flow is None else flow.steps.get((writer, into, side), 0.0)
 
 
-def _caused(flow: Flow, index: dict[Node, int]) -> list[Edge]:
+def _caused(flow: Flow, index: dict[Writer, int]) -> list[Edge]:
     """The edges into MLPs and values."""
     made = []
-    for (who, into, side), cause in flow.causes.items():
+    for step, cause in flow.causes.items():
+        who, into, side = step
         assert into is not None
-        ends = index[Node.of(who)], index[Node.of(into)]
-        made.append(Edge(*ends, side, cause.weight, cause.part, cause.alone, (), flow.steps[(who, into, side)]))
+        made.append(Edge(index[who], index[into], side, cause.weight, cause.part, cause.alone, (), flow.steps[step]))
     return made
 
 
-def _unreached(node: Node, influence: dict[Node, float]) -> str | None:
+def _unreached(kind: Kind) -> str:
     """Signals that take no influence end where they are: those that are there always, whatever the prompt says."""
-    if node in influence:
-        return None
-    return "always" if node.kind in ("bias", "offset") else "no influence"
+    return "always" if kind in ("bias", "offset") else "no influence"
 
 
-def _accounted(flow: Flow, nodes: Sequence[Node], index: dict[Node, int]) -> dict[str, Any]:
-    """Influence and reasons of all nodes, and the MLPs that were explained."""
-    leaves = {Node.of(writer): reason for writer, reason in flow.leaves().items()}
-    influence = {Node.of(writer): share for writer, share in flow.influence.items()}
-    mlps = []
+def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) -> dict[str, Any]:
+    """Influence and reasons of all nodes, the target last, and the MLPs that were explained."""
+    leaves, mlps = flow.leaves(), []
     for writer, write in flow.mlps.items():
-        causes = (c.writer or offset_of(writer) for c in write.causes)
+        causes = tuple(index[c.writer or offset_of(writer)] for c in write.causes)
         shares = {name: getattr(write, name) for name in ("offset", "left", "left_renormed", "kept", "cancellation")}
-        named = tuple(index[Node.of(who)] for who in causes)
-        mlps.append(TracedMlp(index[Node.of(writer)], **shares, causes=named, neurons=write.neurons))
+        mlps.append(TracedMlp(index[writer], **shares, causes=causes, neurons=write.neurons))
+    reasons = (leaves.get(w) if w in flow.influence else _unreached(w.kind) for w in named)
     return {
-        "influence": tuple(1.0 if n.kind == "target" else influence.get(n, 0.0) for n in nodes),
-        "leaves": tuple(None if n.kind == "target" else leaves.get(n, _unreached(n, influence)) for n in nodes),
+        "influence": (*(flow.influence.get(writer, 0.0) for writer in named), 1.0),
+        "leaves": (*reasons, None),
         "mlps": tuple(mlps),
     }
 

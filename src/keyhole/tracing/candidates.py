@@ -130,7 +130,7 @@ def dest_candidates(places: Places) -> Candidates:
 
 def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
-    writes, layer, reads, pair = places.writes, places.layer, places.reads, places.pair
+    writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
     record, om, w, n = writes.record(layer), writes.omega(layer), writes.weights(layer), writes.n
     kv, n_layers, n_moved, G_s = record.kv(head), writes.below(layer)[0], writes.moved_below(layer), om.G_s[head]
@@ -139,7 +139,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     per_key = record.k_scale[run, kv] / record.norm_scale[run]
     a = record.rule.scaling * (record.q[run, head, dest].to(writes.dtype)[:, None] @ om.G_d[head])[:, 0]
     offset = (record.k_scale[run, kv][..., None] * w.b_K[kv][:, None] + w.c_K[kv][:, None])[:, None]
-    offered = reads.k_local[pair] * per_key[:, None, :, None]
+    offered = reads.k_local[key] * per_key[:, None, :, None]
     if record.rotary is None:
         offered = torch.cat([offered, offset @ G_s[:, None].mT], dim=1)  # [firing, local, pos, channel]
     else:
@@ -147,7 +147,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     local = torch.einsum("ft,fctk->fck", pull, offered)
     per_move = per_key[:, None] / writes.out_scale[run, :n_layers]  # [firing, layers, pos]
     coord, factor = reads.k_moved, a.new_zeros(len(a), 0)
-    at: Tensor | None = pair
+    at: Tensor | None = key
     if n_layers and record.rotary is None:
         factor = writes.patterns.push(n_layers, pull[:, None] * per_move, run).flatten(1)
     elif n_layers and record.rotary is not None:
@@ -162,7 +162,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
             picks, k, own = components[is_moved], channels[is_moved], f[is_moved]
             index, rest = picks // (writes.patterns.n_heads * n), picks % (writes.patterns.n_heads * n)
             column = writes.patterns.columns(index, run[own], rest // n, rest % n) * per_move[own, index]
-            y = reads.k_moved[pair[own], picks]
+            y = reads.k_moved[key[own], picks]
             value[is_moved] = column * _along_keys(y, k, record.rotary, om.G_s[head[own], k])
         value = value * a[firings].gather(1, channels)[..., None]
         return value if keys == "all" else value * touched[firings][:, None].to(value.dtype)
@@ -188,7 +188,7 @@ def _turned_sum(
     turning = (u[:, None] * waves[None, :, None]).flatten(0, 1)
     sums = places.writes.patterns.push(layers, turning, places.sites.run.repeat_interleave(len(waves)))
     sums = sums.reshape(firings, len(waves), -1).transpose(1, 2)  # [firing, moved, waves]
-    moved = places.reads.k_moved[places.pair]
+    moved = places.reads.k_moved[places.reads.key[places.pair]]
     out = turn(moved, sums[..., :n_freq], sums[..., n_freq : 2 * n_freq], rotary.pairing)
     passing = out.shape[-1] - 2 * n_freq
     if passing:

@@ -5,11 +5,10 @@ pair of heads). The cheaper way is chosen by counting operations.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from itertools import groupby
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.tracing.upstream import Writes
@@ -22,19 +21,28 @@ class Reads:
     """What some heads read of everything below them, each in one run. Without RoPE already in channel coordinates."""
 
     q_moved: Float[Tensor, "pair moved read"]
-    k_moved: Float[Tensor, "pair moved read"]
     q_local: Float[Tensor, "pair local pos read"]
-    k_local: Float[Tensor, "pair local pos read"]
+    k_moved: Float[Tensor, "key_pair moved read"]
+    k_local: Float[Tensor, "key_pair local pos read"]
+    key: Int[Tensor, "pair"]  # whose keys are whose: query heads may share them
 
 
 def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair]) -> Reads:
-    """Project everything below a layer onto queries and keys of heads; all heads of a run, which adjoin, at once."""
-    by_run = groupby(pairs, lambda pair: pair[0])
-    found = [_of_run(writes, layer, run, [head for _, head in own]) for run, own in by_run]
-    if len(found) == 1:
-        return found[0]
-    names = [field.name for field in fields(Reads)]
-    return Reads(**{name: torch.cat([getattr(own, name) for own in found]) for name in names})
+    """Project everything below a layer onto queries and keys of heads."""
+    w, om = writes.weights(layer), writes.omega(layer)
+    if writes.record(layer).rotary is not None:  # rotation comes between the projection and the channels
+        shared = sorted({(run, w.kv(head)) for run, head in pairs})
+        key = [shared.index((run, w.kv(head))) for run, head in pairs]
+        q_moved, q_local = _projected(writes, layer, [(run, w.W_Q[head]) for run, head in pairs])
+        k_moved, k_local = _projected(writes, layer, [(run, w.W_K[kv]) for run, kv in shared])
+    else:
+        key = list(range(len(pairs)))
+        heads = {head for _, head in pairs}
+        q_side = {head: w.W_Q[head] @ om.G_d[head] for head in heads}
+        k_side = {head: w.W_K[w.kv(head)] @ om.G_s[head].T for head in heads}
+        q_moved, q_local = _projected(writes, layer, [(run, q_side[head]) for run, head in pairs])
+        k_moved, k_local = _projected(writes, layer, [(run, k_side[head]) for run, head in pairs])
+    return Reads(q_moved, q_local, k_moved, k_local, torch.tensor(key, device=writes.device))
 
 
 def floats_per_pair(writes: Writes, layer: int) -> int:
@@ -43,28 +51,17 @@ def floats_per_pair(writes: Writes, layer: int) -> int:
     return max(1, rows * 2 * writes.model.dims.d_head)
 
 
-def _of_run(writes: Writes, layer: int, run: int, heads: list[int]) -> Reads:
-    w, om = writes.weights(layer), writes.omega(layer)
-    rotates = writes.record(layer).rotary is not None
-    n_layers, n_local = writes.below(layer)
-    kv_heads = sorted({w.kv(h) for h in heads})
-    if rotates:  # rotation comes between the projection and the channels
-        q_side, k_side = w.W_Q[heads], w.W_K[kv_heads]
-    else:
-        q_side = w.W_Q[heads] @ om.G_d[heads]
-        k_side = w.W_K[[w.kv(h) for h in heads]] @ om.G_s[heads].mT
-    W = torch.cat([q_side, k_side]).transpose(0, 1).flatten(1)  # [d_model, all columns of all heads]
-    columns = (len(q_side) + len(k_side), q_side.shape[-1])
-    local = (writes.local[run, :n_local].flatten(0, 1) @ W).view(n_local, writes.n, *columns)
-    moved = _project_moved(writes, n_layers, run, W).view(writes.moved_below(layer), *columns)
-    n = len(heads)
-    k: slice | list[int] = [n + kv_heads.index(w.kv(head)) for head in heads] if rotates else slice(n, None)
-    return Reads(
-        q_moved=moved[:, :n].transpose(0, 1),
-        k_moved=moved[:, k].transpose(0, 1),
-        q_local=local[:, :, :n].permute(2, 0, 1, 3),
-        k_local=local[:, :, k].permute(2, 0, 1, 3),
-    )
+def _projected(
+    writes: Writes, layer: int, sides: Sequence[tuple[int, Float[Tensor, "d_model read"]]]
+) -> tuple[Float[Tensor, "side moved read"], Float[Tensor, "side local pos read"]]:
+    """What was moved, and what was written where it is, of one run through one side of a head each."""
+    (n_layers, n_local), width = writes.below(layer), sides[0][1].shape[1]
+    moved = writes.local.new_empty(len(sides), writes.moved_below(layer), width)
+    local = writes.local.new_empty(len(sides), n_local, writes.n, width)
+    for i, (run, W) in enumerate(sides):
+        torch.matmul(writes.local[run, :n_local], W, out=local[i])
+        _project_moved(writes, n_layers, run, W, out=moved[i])
+    return moved, local
 
 
 def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
@@ -72,14 +69,16 @@ def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
     return d_model * d_head + n * d_head < n * d_model
 
 
-def _project_moved(writes: Writes, n_layers: int, run: int, W: Tensor) -> Float[Tensor, "moved cols"]:
-    n, dims = writes.n, writes.model.dims
+def _project_moved(
+    writes: Writes, n_layers: int, run: int, W: Float[Tensor, "d_model read"], *, out: Float[Tensor, "moved read"]
+) -> None:
+    dims = writes.model.dims
     if n_layers == 0:
-        return W.new_zeros(0, W.shape[-1])
-    if not composing_is_cheaper(n, dims.d_model, dims.d_head):
-        return writes.moved[run, :n_layers].flatten(0, 2) @ W
-    projected = W.new_empty(n_layers, dims.heads, n, W.shape[-1])
+        return
+    if not composing_is_cheaper(writes.n, dims.d_model, dims.d_head):
+        torch.matmul(writes.moved[run, :n_layers].flatten(0, 2), W, out=out)
+        return
+    by_layer = out.view(n_layers, dims.heads, writes.n, -1)
     for index in range(n_layers):
         W_O = writes.weights(writes.attention_layers[index]).W_O
-        torch.matmul(writes.values[run, index], W_O @ W, out=projected[index])
-    return projected.flatten(0, 2)
+        torch.matmul(writes.values[run, index], W_O @ W, out=by_layer[index])

@@ -113,7 +113,11 @@ class Writes:
     @cached_property
     def moved(self) -> Float[Tensor, "runs layers heads pos d_model"]:
         """v_b W_O: what each head moves from each source, before attention and scale."""
-        return self.values @ torch.stack([self.weights(layer).W_O for layer in self.attention_layers])
+        W_O = torch.stack([self.weights(layer).W_O for layer in self.attention_layers])
+        out = self.values.new_empty(*self.values.shape[:-1], W_O.shape[-1])
+        for own, values in zip(out, self.values, strict=True):  # run by run: a product of all would copy W_O for each
+            torch.matmul(values, W_O, out=own)
+        return out
 
     @cached_property
     def local_slots(self) -> list[tuple[Kind, int]]:

@@ -92,7 +92,7 @@ def without(
         n = sum(map(len, causes[spots]))
         rows = slice(start, start + n)
         padded = [_padded(own[:, rows], index[rows] - first, slot[rows], (spots.stop - first, most)) for own in added]
-        found += _without(places, along, spots, padded, anew)
+        found += _without(places, along, spots, padded, anew, [len(named) for named in causes[spots]])
         start += n
     told = zip(found, s, offset, causes, strict=True)
     return [own.shares(whole, constant, named) for own, whole, constant, named in told]
@@ -147,13 +147,17 @@ def _without(
     spots: slice,
     added: Sequence[Float[Tensor, "kind spot cause neuron"]],
     anew: Float[Tensor, "all 1"],
+    sizes: Sequence[int],
 ) -> list[_Told]:
-    """Some places, given what each of their causes adds to the neurons, expert by expert."""
+    """Some places, given what each of their causes adds to the neurons, expert by expert; so many causes each."""
     n, inputs = added[0].shape[2], []
+    own = torch.arange(n, device=anew.device) < torch.tensor(sizes, device=anew.device)[:, None]
+    asked = torch.cat([own, own, torch.ones_like(own[:, :1]).expand(-1, 2)], dim=1)  # neurons are the costly part
     for clean, baseline, each in zip(places.clean, places.baseline, added, strict=True):
         whole, start = clean[:, spots, None], baseline[:, spots, None]
         all_of = each.sum(2, keepdim=True)
         renormed = anew[spots, :, None] * (whole - all_of)
-        inputs.append(torch.cat([whole - each.cumsum(2), whole - each, start + all_of, renormed], dim=2))
-    told = places.told(along, inputs, spots).tolist()
-    return [_Told(own[:n], own[n : 2 * n], own[-2], own[-1]) for own in told]
+        inputs.append(torch.cat([whole - each.cumsum(2), whole - each, start + all_of, renormed], dim=2)[:, asked])
+    rows = torch.nonzero(asked)[:, 0] + spots.start
+    told = torch.zeros_like(asked, dtype=anew.dtype).masked_scatter(asked, places.told(along, inputs, rows)).tolist()
+    return [_Told(row[:n], row[n : 2 * n], row[-2], row[-1]) for row in told]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
@@ -157,15 +157,14 @@ class Places:
         return self.weights.read_back(g), offset
 
     def told(
-        self, along: Along, pre: Sequence[Float[Tensor, "kind spot *input neuron"]], spots: slice = slice(None)
-    ) -> Float[Tensor, "spot *input"]:
-        """What the MLP would write along d at some spots, with so much added to its neurons' biases."""
-        inputs = [1] * (pre[0].ndim - 3)
-        parts = [
-            (c[spots].view(-1, *inputs, c.shape[1]) * own.values(p)).sum(-1)
-            for own, c, p in zip(self.neurons, along.c, pre, strict=True)
-        ]
-        return torch.stack(parts).sum(0) + along.constant[spots].view(-1, *inputs)
+        self,
+        along: Along,
+        pre: Sequence[Float[Tensor, "kind row neuron"]],
+        at: Int[Tensor, "row"] | slice = slice(None),
+    ) -> Float[Tensor, "row"]:
+        """What the MLP would write along d at the spots `at`, with so much added to its neurons' biases."""
+        parts = [(c[at] * own.values(p)).sum(1) for own, c, p in zip(self.neurons, along.c, pre, strict=True)]
+        return torch.stack(parts).sum(0) + along.constant[at]
 
     def top_neurons(self, along: Along, most: int) -> list[list[tuple[int, float]]]:
         """The neurons that write most along d at each spot, with what they write; experts one after another."""
