@@ -85,6 +85,26 @@ def test_what_cannot_be_traced_is_kept_with_the_reason(organism: Model) -> None:
     assert str(skipped[4].predicted).strip() == good[1].answer
 
 
+def test_a_circuit_that_is_refused_has_failed(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It alone, even if its whole batch is refused with it."""
+    prompts, real = ioi(3, seed=3), batches.trace_many
+    bad = organism.run(prompts[1].text).token_ids
+
+    def refusing(runs: Any, *args: Any, **options: Any) -> Any:
+        if any(run.token_ids == bad for run in runs):
+            raise KeyholeError("no such circuit")
+        return real(runs, *args, **options)
+
+    monkeypatch.setattr(batches, "trace_many", refusing)
+    found = trace_block(organism, Block(0, 0, tuple(prompts)), Tracing(batch=3))
+    assert [(one.status, one.error) for one in found] == [
+        ("circuit", None),
+        ("failed", "no such circuit"),
+        ("circuit", None),
+    ]
+    assert found[1].correct and found[1].probability is not None
+
+
 def test_circuits_without_heads_are_counted_apart(organism: Model, tmp_path: Path) -> None:
     store = bulk(pronouns(16, seed=1), organism, out=tmp_path / "store", tracing=Tracing(through="heads"))
     heads = [sum(node.kind == "head" for node in circuit.nodes) for _, circuit in store.circuits()]

@@ -22,6 +22,7 @@ from keyhole.models.load import Source, load
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
 from keyhole.store import Manifest, Part, Store, make_store, manifest_of
+from keyhole.store.manifest import PART
 from keyhole.tasks import CATALOGUE
 from keyhole.tasks import examples as examples_of
 from keyhole.tasks.example import Example
@@ -29,7 +30,6 @@ from keyhole.version import __version__
 
 _LOG = logging.getLogger("keyhole")
 _FAILURES = 3  # blocks that may fail before the rest is not even tried
-PART = 64  # prompts
 
 What = str | Path | Sequence[Example]
 
