@@ -110,6 +110,8 @@ def test_an_estimate_is_the_pilot_and_the_rest_at_its_pace(organism: Model, whol
     assert two.seconds == pytest.approx(14.0 + N / 2 * 1.0 + 8.0, rel=0.1)
     twice = told(organism, whole, [(1.0, 9.0), (0.4, 3.6), (0.4, 3.6)])
     assert twice.seconds - 18.0 == pytest.approx(2 * (found.seconds - 14.0))
+    longest = max(len(organism.run(one.text)) for one in examples(TASK, organism, N, 7))
+    assert found.memory == memory(shape_of(organism), longest)
     assert "60 prompts" in str(found) and "of a batch of 2" in str(found)
 
 

@@ -79,15 +79,16 @@ def estimate_of(
     shape, load = shape_of(model), Load(mean(batch.tokens for batch in warm), firings, places)
     forward, trace = (sum(getattr(batch, name) for batch in warm) / len(outcomes) for name in ("forward", "trace"))
     rates = fit(shape, load, forward, trace) if load.tokens else Rates(float("inf"), 0.0)
-    lengths = [n for block in blocks for n in _lengths(model, block, tracing)]
-    left = sum(seconds(shape, replace(load, tokens=n), rates) for n in lengths) / min(workers, len(blocks))
+    lengths = [(done, n) for block in blocks for done, n in _lengths(model, block, tracing)]
+    rest = sum(seconds(shape, replace(load, tokens=n), rates) for done, n in lengths if not done)
+    left = rest / min(workers, len(blocks))
     spent = sum(batch.forward + batch.trace for batch in measured)
     first, usual = (batch.forward + batch.trace for batch in (measured[0], measured[-1]))
     weight = model.hf.dtype.itemsize
     return Estimate(
         prompts=sum(len(block.examples) for block in blocks),
         seconds=spent + left + (max(0.0, first - usual) if workers > 1 else 0.0),  # each worker warms up once
-        memory=memory(shape, max(lengths, default=0), weight),
+        memory=memory(shape, max((n for _, n in lengths), default=0), weight),
         batch=tracing.batch,
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),
@@ -106,14 +107,12 @@ def shape_of(model: Model) -> Shape:
     return Shape(dims.layers, *heads, dims.d_model, width, dims.vocab, 3 if gated else 2)
 
 
-def _lengths(model: Model, block: Block, tracing: Tracing) -> Iterator[int]:
-    """Tokens of the prompts that are still to be traced; one that cannot be encoded takes no time."""
+def _lengths(model: Model, block: Block, tracing: Tracing) -> Iterator[tuple[bool, int]]:
+    """Of every prompt, whether it is done, and its tokens; one that cannot be encoded takes no time."""
     for first, examples in block.batches(tracing.batch):
-        for example in () if first in block.begun else examples:
-            try:
-                yield len(encode(model, example.text, tracing.bos).ids)
-            except KeyholeError:
-                continue
+        for example in examples:
+            with suppress(KeyholeError):
+                yield first in block.begun, len(encode(model, example.text, tracing.bos).ids)
 
 
 def _disk(manifest: Manifest, blocks: Sequence[Block], outcomes: Sequence[Outcome]) -> int:
