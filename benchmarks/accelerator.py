@@ -39,13 +39,12 @@ def memory(device: str) -> str:
 
 def random_model(config: object, dtype: torch.dtype, device: str) -> keyhole.Model:
     torch.manual_seed(0)
-    torch.set_default_device(device)
-    hf = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
-    torch.set_default_device("cpu")
+    with torch.device(device):
+        hf = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
     with torch.no_grad():
         for name, weight in hf.named_parameters():
-            if name.endswith(("mlp.c_proj.weight", "mlp.down_proj.weight")):
-                weight *= 0.3  # or every answer would end at its MLPs
+            if name.endswith(("mlp.c_proj.weight", "mlp.down_proj.weight")):  # or every answer would end at its MLPs
+                weight *= 0.3 if "c_proj" in name else 0.02
     return make_model(hf, None, "random")
 
 

@@ -54,9 +54,8 @@ class Node:
 
     @property
     def key(self) -> tuple[int, int, str, int, int]:
-        """For sorting: by layer, then head, then kind and tokens."""
-        layer = 1 << 30 if self.layer is None else self.layer
-        return (layer, -1 if self.head is None else self.head, self.kind, self.dest, self.src)
+        """For sorting: writers in their order, the target after them."""
+        return (1 << 30, -1, self.kind, self.dest, self.src) if self.kind == "target" else self.writer.key
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,11 @@ class Writer:
     dest: int
     src: int  # equal to dest for all but heads
 
+    @property
+    def key(self) -> tuple[int, int, str, int, int]:
+        """For sorting: by layer, then head, then kind and tokens."""
+        return (self.layer, -1 if self.head is None else self.head, self.kind, self.dest, self.src)
+
 
 @dataclass(frozen=True)
 class Signal:

@@ -1,7 +1,8 @@
 """How do firings become a circuit? Settings, the growing collection, and the finished graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -26,6 +27,7 @@ from keyhole.tracing.upstream import Writes
 from keyhole.version import __version__
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
     from keyhole.models.run import Run
 
 Seeds = Literal["prob", "linear"] | Probability | Probe
@@ -108,7 +110,12 @@ def checked(check: Check, run: "Run") -> Check:
     return check
 
 
-def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Circuit:
+def model_facts(model: "Model") -> dict[str, str]:
+    """Which model a circuit is of."""
+    return {"name": model.name, "family": model.hf.config.model_type, "fingerprint": model.fingerprint()}
+
+
+def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts: Mapping[str, str]) -> Circuit:
     """The finished graph, with everything a circuit file needs."""
     run, settings = circuit.run, circuit.settings
     flow, writers = circuit.flow, {seed.writer for seed in circuit.seeds}
@@ -117,7 +124,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Cir
     for head, firing in fired:
         writers.add(head)
         writers |= {signal.writer for side in firing.sides for signal in side.signals}
-    named = sorted(writers if flow is None else writers | flow.influence.keys(), key=lambda w: Node.of(w).key)
+    named = sorted(writers if flow is None else writers | flow.influence.keys(), key=attrgetter("key"))
     nodes = [*map(Node.of, named), Node("target", None, None, settings.end, settings.end)]
     index = {writer: i for i, writer in enumerate(named)}
     edges = [
@@ -135,11 +142,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check) -> Cir
     if flow is not None:
         edges += _caused(flow, index)
     return Circuit(
-        model={
-            "name": run.model.name,
-            "family": run.model.hf.config.model_type,
-            "fingerprint": run.model.fingerprint(),
-        },
+        model=dict(facts),
         versions={
             "keyhole": __version__,
             "torch": torch.__version__,

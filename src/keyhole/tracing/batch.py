@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,11 +18,11 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.prompts import prompt_text
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked
+from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.explained import Explained
 from keyhole.tracing.firing import threshold
-from keyhole.tracing.goals import goal_of
+from keyhole.tracing.goals import goals_of
 from keyhole.tracing.linear import Probe
 from keyhole.tracing.mlps.through import Flows
 from keyhole.tracing.seeds import Goal, Seed, seeds_of
@@ -109,26 +110,27 @@ class Batch:
         """The runs that nothing has refused yet."""
         return [row for row, number in enumerate(self.numbers) if number not in self.attempts.failed]
 
-    def circuits(self) -> dict[int, Circuit]:
-        """All of them, by their numbers."""
+    def circuits(self) -> dict[int, Callable[[], Circuit]]:
+        """All of them, by their numbers: found, checked, and made into objects when they are looked at."""
         for layer in reversed(range(len(self.writes.runs[0].layers))):
             self._grow(layer)
             if self.told is not None:
                 self.told()
         ends = [self.settings[row].end if row in self.settings else 0 for row in range(len(self.numbers))]
-        checks, found = check_runs(self.writes, logits_at=ends), dict[int, Circuit]()
+        checks, found = check_runs(self.writes, logits_at=ends), dict[int, Callable[[], Circuit]]()
+        facts = model_facts(self.writes.model)
         for row in self.alive:
             with self.attempts.at(self.numbers[row]):
                 check = checked(checks[row], self.writes.runs[row])
-                found[self.numbers[row]] = self._circuit(row, check)
+                found[self.numbers[row]] = partial(self._circuit, row, check, facts)
         return found
 
     def _seeds(self) -> dict[int, list[Seed]]:
         """The writers at the end that each answer rests on: they hand on its influence, or wait to be explained."""
         goals, found = dict[int, Goal](), dict[int, list[Seed]]()
-        for row, own in self.settings.items():
+        for row, goal in goals_of(self.writes, self.settings).items():
             with self.attempts.at(self.numbers[row]):
-                goals[row] = goal_of(self.writes, row, own)
+                goals[row] = goal()
         for row, choose in zip(goals, seeds_of(self.writes, list(goals.values())), strict=True):
             with self.attempts.at(self.numbers[row]):
                 found[row] = choose()
@@ -174,7 +176,7 @@ class Batch:
             return threshold(self.shared.tau, dest, visible)
         return math.inf
 
-    def _circuit(self, row: int, check: Check) -> Circuit:
+    def _circuit(self, row: int, check: Check, facts: Mapping[str, str]) -> Circuit:
         firings = {}
         for found in self.explained:
             for i in np.nonzero(found.run == row)[0].tolist():
@@ -182,7 +184,7 @@ class Batch:
                 firings[firing.layer, firing.head, firing.dest, firing.src] = firing
         flow, settings = None if self.flows is None else self.flows.flows[row], self.settings[row]
         grown = Growing(self.writes, row, settings, self.seeds[row], firings, flow)
-        return build_circuit(grown, settings.parameters(), check)
+        return build_circuit(grown, settings.parameters(), check, facts)
 
 
 def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:

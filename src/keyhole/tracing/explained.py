@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,9 +33,29 @@ class Signals:
     start: Int[np.ndarray, "signal"]  # where those of a signal begin
     size: Int[np.ndarray, "signal"]
 
-    def channels_of(self, signal: int) -> tuple[int, ...]:
-        """In the order of their removal."""
-        return tuple(self.channels[self.start[signal] : self.start[signal] + self.size[signal]].tolist())
+    @cached_property
+    def rows(self) -> list[int]:
+        """Where each firing's removals begin, and where the last one's end."""
+        return _starts(self.removed.firing, len(self.removed.reached))
+
+    @cached_property
+    def own(self) -> list[int]:
+        """The same for its signals."""
+        return _starts(self.firing, len(self.removed.reached))
+
+    @cached_property
+    def removals(self) -> tuple[list[int], list[int], list[float], list[float]]:
+        """Component, channel, attribution and weight after each removal, as plain numbers."""
+        r = self.removed
+        return r.component.tolist(), r.channel.tolist(), r.ig.tolist(), r.after.tolist()
+
+    @cached_property
+    def signals(self) -> list[tuple[int, tuple[int, ...], tuple[float, float, float]]]:
+        """Component, channels in the order of their removal, and (weight, attribution, weight alone) of each signal."""
+        channels, ends = self.channels.tolist(), (self.start + self.size).tolist()
+        named = [tuple(channels[a:b]) for a, b in zip(self.start.tolist(), ends, strict=True)]
+        numbers = zip(self.weight.tolist(), self.ig.tolist(), self.alone.tolist(), strict=True)
+        return list(zip(self.component.tolist(), named, numbers, strict=True))
 
 
 @dataclass(frozen=True)
@@ -54,6 +75,7 @@ class Explained:
     fires: Bool[np.ndarray, "firing"]
     sides: tuple[Signals, Signals]  # dest and src
     _made: dict[int, Firing] = field(default_factory=dict, repr=False, compare=False)
+    _writers: dict[tuple[int, int], Writer] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.run)
@@ -84,11 +106,6 @@ class Explained:
         told = (float(self.attention[i]), float(self.tau[i]), int(self.visible[i]))
         return Firing(*place, *told, sides, self.writes.runs[self.run[i]], self.why)
 
-    def writer(self, side: SideName, firing: int, component: int) -> Writer:
-        """Who is this component of a firing, as it is seen on one side?"""
-        token = (self.dest if side == "dest" else self.src)[firing]
-        return self.writes.writer(component, self.layer, int(self.head[firing]), int(token))
-
     def heads_behind(self) -> Int[np.ndarray, "signal 5"]:
         """Every head among the signals: (run, layer, head, dest, src)."""
         found = []
@@ -102,21 +119,25 @@ class Explained:
         return np.concatenate(found)
 
     def _side(self, one: Signals, i: int) -> Side:
-        rows = slice(*np.searchsorted(one.removed.firing, [i, i + 1]))
-        picked, r = one.removed.component[rows].tolist(), one.removed
-        made = {c: self.writer(one.side, i, c) for c in set(picked)}
-        columns = (r.channel[rows].tolist(), r.ig[rows].tolist(), r.after[rows].tolist())
-        removed = tuple(Removal(made[c], *told) for c, *told in zip(picked, *columns, strict=True))
-        signals = [
-            Signal(made[int(one.component[j])], one.side, one.channels_of(j), *map(float, self._numbers(one, j)))
-            for j in range(*np.searchsorted(one.firing, [i, i + 1]))
-        ]
+        head, token = int(self.head[i]), int((self.dest if one.side == "dest" else self.src)[i])
+        rows = slice(one.rows[i], one.rows[i + 1])
+        components, channels, ig, after = one.removals
+        made = {c: self._writer(c, head, token) for c in set(components[rows])}
+        gone = [made[c] for c in components[rows]]
+        removed = tuple(map(Removal, gone, channels[rows], ig[rows], after[rows]))
+        found = one.signals[one.own[i] : one.own[i + 1]]
+        signals = tuple(Signal(made[c], one.side, named, *numbers) for c, named, numbers in found)
         last = removed[-1].after if removed else float(self.attention[i])
-        return Side(one.side, tuple(signals), removed, last, bool(one.removed.reached[i]))
+        return Side(one.side, signals, removed, last, bool(one.removed.reached[i]))
 
-    @staticmethod
-    def _numbers(one: Signals, j: int) -> tuple[float, float, float]:
-        return one.weight[j], one.ig[j], one.alone[j]
+    def _writer(self, component: int, head: int, token: int) -> Writer:
+        """Who a component is, as it is seen at a token; made once for all firings that meet it there."""
+        found = self._writers.get((component, token))
+        if found is None:
+            found = self.writes.writer(component, self.layer, head, token)
+            if found.kind != "offset":  # which is each head's own
+                self._writers[component, token] = found
+        return found
 
 
 def gather(
@@ -159,3 +180,9 @@ def _added(
 ) -> Float[np.ndarray, "signal"]:
     """The values of each signal's removals together."""
     return np.bincount(whose, values, minlength=n).astype(np.float64)  # of nothing at all numpy counts whole numbers
+
+
+def _starts(firing: Int[np.ndarray, "row"], n: int) -> list[int]:
+    """Where the rows of each of n firings begin, and where the last one's end."""
+    found: list[int] = np.searchsorted(firing, np.arange(n + 1)).tolist()
+    return found

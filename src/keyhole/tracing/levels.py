@@ -4,9 +4,9 @@ A firing depends only on the clean run, so the recursion over signals can be don
 together, from the top down. The graph is the recursive one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 ThroughOption = Literal["heads", "mlps"] | Through
+Found = TypeVar("Found", covariant=True)
 _MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as many runs as fit
 
 
@@ -41,6 +42,34 @@ class Options(ManyOptions, total=False):
     """The same for one run, and where its answer is predicted."""
 
     end: int | str
+
+
+class Circuits(Sequence[Found]):
+    """The circuits of several runs, in their order; each is made of its columns when it is first looked at."""
+
+    def __init__(self, made: Sequence[Untraced | Callable[[], Circuit]]) -> None:
+        self._made: list[Any] = list(made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, index: int) -> Found: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Found]: ...
+
+    def __getitem__(self, index: int | slice) -> Found | list[Found]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        if callable(self._made[index]):
+            self._made[index] = self._made[index]()
+        found: Found = self._made[index]
+        return found
+
+    def __repr__(self) -> str:
+        untraced = sum(isinstance(one, Untraced) for one in self._made)
+        return f"<{len(self) - untraced} circuits" + (f", {untraced} prompts untraced>" if untraced else ">")
 
 
 def trace(
@@ -72,7 +101,7 @@ def trace_many(
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["raise"],
     **options: Unpack[ManyOptions],
-) -> list[Circuit]: ...
+) -> "Circuits[Circuit]": ...
 
 
 @overload
@@ -83,7 +112,7 @@ def trace_many(
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["keep"] = "keep",
     **options: Unpack[ManyOptions],
-) -> list[Circuit | Untraced]: ...
+) -> "Circuits[Circuit | Untraced]": ...
 
 
 def trace_many(
@@ -98,7 +127,7 @@ def trace_many(
     through: ThroughOption = "mlps",
     errors: Errors = "keep",
     progress: Progress | None = None,
-) -> list[Circuit] | list[Circuit | Untraced]:
+) -> "Circuits[Circuit] | Circuits[Circuit | Untraced]":
     """Trace the circuits of several runs of one model together, each with its own target.
 
     A target is a token (text or id), several, `Likeliest(k)`, `Likeliest(p=share)`, or None: the likeliest. `against`:
@@ -107,6 +136,8 @@ def trace_many(
     token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits go on through MLPs
     to the words ("mlps", or a Through), or end at them, as in the paper ("heads"). `errors`: a prompt that cannot be
     traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
+
+    What is found lies in columns; a circuit's objects are made when it is looked at.
     """
     others = [None] * len(runs) if against is None else list(against)
     if not runs or not len(runs) == len(targets) == len(others):
@@ -118,19 +149,17 @@ def trace_many(
     return _trace(asked, shared, Attempts(runs, errors), progress)
 
 
-def _trace(
-    asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress | None
-) -> list[Circuit | Untraced]:
+def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress | None) -> "Circuits[Any]":
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
     batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
-    found, done = dict[int, Circuit](), count(1)
+    found, done = dict[int, Callable[[], Circuit]](), count(1)
     with exact_matmul(), model.steady():
         for batch in batches:
             told = None if progress is None else lambda: progress(next(done), depth * len(batches))
             found |= Batch({i: asked[i] for i in batch}, shared, attempts, told).circuits()
-    return [attempts.failed.get(i) or found[i] for i in range(len(asked))]
+    return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
 
 
 def _through(asked: ThroughOption) -> Through | None:

@@ -6,6 +6,7 @@ with q the model's own probabilities renormalised on the targets. Writers are or
 and removed until J has lost the share `tau` of J(z) - J(0).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_
 from keyhole.tracing.upstream import Writes
 
 _FIRST_PICKS = 16  # writers tried at first
+_STATES = 1 << 20  # logits held at once on the path, in float64
 
 
 @dataclass(frozen=True)
@@ -32,52 +34,78 @@ class Probability:
             raise KeyholeError(f"seed_tau is {self.tau}, but a share of the answer lies between 0 and 1, not 0.")
 
 
-def prob_goal(writes: Writes, run: int, end: int, targets: list[int], *, seed_tau: float = 0.8) -> Goal:
-    """Writers whose removal costs the targets the share `seed_tau` of their log-likelihood."""
-    loss, z = loss_of(writes, run, end, targets)
-    whole, nothing = float(loss.of(z)), float(loss.of(torch.zeros_like(z)))
-    if whole - nothing <= 0:
-        share = float(writes.runs[run].logits[end].double().softmax(-1)[targets].sum())
+@dataclass(frozen=True)
+class Likely:
+    """Whose probability is asked for, at one token of a run."""
+
+    run: int
+    end: int
+    targets: tuple[int, ...]
+    tau: float = 0.8
+
+
+def prob_goals(writes: Writes, asked: Sequence[Likely]) -> list[Callable[[], Goal]]:
+    """Writers whose removal costs the targets the share `tau` of their log-likelihood; or why there are none."""
+    if not asked:
+        return []
+    loss, z = loss_of(writes, asked)
+    whole, nothing = loss.of(z).tolist(), loss.of(torch.zeros_like(z)).tolist()
+    along = prob_directions(writes, asked, loss, z)
+    return [partial(_prob_goal, writes, one, loss[i], along[i], whole[i] - nothing[i]) for i, one in enumerate(asked)]
+
+
+def _prob_goal(writes: Writes, asked: Likely, loss: "Loss", along: Float[Tensor, "d_model"], gained: float) -> Goal:
+    if gained <= 0:
+        targets = list(asked.targets)
+        share = float(writes.runs[asked.run].logits[asked.end].double().softmax(-1)[targets].sum())
         raise NothingToTraceError(
             f"the model gives {words_of(writes, targets)} (probability {share:.1g}) no more probability than its bias "
             "alone would: there is nothing to trace. Choose a target the model predicts."
         )
-    along = prob_direction(loss, z) / writes.runs[run].final_scale[end]
-    choose = partial(_prob_prefix, writes, run, end, loss=loss, enough=seed_tau * (whole - nothing))
-    return Goal(run, end, along, len(writes.runs[run].layers), choose)
+    choose = partial(_prob_prefix, writes, asked.run, asked.end, loss=loss, enough=asked.tau * gained)
+    return Goal(asked.run, asked.end, along, len(writes.runs[asked.run].layers), choose)
 
 
-def loss_of(writes: Writes, run: int, end: int, targets: list[int]) -> tuple["Loss", Float[Tensor, "vocab"]]:
-    """The objective, and the state that the run has in it."""
+def loss_of(writes: Writes, asked: Sequence[Likely]) -> tuple["Loss", Float[Tensor, "run vocab"]]:
+    """The objectives, and the states that the runs have in them."""
     out = writes.model.head_out()
-    z = state_of(writes, run, end) @ out.W_U
-    return Loss(out, targets, out.logits(z)[targets].softmax(-1)), z
+    z = torch.stack([state_of(writes, one.run, one.end) for one in asked]) @ out.W_U
+    logits, q = out.logits(z), torch.zeros_like(z)
+    for row, own, one in zip(q, logits, asked, strict=True):
+        row[list(one.targets)] = own[list(one.targets)].softmax(-1).to(row.dtype)
+    return Loss(out, q), z
 
 
-def prob_direction(loss: "Loss", z: Float[Tensor, "vocab"]) -> Float[Tensor, "d_model"]:
-    """J's mean gradient along the path, as a direction in the normalised stream."""
-    W_U = loss.out.W_U
-    return W_U @ mean_along_path(loss.pull, z).to(W_U.dtype)
+def prob_directions(
+    writes: Writes, asked: Sequence[Likely], loss: "Loss", z: Float[Tensor, "run vocab"]
+) -> Float[Tensor, "run d_model"]:
+    """J's mean gradient along the path, as a direction in the residual stream."""
+    W_U, size, found = loss.out.W_U, max(1, _STATES // z.shape[1]), []
+    for start in range(0, len(z), size):
+        some = slice(start, start + size)
+        found.append(mean_along_path(loss[some].pull, z[some]).to(W_U.dtype) @ W_U.T)
+    scale = torch.stack([writes.runs[one.run].final_scale[one.end] for one in asked])
+    return torch.cat(found) / scale[:, None]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """J(z) = sum over targets of q log softmax(cap(z + b_U)), and its gradient."""
+    """J(z) = sum over tokens of q log softmax(cap(z + b_U)), and its gradient; q is zero but for the targets."""
 
     out: HeadOut
-    targets: list[int]
-    q: Float[Tensor, "target"]
+    q: Float[Tensor, "*run vocab"]
+
+    def __getitem__(self, run: int | slice) -> "Loss":
+        return Loss(self.out, self.q[run])
 
     def of(self, z: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch"]:
         """J at each state."""
         logits = self.out.logits(z)
-        return (logits[..., self.targets] * self.q.to(logits.dtype)).sum(-1) - logits.logsumexp(-1)
+        return (logits * self.q.to(logits.dtype)).sum(-1) - logits.logsumexp(-1)
 
-    def pull(self, z: Float[Tensor, "vocab"]) -> Float[Tensor, "vocab"]:
+    def pull(self, z: Float[Tensor, "*run vocab"]) -> Float[Tensor, "*run vocab"]:
         """dJ/dz."""
-        gradient = -self.out.logits(z).softmax(-1)
-        gradient[self.targets] += self.q.to(gradient.dtype)
-        return gradient * self.out.slope(z)
+        return (self.q - self.out.logits(z).softmax(-1)) * self.out.slope(z)
 
 
 def _prob_prefix(

@@ -71,7 +71,7 @@ def attributions(
     return torch.cat([(moved * A).flatten(1), local], dim=1)
 
 
-def mean_along_path(pull: Callable[[Tensor], Tensor], z: Float[Tensor, "vocab"]) -> Float[Tensor, "vocab"]:
+def mean_along_path(pull: Callable[[Tensor], Tensor], z: Float[Tensor, "*run vocab"]) -> Float[Tensor, "*run vocab"]:
     """Trapezoid mean of the objective's gradient along alpha z."""
     total = torch.zeros_like(z, dtype=torch.float64)
     for step in range(_INTERVALS + 1):

@@ -31,7 +31,7 @@ from keyhole.models.precision import exact_matmul
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked
+from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.goals import find_seeds
@@ -108,8 +108,8 @@ def trace_svt(
         settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule)
-        (check,) = check_runs(growing.writes, logits_at=[at])
-        return build_circuit(growing, _parameters(run, settings, rule, start=start), checked(check, run))
+        (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)
+        return build_circuit(growing, _parameters(run, settings, rule, start=start), checked(check, run), facts)
 
 
 def contributions(

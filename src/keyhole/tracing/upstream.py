@@ -184,7 +184,7 @@ class Writes:
     ) -> Float[Tensor, "writer d_model"]:
         """What heads move from one token to another; layers are counted among the attention layers."""
         factor = self.patterns.weights(layer, run, head, dest=dest, src=src) / self.out_scale[run, layer, dest]
-        if "moved" in self.__dict__:
+        if self.n <= self.model.dims.d_head or "moved" in self.__dict__:  # short prompts: needed anyway
             return self.moved[run, layer, head, src] * factor[:, None]
         values = self.values[run, layer, head, src] * factor[:, None]
         out = values.new_empty(len(values), self.model.dims.d_model)
