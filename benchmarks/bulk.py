@@ -75,10 +75,10 @@ def peaks(source: str, n: int, batches: Sequence[int]) -> list[int]:
 def report_memory(name: str, source: str, model: Model, batch: int) -> None:
     few, many = peaks(source, 2 * batch, [2, batch])
     told = estimate(examples("ioi", model, 2 * batch), model, tracing=Tracing(batch=2)).memory
-    each = readable(round((many - few) / (batch - 2)))
+    each, each_told = readable(round((many - few) / (batch - 2))), readable(told.prompt + told.working)
     print(
         f"{name:9} memory of a process: {readable(few)} for 2 at once (told {readable(told.at(2))}), {readable(many)} "
-        f"for {batch} (told {readable(told.at(batch))}); {each} for each prompt (told {readable(told.prompt)})"
+        f"for {batch} (told {readable(told.at(batch))}); {each} for each prompt (told {each_told})"
     )
 
 

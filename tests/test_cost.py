@@ -64,11 +64,12 @@ def test_shapes_are_the_models(variant: str) -> None:
 
 
 def test_memory_is_told_for_each_prompt_of_a_batch() -> None:
-    told = memory(GPT2, tokens=20)
-    assert told.at(8) - told.at(2) == 6 * told.prompt
-    per_token = 2 * run_floats(GPT2) + writer_floats(GPT2) + 12 * 12 * 768
-    assert told.prompt == 20 * 4 * per_token
-    assert memory(GPT2, 20, bytes_per_weight=2).fixed == told.fixed - 2 * GPT2.weights
+    told = memory(GPT2, Load(20, 40))
+    assert told.prompt == 20 * 4 * (2 * run_floats(GPT2) - GPT2.vocab + writer_floats(GPT2))
+    assert told.at(8) - told.at(2) == 6 * (told.prompt + told.working), "few firings are explained at once"
+    assert told.at(1002) - told.at(1000) == 2 * told.prompt, "many a few at a time"
+    assert memory(GPT2, Load(20, 80)).working == 2 * told.working > 0
+    assert memory(GPT2, Load(20, 40), bytes_per_weight=2).fixed == told.fixed - 2 * GPT2.weights
 
 
 def test_batches_of_the_pilot_are_spread_and_not_traced_again(
@@ -111,7 +112,7 @@ def test_an_estimate_is_the_pilot_and_the_rest_at_its_pace(organism: Model, whol
     twice = told(organism, whole, [(1.0, 9.0), (0.4, 3.6), (0.4, 3.6)])
     assert twice.seconds - 18.0 == pytest.approx(2 * (found.seconds - 14.0))
     longest = max(len(organism.run(one.text)) for one in examples(TASK, organism, N, 7))
-    assert found.memory == memory(shape_of(organism), longest)
+    assert found.memory == memory(shape_of(organism), replace(found.load, tokens=longest))
     assert "60 prompts" in str(found) and "of a batch of 2" in str(found)
 
 

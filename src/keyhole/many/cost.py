@@ -23,6 +23,8 @@ _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sort
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better
 _PROCESS = 550_000_000  # bytes of Python, torch and transformers themselves
 _PROJECTED = 48_000_000  # projections that the tracer holds at once
+_COPIES = 3  # of them: what was read, in channels, and as candidates in order
+_BUSIEST = 0.25  # share of a circuit's firings that are in its busiest layer
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,14 @@ class Rates:
 class Memory:
     """Bytes that tracing needs."""
 
-    fixed: int  # the process, weights and their folded copies, projections at hand
-    prompt: int  # for every prompt of a batch
+    fixed: int  # the process, weights and their folded copies
+    prompt: int  # kept for every prompt of a batch
+    working: int  # for every prompt of a batch, while its busiest layer is explained ...
+    most: int  # ... and never more than this for all: the tracer then takes heads one after another
 
     def at(self, batch: int) -> int:
         """Of one worker, with so many prompts traced together."""
-        return self.fixed + batch * self.prompt
+        return self.fixed + batch * self.prompt + min(batch * self.working, self.most)
 
 
 def forward_operations(shape: Shape, tokens: float) -> float:
@@ -126,17 +130,21 @@ def fit(shape: Shape, load: Load, forward: float, trace: float) -> Rates:
     return Rates(run / forward, rest / steps)
 
 
-def memory(shape: Shape, tokens: float, bytes_per_weight: int = 4) -> Memory:
+def memory(shape: Shape, load: Load, bytes_per_weight: int = 4) -> Memory:
     """What does tracing hold? Runs twice, each alone and side by side, and what every writer wrote at every token.
 
-    What heads move is most of it, and while it is made there are two of it.
+    And for every firing of the layer at hand, all that was written below, onto what its head reads: with the copies
+    that a search works on, three times that.
     """
     folded = shape.layers * shape.attention + shape.d_model * shape.vocab
-    projected = min(_PROJECTED, shape.heads * 2 * shape.below * tokens * 2 * shape.d_head)
-    fixed = _PROCESS + shape.weights * bytes_per_weight + (folded + projected) * _FOLDED
-    moved = shape.layers * shape.heads * shape.d_model
-    each = 2 * run_floats(shape) * bytes_per_weight + (writer_floats(shape) + moved) * _FOLDED
-    return Memory(round(fixed), round(tokens * each))
+    runs = (2 * run_floats(shape) - shape.vocab) * bytes_per_weight  # logits are not laid side by side
+    read = 2 * shape.below * load.tokens * 2 * shape.d_head  # in the last layer everything lies below
+    return Memory(
+        fixed=_PROCESS + shape.weights * bytes_per_weight + folded * _FOLDED,
+        prompt=round(load.tokens * (runs + writer_floats(shape) * _FOLDED)),
+        working=round(_BUSIEST * load.firings * read * _COPIES * _FOLDED),
+        most=_PROJECTED * _COPIES * _FOLDED,
+    )
 
 
 def run_floats(shape: Shape) -> int:

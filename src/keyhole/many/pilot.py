@@ -37,10 +37,11 @@ class Estimate:
 
     def __str__(self) -> str:
         rate = self.prompts / self.seconds if self.seconds else float("inf")
+        each_prompt = self.memory.prompt + self.memory.working
         each = "" if self.workers == 1 else f" for each of {self.workers} workers"
         return (
             f"about {duration(self.seconds)} for {self.prompts:,} prompts ({rate:.3g} a second), "
-            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(self.memory.prompt)} for each prompt "
+            f"{readable(self.memory.at(self.batch))} of memory{each} ({readable(each_prompt)} for each prompt "
             f"of a batch of {self.batch}), {readable(self.disk)} on disk"
         )
 
@@ -88,7 +89,7 @@ def estimate_of(
     return Estimate(
         prompts=sum(len(block.examples) for block in blocks),
         seconds=spent + left + (max(0.0, first - usual) if workers > 1 else 0.0),  # each worker warms up once
-        memory=memory(shape, max((n for _, n in lengths), default=0), weight),
+        memory=memory(shape, replace(load, tokens=max((n for _, n in lengths), default=0)), weight),
         batch=tracing.batch,
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),
