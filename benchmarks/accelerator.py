@@ -84,16 +84,22 @@ def small(device: str, n: int, batch: int) -> None:
             found += len(keyhole.trace_many(runs, [None] * len(runs), through="heads", errors="raise"))
         return found
 
+    def looked_at() -> int:
+        runs = model.run_many(prompts[:batch])
+        return len(list(keyhole.trace_many(runs, [None] * len(runs), through="heads", errors="raise")))
+
     def alone(count: int = 8) -> int:
         return len([model.run(prompt).trace(through="heads") for prompt in prompts[:count]])
 
     alone(2)
     one, made = seconds(alone, device)
     many, count = seconds(together, device)
+    objects, read = seconds(looked_at, device)
     rate, single = count / many, made / one
     print(
         f"GPT-2-small's shape, 17 tokens, {per_circuit} firings a circuit: {single:.1f} circuits a second alone, "
-        f"{rate:.1f} together ({batch} at a time, {rate / single:.1f} times), memory {memory(device)}",
+        f"{rate:.1f} together ({batch} at a time, {rate / single:.1f} times; {read / objects:.1f} with every circuit "
+        f"looked at), memory {memory(device)}",
         flush=True,
     )
 
@@ -108,11 +114,11 @@ def big(device: str) -> None:
     blocks = model.hf.model.layers
     attention = [weight for b in blocks for weight in (b.self_attn.q_proj.weight, b.self_attn.k_proj.weight)]
 
-    def firings() -> int:
-        return len(model.run(ids[:17]).trace(through="heads", tau=0.15).firings)
-
-    sharpened(model, 5000, firings, attention)
-    for n, tau in ((17, 0.15), (128, 0.5), (1000, 0.9)):
+    with torch.no_grad():
+        for weight in attention:
+            weight *= 0.3  # some 7,000 firings at 17 tokens
+    model.run(ids[:4]).trace(through="heads", tau=0.3)
+    for n, tau in ((17, 0.15), (128, 0.5), (1000, 0.2)):
         torch.cuda.reset_peak_memory_stats()
         passing, run = seconds(lambda n=n: model.run(ids[:n]), device)
         took, circuit = seconds(lambda run=run, tau=tau: run.trace(through="heads", tau=tau), device)

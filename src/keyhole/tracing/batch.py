@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Int
 
 from keyhole.circuits.circuit import Circuit
@@ -29,7 +30,7 @@ from keyhole.tracing.seeds import Goal, Seed, seeds_of
 from keyhole.tracing.sites import Sites
 from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.upstream import Writes
-from keyhole.tracing.why import explain_layer
+from keyhole.tracing.why import explain_layer, thresholds
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -158,23 +159,32 @@ class Batch:
         places = [own for own in self.waiting.pop(layer, ()) if len(own)]
         if not places:
             return
-        chosen = [tuple(place) for place in np.unique(np.concatenate(places), axis=0).tolist() if place[0] in alive]
-        if not chosen:
+        chosen = self._distinct(np.concatenate(places))
+        chosen = chosen[np.isin(chosen[:, 0], list(alive))]
+        if not len(chosen):
             return
-        found = explain_layer(
-            self.writes, layer, Sites.of(chosen, self.writes.device), self._limit, keys=self.shared.keys
-        )
+        sites = Sites(*torch.from_numpy(chosen.T.copy()).to(self.writes.device))
+        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys)
         self.explained.append(found)
         if self.flows is not None:
             self.flows.explain_firings(found)
         else:
             self._wait(found.heads_behind())
 
-    def _limit(self, row: int, dest: int, visible: int) -> float:
-        """Tau of a destination; a function of the user's that fails refuses its prompt alone."""
-        with self.attempts.at(self.numbers[row]):
-            return threshold(self.shared.tau, dest, visible)
-        return math.inf
+    def _distinct(self, places: Int[np.ndarray, "place 4"]) -> Int[np.ndarray, "distinct 4"]:
+        """Each place once, by run, head, dest and src: numbers are compared faster than rows."""
+        shape = (len(self.numbers), self.writes.patterns.n_heads, self.writes.n, self.writes.n)
+        return np.stack(np.unravel_index(np.unique(np.ravel_multi_index(tuple(places.T), shape)), shape), axis=1)
+
+    def _limits(self, rows: list[int], dests: list[int], visible: list[int]) -> list[float]:
+        """Tau of firings; a function of the user's that fails refuses its prompt alone."""
+        if not callable(self.shared.tau):
+            return thresholds(self.shared.tau, rows, dests, visible)
+        found = [math.inf] * len(rows)
+        for i, (row, dest, n) in enumerate(zip(rows, dests, visible, strict=True)):
+            with self.attempts.at(self.numbers[row]):
+                found[i] = threshold(self.shared.tau, dest, n)
+        return found
 
     def _circuit(self, row: int, check: Check, facts: Mapping[str, str]) -> Circuit:
         firings = {}

@@ -4,7 +4,9 @@ A firing depends only on the clean run, so the recursion over signals can be don
 together, from the top down. The graph is the recursive one.
 """
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -63,7 +65,8 @@ class Circuits(Sequence[Found]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         if callable(self._made[index]):
-            self._made[index] = self._made[index]()
+            with _no_collection():
+                self._made[index] = self._made[index]()
         found: Found = self._made[index]
         return found
 
@@ -155,11 +158,23 @@ def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progres
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
     batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
     found, done = dict[int, Callable[[], Circuit]](), count(1)
-    with exact_matmul(), model.steady():
+    with exact_matmul(), model.steady(), _no_collection():
         for batch in batches:
             told = None if progress is None else lambda: progress(next(done), depth * len(batches))
             found |= Batch({i: asked[i] for i in batch}, shared, attempts, told).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Thousands of small objects that live on: looking for garbage among them takes longer than making them."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _through(asked: ThroughOption) -> Through | None:

@@ -6,6 +6,8 @@ pair of heads). The cheaper way is chosen by counting operations.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import torch
 from jaxtyping import Float, Int
@@ -28,21 +30,19 @@ class Reads:
 
 
 def reads_of(writes: Writes, layer: int, pairs: Sequence[Pair]) -> Reads:
-    """Project everything below a layer onto queries and keys of heads."""
+    """Project everything below a layer onto queries and keys of heads; pairs of a run adjoin."""
     w, om = writes.weights(layer), writes.omega(layer)
     if writes.record(layer).rotary is not None:  # rotation comes between the projection and the channels
         shared = sorted({(run, w.kv(head)) for run, head in pairs})
-        key = [shared.index((run, w.kv(head))) for run, head in pairs]
-        q_moved, q_local = _projected(writes, layer, [(run, w.W_Q[head]) for run, head in pairs])
-        k_moved, k_local = _projected(writes, layer, [(run, w.W_K[kv]) for run, kv in shared])
+        number = {pair: i for i, pair in enumerate(shared)}
+        key = [number[run, w.kv(head)] for run, head in pairs]
+        q_side, k_side = w.W_Q, w.W_K
     else:
-        key = list(range(len(pairs)))
-        heads = {head for _, head in pairs}
-        q_side = {head: w.W_Q[head] @ om.G_d[head] for head in heads}
-        k_side = {head: w.W_K[w.kv(head)] @ om.G_s[head].T for head in heads}
-        q_moved, q_local = _projected(writes, layer, [(run, q_side[head]) for run, head in pairs])
-        k_moved, k_local = _projected(writes, layer, [(run, k_side[head]) for run, head in pairs])
-    return Reads(q_moved, q_local, k_moved, k_local, torch.tensor(key, device=writes.device))
+        shared, key = list(pairs), list(range(len(pairs)))
+        q_side = w.W_Q @ om.G_d
+        k_side = w.W_K.repeat_interleave(w.group, dim=0) @ om.G_s.mT
+    q, k = _projected(writes, layer, pairs, q_side), _projected(writes, layer, shared, k_side)
+    return Reads(*q, *k, torch.tensor(key, device=writes.device))
 
 
 def floats_per_pair(writes: Writes, layer: int) -> int:
@@ -52,16 +52,19 @@ def floats_per_pair(writes: Writes, layer: int) -> int:
 
 
 def _projected(
-    writes: Writes, layer: int, sides: Sequence[tuple[int, Float[Tensor, "d_model read"]]]
-) -> tuple[Float[Tensor, "side moved read"], Float[Tensor, "side local pos read"]]:
-    """What was moved, and what was written where it is, of one run through one side of a head each."""
-    (n_layers, n_local), width = writes.below(layer), sides[0][1].shape[1]
-    moved = writes.local.new_empty(len(sides), writes.moved_below(layer), width)
-    local = writes.local.new_empty(len(sides), n_local, writes.n, width)
-    for i, (run, W) in enumerate(sides):
-        torch.matmul(writes.local[run, :n_local], W, out=local[i])
-        _project_moved(writes, n_layers, run, W, out=moved[i])
-    return moved, local
+    writes: Writes, layer: int, pairs: Sequence[Pair], sides: Float[Tensor, "heads d_model read"]
+) -> tuple[Float[Tensor, "pair moved read"], Float[Tensor, "pair local pos read"]]:
+    """What was moved, and what was written where it is, through one side of heads: all of a run's at once."""
+    (n_layers, n_local), width, start = writes.below(layer), sides.shape[2], 0
+    moved = writes.local.new_empty(len(pairs), writes.moved_below(layer), width)
+    local = writes.local.new_empty(len(pairs), n_local * writes.n, width)
+    for run, own in groupby(pairs, itemgetter(0)):
+        W = sides[[head for _, head in own]]
+        rows = slice(start, start + len(W))
+        torch.matmul(writes.local[run, :n_local].flatten(0, 1), W, out=local[rows])
+        _project_moved(writes, n_layers, run, W, out=moved[rows])
+        start = rows.stop
+    return moved, local.view(len(pairs), n_local, writes.n, width)
 
 
 def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
@@ -70,7 +73,12 @@ def composing_is_cheaper(n: int, d_model: int, d_head: int) -> bool:
 
 
 def _project_moved(
-    writes: Writes, n_layers: int, run: int, W: Float[Tensor, "d_model read"], *, out: Float[Tensor, "moved read"]
+    writes: Writes,
+    n_layers: int,
+    run: int,
+    W: Float[Tensor, "heads d_model read"],
+    *,
+    out: Float[Tensor, "heads moved read"],
 ) -> None:
     dims = writes.model.dims
     if n_layers == 0:
@@ -78,7 +86,7 @@ def _project_moved(
     if not composing_is_cheaper(writes.n, dims.d_model, dims.d_head):
         torch.matmul(writes.moved[run, :n_layers].flatten(0, 2), W, out=out)
         return
-    by_layer = out.view(n_layers, dims.heads, writes.n, -1)
+    by_layer = out.view(len(W), n_layers, dims.heads, writes.n, -1)
     for index in range(n_layers):
         W_O = writes.weights(writes.attention_layers[index]).W_O
-        torch.matmul(writes.values[run, index], W_O @ W, out=by_layer[index])
+        by_layer[:, index] = writes.values[run, index] @ (W_O @ W[:, None])

@@ -4,6 +4,7 @@ All firings of a layer are explained together: of all its heads, in all runs tha
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -26,7 +27,7 @@ from keyhole.tracing.upstream import Writes
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Limit = Callable[[int, int, int], float]  # run, dest, number of visible keys -> tau
+Limits = Callable[[list[int], list[int], list[int]], Sequence[float]]  # runs, dests, visible keys -> tau of each
 Site = tuple[int, int, int, int]  # run, head, dest, src
 _PROJECTED_FLOATS = 48_000_000  # projections held at once (about 200 MB in float32)
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
@@ -74,17 +75,21 @@ def explain_sites(
 ) -> Explained:
     """Explain some firings (run, head, dest, src) of a layer."""
     sites = Sites.of(sorted(places), writes.device)
-    return explain_layer(writes, layer, sites, lambda _, dest, n: threshold(tau, dest, n), keys=keys, why=why)
+    return explain_layer(writes, layer, sites, partial(thresholds, tau), keys=keys, why=why)
+
+
+def thresholds(tau: Tau, runs: list[int], dests: list[int], visible: list[int]) -> list[float]:
+    """Tau of firings, whichever run they are of."""
+    return [threshold(tau, dest, n) for _, dest, n in zip(runs, dests, visible, strict=True)]
 
 
 def explain_layer(
-    writes: Writes, layer: int, sites: Sites, limit: Limit, *, keys: Keys = "all", why: Why = "here"
+    writes: Writes, layer: int, sites: Sites, limit: Limits, *, keys: Keys = "all", why: Why = "here"
 ) -> Explained:
     """Explain firings of any heads of a layer together; those of a run, and of a head in it, adjoin."""
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
-    asked = zip(own["run"].tolist(), own["dest"].tolist(), counts.tolist(), strict=True)
-    tau = np.array([limit(*one) for one in asked], dtype=np.float64)
+    tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
     fires = (weights >= tau) == (why == "here")
     removed = _removed(writes, layer, sites, np.nonzero(fires)[0], tau=tau, keys=keys, lift=why == "not")
     sign = -1.0 if why == "not" else 1.0
@@ -100,7 +105,7 @@ def explain_layer(
 def _weights(writes: Writes, layer: int, sites: Sites) -> tuple[Float[np.ndarray, "firing"], Int[np.ndarray, "firing"]]:
     """The attention weight of every firing, and how many keys its dest sees."""
     record, found = writes.record(layer), []
-    for part in _parts(len(sites), writes.n * writes.model.dims.d_head, _COORD_FLOATS):
+    for part in _parts(len(sites), writes.n * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
         rows = _rows(writes, layer, sites[part], np.zeros(part.stop - part.start))
         found.append((rows.weight_after(torch.zeros_like(rows.scores)), sites[part].visible(record).sum(1)))
     weights, counts = (torch.cat(x).cpu().numpy() for x in zip(*found, strict=True))
@@ -128,10 +133,10 @@ def _removed(
     distinct, pair = np.unique(pairs, axis=0, return_inverse=True)
     found: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
-    for heads in _parts(len(distinct), floats_per_pair(writes, layer), _PROJECTED_FLOATS):
+    for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, _PROJECTED_FLOATS)):
         reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         own = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
-        for part in _parts(len(own), size * writes.model.dims.d_head, _COORD_FLOATS):
+        for part in _parts(len(own), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
             at = torch.from_numpy(fires[own[part]]).to(writes.device)
             rows = _rows(writes, layer, sites[at], tau[fires[own[part]]])
             w = ig_vectors(rows.scores, rows.visible, rows.src, rows.rule, heads=rows.heads)
@@ -140,6 +145,11 @@ def _removed(
             sides = (dest_candidates(places), src_candidates(places, keys))
             found.append((fires[own[part]], [search(one, rows, lift=lift) for one in sides]))
     return [joined([(at, sides[i]) for at, sides in found], len(sites)) for i in range(2)]
+
+
+def _room(writes: Writes, floats: int) -> int:
+    """How many numbers may be held at once: more where every batch costs hundreds of launches."""
+    return floats if writes.device.type == "cpu" else 16 * floats
 
 
 def _parts(n: int, floats: int, most: int) -> Iterator[slice]:
