@@ -1,6 +1,6 @@
 """What does tracing in bulk save, and does it take what was told before? Ratios within one run, one thread each.
 
-    python benchmarks/bulk.py [.cache/smollm2.gguf] [--organism 3000] [--model 200] [--batch 16]
+    python benchmarks/bulk.py [.cache/smollm2.gguf] [--organism 3000] [--model 200] [--batch 32]
 
 Indirect-object prompts, forward passes included: all of them in bulk, into a store, against a sample of them one at a
 time (run, trace), scaled. Both find the model warm. Memory is that of a fresh process, for two sizes of batches: what a
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("source", nargs="?")
     parser.add_argument("--organism", type=int, default=3000)
     parser.add_argument("--model", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--peaks", type=int, nargs="+", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     torch.set_num_threads(1)

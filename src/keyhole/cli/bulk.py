@@ -55,7 +55,7 @@ def bulk(
         int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together; memory grows with them.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together; memory grows with them.")] = 32,
     part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
     threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,

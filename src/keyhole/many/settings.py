@@ -30,7 +30,7 @@ class Tracing:
     through: ThroughOption = "mlps"
     wrong: Wrong = "keep"  # prompts that the model gets wrong are traced, or skipped
     bos: bool | None = None  # a beginning-of-sequence token first; None: the tokenizer's habit
-    batch: int = 16  # prompts traced together: memory grows with them
+    batch: int = 32  # prompts traced together: memory grows with them
     threads: int = 1  # of each worker
     signals: bool = False  # keep the vector of every signal, too: most of a store's bytes
 
