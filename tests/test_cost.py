@@ -102,13 +102,18 @@ def told(organism: Model, whole: Path, times: list[tuple[float, float]], workers
     return estimate_of(organism, blocks, tracing, manifest=manifest, workers=workers, measured=measured)
 
 
-def test_an_estimate_is_the_pilot_and_the_rest_at_its_pace(organism: Model, whole: Path) -> None:
+def test_an_estimate_is_the_pilot_and_the_rest_at_its_pace(
+    organism: Model, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first batch warms the model up, which counts once; every worker does so for itself."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     found = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)])
     assert found.prompts == N and found.load.firings > 0 and found.load.places > 0
     assert found.seconds == pytest.approx(14.0 + N * 1.0, rel=0.1), "prompts are about as long as the first ones"
     two = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], workers=2)
     assert two.seconds == pytest.approx(14.0 + N / 2 * 1.0 + 8.0, rel=0.1)
+    many = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], workers=20)
+    assert many.seconds == two.seconds and many.workers == 20, "workers share the cores"
     twice = told(organism, whole, [(1.0, 9.0), (0.4, 3.6), (0.4, 3.6)])
     assert twice.seconds - 18.0 == pytest.approx(2 * (found.seconds - 14.0))
     longest = max(len(organism.run(one.text)) for one in examples(TASK, organism, N, 7))

@@ -1,5 +1,6 @@
 """How long will it take, and what does it need? Measured on a few batches of the run itself, spread over it."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,7 +83,8 @@ def estimate_of(
     rates = fit(shape, load, forward, trace) if load.tokens else Rates(float("inf"), 0.0)
     lengths = [(done, n) for block in blocks for done, n in _lengths(model, block, tracing)]
     rest = sum(seconds(shape, replace(load, tokens=n), rates) for done, n in lengths if not done)
-    left = rest / min(workers, len(blocks))
+    cores = max(1, (os.cpu_count() or 1) // tracing.threads)  # more workers than these take turns
+    left = rest / min(workers, len(blocks), cores)
     spent = sum(batch.forward + batch.trace for batch in measured)
     first, usual = (batch.forward + batch.trace for batch in (measured[0], measured[-1]))
     weight = model.hf.dtype.itemsize
