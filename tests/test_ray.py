@@ -54,7 +54,7 @@ def test_begun_locally_and_finished_under_ray(cluster: None, organism: Model, wh
     with pytest.raises(StopError):
         again(organism, path, progress=at_part(3, stop))
     assert records(path) == 3
-    again(organism, path, engine=Ray())
+    again(organism, path, engine=Ray(1))
     assert records(path) == PARTS
     require_same(path, whole)
 
