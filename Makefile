@@ -40,6 +40,7 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/trace.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/bulk.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/through.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/compare.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/stories.py .cache/smollm2.gguf

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,7 @@ for line in sys.stdin:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+    print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -55,13 +57,18 @@ def _server() -> subprocess.Popen[str]:
     return server
 
 
-def keyhole(*args: str, folder: Path | str = ".", timeout: int = 120) -> subprocess.CompletedProcess[str]:
-    """What `keyhole ...` answers, in a folder."""
+def keyhole(
+    *args: str, folder: Path | str = ".", timeout: int = 120, meanwhile: Callable[[int], None] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What `keyhole ...` answers, in a folder; `meanwhile` is told the process that works on it."""
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     with tempfile.TemporaryDirectory() as aside:
         out, err = (Path(aside) / name for name in ("out", "err"))
         server.stdin.write(json.dumps([args, str(Path(folder).resolve()), str(out), str(err), timeout]) + "\n")
         server.stdin.flush()
+        child = int(server.stdout.readline())
+        if meanwhile is not None:
+            meanwhile(child)
         code = int(server.stdout.readline())
         return subprocess.CompletedProcess(["keyhole", *args], code, out.read_text(), err.read_text())

@@ -65,6 +65,18 @@ def outcomes(organism: Model) -> list[Any]:
     return outcomes_of_every_kind(organism)
 
 
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bulk run that nothing interrupted."""
+    from bulk_runs import N, command
+    from commands import keyhole as typed
+
+    path = tmp_path_factory.mktemp("whole") / "store"
+    told = typed(*command(path))
+    assert told.returncode == 0 and f"{N} prompts, {N} circuits" in told.stdout, told.stderr
+    return path
+
+
 @pytest.fixture
 def gpt2() -> Model:
     return tiny_model("gpt2")

@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -18,6 +20,8 @@ from keyhole.intervene.remove import Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
+from keyhole.many.engines import EngineName
+from keyhole.many.settings import Wrong
 from keyhole.models.run import Run
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
@@ -48,6 +52,10 @@ SAME = [
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
+    (bulk, many.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
+    (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
+    (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
+    (bulk, many.Ray, {"workers", "address"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
@@ -72,7 +80,7 @@ def defaults(function: Callable[..., Any]) -> dict[str, Any]:
 def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any], shared: set[str]) -> None:
     at_the_command_line, in_python = defaults(command), defaults(function)
     assert {name: at_the_command_line[name] for name in shared} == {name: in_python[name] for name in shared}
-    both = set(at_the_command_line) & set(in_python) - {"model", "progress", "head", "prompts"}
+    both = set(at_the_command_line) & set(in_python) - {"model", "progress", "head", "prompts", "out"}
     assert both - shared <= {"target", "channels", "edges"}, "a parameter of both that is not compared"
 
 
@@ -117,6 +125,8 @@ def test_choices_are_the_librarys() -> None:
         "QueryMode": get_args(settings["query_mode"]),
         "Method": get_args(Method),
         "Constants": get_args(Constants),
+        "Wrong": get_args(Wrong),
+        "EngineName": get_args(EngineName),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -14,7 +14,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[1] / "src" / "keyhole"
 LAYERS = [
     ("_openmp", "errors", "version"),
-    ("brief", "cache", "dataframes", "files", "progress", "stats", "strict"),
+    ("brief", "cache", "dataframes", "files", "processes", "progress", "stats", "strict"),
     *[
         ("models",),
         ("qk",),
@@ -24,6 +24,7 @@ LAYERS = [
         ("story",),
         ("tasks",),
         ("store",),
+        ("many",),
         ("contrast", "discover"),
     ],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],

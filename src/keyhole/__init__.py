@@ -14,6 +14,7 @@ from keyhole.version import __version__ as __version__
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
     from keyhole.contrast.data.sites import Contrast as Contrast
+    from keyhole.many.driver import bulk as bulk
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
@@ -44,6 +45,7 @@ __all__ = [
     "Run",
     "Through",
     "Untraced",
+    "bulk",
     "check",
     "load",
     "open_store",
@@ -63,14 +65,15 @@ _HOMES = {
     "Run": "keyhole.models.run",
     "Through": "keyhole.tracing.mlps.flow",
     "Untraced": "keyhole.tracing.batch",
+    "bulk": "keyhole.many.driver",
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "models", "qk", "reproduce", "store"),
-    *("story", "tasks", "tracing"),
+    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
+    *("store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

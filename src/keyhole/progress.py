@@ -1,7 +1,9 @@
 """How far is a long piece of work? What the library calls while it works, and whoever shows progress provides."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 
 Progress = Callable[[int, int], None]  # done, total
 Stage = Callable[[str], AbstractContextManager[Progress]]  # one named part of the work
@@ -15,3 +17,40 @@ def silent(done: int, total: int) -> None:
 def quiet(what: str) -> Iterator[Progress]:
     """A stage whose progress is not shown."""
     yield silent
+
+
+@dataclass
+class Pace:
+    """How fast does it go, and how long will it take? From what was done since the first call."""
+
+    clock: Callable[[], float] = time.monotonic
+    _first: tuple[float, int] | None = field(default=None, repr=False)
+
+    def told(self, done: int, total: int) -> str:
+        """Rate and time left, once something was done.
+
+        >>> pace = Pace(clock=iter([0.0, 10.0]).__next__)
+        >>> pace.told(64, 192), pace.told(128, 192)
+        ('', '6.4 a second, 10 s left')
+        """
+        now = self.clock()
+        if self._first is None:
+            self._first = (now, done)
+        took, made = now - self._first[0], done - self._first[1]
+        if not made or not took:
+            return ""
+        return f"{made / took:.3g} a second, {duration((total - done) * took / made)} left"
+
+
+def duration(seconds: float) -> str:
+    """A time as one says it.
+
+    >>> duration(7.2), duration(83), duration(5000)
+    ('7 s', '1 min 23 s', '1 h 23 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.text import Text
 
 from keyhole.files import json_text
+from keyhole.progress import Pace
 from keyhole.tables import Cell, lay_out
 
 _NO_LIMIT = 100_000  # columns of a file or a pipe
@@ -34,6 +36,24 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def paced_bar(what: str, every: float = 60.0) -> Iterator[Callable[[int, int], None]]:
+    """The same with rate and time left, for hours of work; where there is no terminal, a line now and then."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
+    err, pace, spoken = _console(stderr=True), Pace(), [time.monotonic()]
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None, pace="")
+
+        def tell(done: int, total: int) -> None:
+            told = pace.told(done, total)
+            bar.update(task, completed=done, total=total, pace=told)
+            if not err.is_terminal and time.monotonic() - spoken[0] >= every:
+                spoken[0] = time.monotonic()
+                err.print(Text(f"{what}: {done:,} of {total:,}, {told}"), soft_wrap=True)
+
+        yield tell
 
 
 def width() -> int | None:

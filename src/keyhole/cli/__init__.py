@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from keyhole import show
+from keyhole.cli.bulk import bulk
 from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace
 from keyhole.cli.contrast import contrast
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
-for command in (heads, channels, explain, trace, verify, contrast, discover, reproduce, check, words, tasks):
+for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
 app.add_typer(lab, name="lab")
 app.command()(cache)

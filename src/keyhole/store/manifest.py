@@ -11,7 +11,7 @@ from keyhole.strict import is_index, is_list, parse_json, require, require_field
 from keyhole.tasks.example import Example
 
 SCHEMA = 1
-PART = 100  # prompts
+PART = 64  # prompts
 MANIFEST = "manifest.json"
 _FIELDS = tuple(one.name for one in fields(Example))
 

@@ -21,6 +21,7 @@ from keyhole.tasks.pronouns import WORDINGS as PRONOUN_WORDINGS
 from keyhole.tasks.pronouns import pronouns
 from keyhole.tasks.words import CATEGORIES, CONTENT, LETTERS, NUMBERS
 
+# What the organism is trained on; `catalogue.py` has every task, for any model.
 TASKS: Mapping[str, Callable[..., list[Example]]] = {
     "ioi": ioi,
     "induction": induction,

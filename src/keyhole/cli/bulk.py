@@ -1,0 +1,150 @@
+"""The command that traces many prompts into a store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.choices import EngineName, SeedRule, ThroughWhat, Wrong
+from keyhole.cli.circuits import KeysOption, TauOption, read_tau
+from keyhole.cli.options import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    ModelOption,
+    RevisionOption,
+    SinksOption,
+    load_model,
+    read_choices,
+)
+from keyhole.cli.tasks import ChoicesOption
+from keyhole.errors import KeyholeError
+from keyhole.progress import duration
+
+if TYPE_CHECKING:
+    from keyhole.many import Estimate
+    from keyhole.many.engines import Engine
+    from keyhole.store import Store
+
+
+def bulk(
+    what: Annotated[
+        str, typer.Argument(metavar="TASK|FILE", help="A task such as ioi (`keyhole tasks`), or a JSON Lines file.")
+    ],
+    model: ModelOption = None,
+    n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
+    through: Annotated[ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.")] = "mlps",
+    seeds: Annotated[
+        SeedRule | None, typer.Option(help="Default: linear where the prompt has wrong answers, else prob.")
+    ] = None,
+    wrong: Annotated[Wrong, typer.Option(help="Prompts that the model gets wrong: trace them, or skip them.")] = "keep",
+    tau: TauOption = "dynamic",
+    keys: KeysOption = "all",
+    sinks: SinksOption = "keep",
+    signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
+    engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together; memory grows with them.")] = 32,
+    part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
+    choices: ChoicesOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Trace many prompts, and keep their circuits in a store that any table tool reads.
+
+    What it will take is told before it starts. The same command goes on after any stop, with any engine; a store of
+    another model or other settings is refused. Prompts that cannot be traced are kept with the reason.
+
+    Examples:
+
+        keyhole bulk ioi --n 3000 --out ioi.store
+
+        keyhole bulk ioi --model SmolLM2.gguf --n 200 --estimate
+
+        keyhole bulk prompts.jsonl --model gpt2 --wrong skip --workers 4 --out gpt2.store
+
+        keyhole bulk greater_than --model gpt2 --n 1000 --engine ray --address auto --out years.store
+    """
+    if out is None and not estimate:
+        raise KeyholeError("say where the circuits are kept: --out ioi.store; or only --estimate what it would take.")
+    from keyhole.many import Tracing
+    from keyhole.many import bulk as trace_all
+    from keyhole.many import estimate as estimate_all
+
+    by = _engine(engine, workers, address)
+    options: Any = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
+    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos, "signals": signals}
+    loaded = load_model(model, revision, dtype, device)
+    asked: dict[str, Any] = {
+        "n": n,
+        "seed": seed,
+        "choices": read_choices(choices),
+        "part": part,
+        "engine": by,
+        "tracing": Tracing(**options),
+    }
+    if estimate:
+        with show.progress("Tracing a few batches"):
+            expected = estimate_all(what, loaded, **asked)
+        _tell_estimate(expected, json=json)
+        return
+    assert out is not None
+    start = time.monotonic()
+    try:
+        with show.paced_bar("Tracing") as progress:
+            store = trace_all(what, loaded, out=out, progress=progress, **asked)
+    except KeyboardInterrupt:
+        show.plain(f"stopped. What was finished is in {out}: the same command goes on from there.")
+        raise
+    _tell(store, time.monotonic() - start, json=json)
+
+
+def _engine(name: EngineName, workers: int | None, address: str | None) -> Engine:
+    from keyhole.many import Local, Ray
+
+    if name == "ray":
+        return Ray(workers, address)
+    if address is not None:
+        raise KeyholeError("--address is that of a Ray cluster: add --engine ray.")
+    return Local(workers or 1)
+
+
+def _tell_estimate(expected: Estimate, *, json: bool) -> None:
+    if json:
+        told = {"seconds": expected.seconds, "memory": expected.memory.at(expected.batch), "disk": expected.disk}
+        show.as_json({**asdict(expected), **told})
+    else:
+        show.plain(str(expected))
+
+
+def _tell(store: Store, seconds: float, *, json: bool) -> None:
+    """What became of the prompts; of failed ones, the first as an example."""
+    rows = store.table("prompts", columns=["prompt", "status", "correct", "error"]).to_pylist()
+    counts, right = store.counts(), sum(row["correct"] is True for row in rows)
+    if json:
+        show.as_json({"store": str(store.path), "prompts": len(rows), **counts, "correct": right, "seconds": seconds})
+        return
+    show.plain(
+        f"{store.path}: {len(rows):,} prompts, {counts['circuit']:,} circuits, {counts['headless']:,} without heads, "
+        f"{counts['empty']:,} empty, {counts['failed']:,} failed, {counts['skipped']:,} skipped; the model is right in "
+        f"{right:,} ({right / max(1, len(rows)):.1%})"
+    )
+    show.plain(f"took {duration(seconds)}; in Python: keyhole.open_store({str(store.path)!r})")
+    for row in [row for row in rows if row["status"] == "failed"][:1]:
+        show.plain(f"the first that failed is prompt {row['prompt']}: {row['error']}")

@@ -1,0 +1,112 @@
+"""What becomes of a batch of prompts? They run together and are traced together, and each has an outcome of its own."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.many.settings import Tracing
+from keyhole.models.model import Model
+from keyhole.models.run import Run
+from keyhole.store import Outcome, Status
+from keyhole.store.signals import signal_vectors
+from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
+from keyhole.tasks.example import Example
+from keyhole.tracing.batch import Untraced
+from keyhole.tracing.levels import trace_many
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What became of a batch, and how long it took."""
+
+    outcomes: tuple[Outcome, ...]
+    tokens: float  # of a prompt, on average over those that ran
+    forward: float  # seconds
+    trace: float
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """A prompt that ran: what it is traced for, and what the model made of it."""
+
+    index: int
+    example: Example
+    run: Run
+    ids: AnswerIds
+    said: Answered
+
+    def outcome(self, found: Circuit | KeyholeError, tracing: Tracing) -> Outcome:
+        """As it is kept; the run itself is not, for memory would grow with the prompts."""
+        about: Any = {"index": self.index, "example": self.example, **asdict(self.said)}
+        if isinstance(found, KeyholeError):
+            status: Status = "empty" if isinstance(found, NothingToTraceError) else "failed"
+            return Outcome(status=status, error=str(found), **about)
+        vectors = signal_vectors(found) if tracing.signals else None
+        status = "circuit" if found.heads else "headless"
+        return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, **about)
+
+    def skipped(self) -> Outcome:
+        """Not traced, because the model is wrong."""
+        return Outcome(index=self.index, example=self.example, status="skipped", **asdict(self.said))
+
+
+def trace_batch(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> Batch:
+    """What became of each prompt? One that is refused loses no other; what the model gets wrong may be skipped."""
+    start = _now(model)
+    ran = _run(model, first, examples, tracing)
+    between = _now(model)
+    wanted = [one for one in ran if isinstance(one, _Ran) and (tracing.wrong == "keep" or one.said.correct)]
+    found = zip(wanted, _circuits(wanted, tracing), strict=True)
+    traced = {one.index: one.outcome(made, tracing) for one, made in found}
+    outcomes = [one if isinstance(one, Outcome) else traced.get(one.index) or one.skipped() for one in ran]
+    tokens = fmean([len(one.run) for one in ran if isinstance(one, _Ran)] or [0])
+    return Batch(tuple(outcomes), tokens, between - start, _now(model) - between)
+
+
+def _run(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> list[_Ran | Outcome]:
+    """Run the prompts and look at the answers; what cannot be run has failed."""
+    runs = _runs(model, [example.text for example in examples], tracing.bos)
+    found: list[_Ran | Outcome] = []
+    for index, (example, run) in enumerate(zip(examples, runs, strict=True), first):
+        try:
+            if isinstance(run, KeyholeError):
+                raise run
+            ids = answer_ids(model, example)
+            found.append(_Ran(index, example, run, ids, answered(run, example, ids)))
+        except KeyholeError as error:
+            found.append(Outcome(index=index, example=example, status="failed", error=str(error)))
+    return found
+
+
+def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | KeyholeError]:
+    """Runs of a batch; where a prompt is refused, each alone, so that none is refused with it."""
+    try:
+        return list(model.run_many(texts, bos=bos))
+    except KeyholeError as error:
+        return [error] if len(texts) == 1 else [_runs(model, [text], bos)[0] for text in texts]
+
+
+def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeError]:
+    """Circuits of a batch, or why there are none."""
+    if not ran:
+        return []
+    targets = [list(one.ids.answers) for one in ran]
+    against = [list(one.ids.against) if tracing.against and one.ids.against else None for one in ran]
+    try:
+        found = trace_many([one.run for one in ran], targets, against=against, **tracing.options())
+    except KeyholeError as error:
+        return [error] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
+    return [one.error if isinstance(one, Untraced) else one for one in found]
+
+
+def _now(model: Model) -> float:
+    """The time, once all work on an accelerator is done."""
+    if model.hf.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,182 @@
+"""How are thousands of prompts traced? Block by block, each written when it is done, so that any stop loses little."""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from keyhole.errors import KeyholeError
+from keyhole.many.blocks import Block, BlockFailedError
+from keyhole.many.engines import Engine, EngineName, engine_of
+from keyhole.many.pilot import Estimate, estimate_of, pilot
+from keyhole.many.settings import Tracing
+from keyhole.many.source import source_of
+from keyhole.many.worker import Job
+from keyhole.models.load import Source, load
+from keyhole.models.model import Model
+from keyhole.progress import Progress, silent
+from keyhole.store import Manifest, Part, Store, make_store, manifest_of
+from keyhole.store.manifest import PART
+from keyhole.tasks import CATALOGUE
+from keyhole.tasks import examples as examples_of
+from keyhole.tasks.example import Example
+from keyhole.version import __version__
+
+_LOG = logging.getLogger("keyhole")
+_FAILURES = 3  # blocks that may fail before the rest is not even tried
+
+What = str | Path | Sequence[Example]
+
+
+def bulk(
+    what: What,
+    model: Model | Source | None = None,
+    *,
+    out: Path | str,
+    n: int | None = None,
+    seed: int = 0,
+    choices: Mapping[str, Any] | None = None,
+    engine: EngineName | Engine = "local",
+    part: int = PART,
+    tracing: Tracing | None = None,
+    progress: Progress = silent,
+) -> Store:
+    """Trace many prompts into a store, and go on where an earlier call stopped.
+
+    `what`: a task's name, a JSON Lines file, or examples. `n`: how many of them; `seed`, `choices`: a task's.
+    `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address=...)`.
+    `part`: prompts that are written together, and lost together if the work is interrupted. `tracing`: how to trace,
+    what to do with prompts that the model gets wrong, and how many prompts to trace together (`batch`), which bounds
+    memory. `progress` is told the prompts done.
+
+    A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
+    memory, disk) is noted before it starts, by the logger "keyhole".
+    """
+    by = engine_of(engine)
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
+    store = make_store(out, planned.manifest)
+    with store.writing():
+        left = _left(store, planned.blocks)
+        if left:
+            _trace(store, planned, left, by, progress)
+    return store
+
+
+def estimate(
+    what: What,
+    model: Model | Source | None = None,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    choices: Mapping[str, Any] | None = None,
+    engine: EngineName | Engine = "local",
+    part: int = PART,
+    tracing: Tracing | None = None,
+) -> Estimate:
+    """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
+    planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
+    found = _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
+    if found is None:
+        raise KeyholeError("no batch of the pilot could be traced: run it without --estimate, which tells why.")
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be done, whoever does it."""
+
+    model: Model
+    tracing: Tracing
+    blocks: tuple[Block, ...]
+    manifest: Manifest
+
+
+def _plan(
+    what: What,
+    model: Model | Source | None,
+    *,
+    asked: tuple[int | None, int, Mapping[str, Any]],
+    part: int,
+    tracing: Tracing,
+) -> _Plan:
+    loaded = model if isinstance(model, Model) else load(model)
+    examples, task = _examples(what, loaded, *asked)
+    manifest = manifest_of(
+        examples,
+        model={"name": loaded.name, "family": loaded.hf.config.model_type, "fingerprint": loaded.fingerprint()},
+        settings=tracing.plain(),
+        task=task,
+        versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        part=part,
+        signals=loaded.dims.d_model if tracing.signals else None,
+    )
+    spans = [manifest.span(number) for number in range(manifest.parts)]
+    blocks = [Block(i, span.start, tuple(examples[span.start : span.stop])) for i, span in enumerate(spans)]
+    return _Plan(loaded, tracing, tuple(blocks), manifest)
+
+
+def _examples(
+    what: What, model: Model, n: int | None, seed: int, choices: Mapping[str, Any]
+) -> tuple[list[Example], dict[str, Any]]:
+    """The prompts, and how a store calls them. A seed and choices are a task's; a file is known by what it says."""
+    if not isinstance(what, str | Path):
+        return list(what)[:n], {"name": ", ".join(sorted({one.task for one in what})), "seed": None, "choices": {}}
+    found, name = examples_of(what, model, n, seed, **choices), str(what).replace("-", "_")
+    if isinstance(what, str) and name in CATALOGUE:
+        return found, {"name": name, "seed": seed, "choices": dict(choices)}
+    return found, {"name": Path(what).name, "seed": None, "choices": {}}
+
+
+def _left(store: Store, blocks: Sequence[Block]) -> list[Block]:
+    """What is still to be done; what is there already, and what of it is damaged, is told."""
+    found = store.check()
+    for damaged in found.damaged:
+        _LOG.info(f"{damaged} It is traced again." if damaged.number is not None else str(damaged))
+    if found.done:
+        _LOG.info(f"{len(found.done)} of {len(blocks)} parts are in {store.path} already.")
+    return [block for block in blocks if block.number not in found.done]
+
+
+def _estimated(
+    plan: _Plan, blocks: Sequence[Block], manifest: Manifest, engine: Engine
+) -> tuple[list[Block], Estimate | None]:
+    """What these blocks will need; those that the pilot began come back with what it traced."""
+    workers = engine.workers or os.cpu_count() or 1
+    begun, measured = pilot(plan.model, blocks, plan.tracing)
+    if not measured:
+        return begun, None
+    return begun, estimate_of(plan.model, begun, plan.tracing, manifest=manifest, workers=workers, measured=measured)
+
+
+def _trace(store: Store, plan: _Plan, left: Sequence[Block], engine: Engine, progress: Progress) -> None:
+    """Trace what is left and write it; blocks that fail are told at the end, when all others are there."""
+    if engine.here:
+        left, expected = _estimated(plan, left, store.manifest, engine)
+        if expected is not None:
+            _LOG.info(str(expected))
+    job = Job(plan.tracing, store.manifest, source_of(plan.model))
+    total, failed = store.manifest.n, list[BlockFailedError]()
+    done = total - sum(len(block.examples) for block in left)
+    progress(done, total)
+    with closing(engine.trace(plan.model, job, left)) as parts:
+        for block, part in parts:
+            if isinstance(part, Part):
+                store.keep(part)
+                done += len(block.examples)
+                progress(done, total)
+            elif not isinstance(part, BlockFailedError):
+                raise part
+            elif len(failed := [*failed, part]) == _FAILURES:
+                break
+    if failed:
+        told = " ".join(str(one) for one in failed)
+        raise KeyholeError(
+            f"{told} All that was finished is in {store.path} ({done} of {total} prompts). The same command tries the "
+            "rest again; if memory did not suffice, begin anew with a smaller batch."
+        )

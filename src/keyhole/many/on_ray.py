@@ -1,0 +1,131 @@
+"""How is a bulk run done on a cluster? By Ray's actors, each with its own copy of the model.
+
+Ray restarts an actor that is lost and gives it its block again. Blocks are handed to actors that are there and have
+nothing to do; what comes back is a part of the store, which this process writes: no storage is shared, and nothing of
+Ray's has to be kept to go on later.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from keyhole.errors import KeyholeError
+from keyhole.many.blocks import Block
+from keyhole.many.worker import Done, Job, Parts, work
+from keyhole.models.model import Model
+
+_RETRIES = 3  # times that Ray restarts an actor, and that a block is begun again
+
+
+@dataclass(frozen=True)
+class Ray:
+    """On a Ray cluster: that of `address` (or RAY_ADDRESS), the one this process is in, or one made here meanwhile."""
+
+    workers: int | None = None  # None: as many as the cluster has room for
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise KeyholeError(f"workers is {self.workers}, but someone has to work: give at least 1.")
+        if find_spec("ray") is None:
+            raise KeyholeError("the engine ray needs one more package: pip install 'keyhole[ray]'.")
+
+    @property
+    def here(self) -> bool:
+        """Is this machine's speed the workers'?"""
+        return self._address == "local"
+
+    @property
+    def _address(self) -> str:
+        return self.address or os.environ.get("RAY_ADDRESS") or "local"
+
+    def trace(self, model: Model, job: Job, blocks: Sequence[Block]) -> Parts:
+        """Each block with its part as soon as it is done, in any order."""
+        import ray
+
+        needs = {"num_cpus": job.tracing.threads, "num_gpus": 1 if job.source.device == "cuda" else 0}
+        with _cluster(ray, self._address, None if self.workers is None else self.workers * job.tracing.threads):
+            workers = min(self.workers or _room(ray, needs), len(blocks))
+            actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **needs)(Tracer)
+            actors = [actor.remote() for _ in range(workers)]
+            try:
+                yield from _hand_out(ray, actors, ray.put(job), blocks)  # put there once, not with every block
+            finally:
+                for one in actors:
+                    ray.kill(one)
+
+
+class Tracer:
+    """An actor: `work`, one block at a time, in a process that keeps the model (`load_again`)."""
+
+    def ready(self) -> None:
+        """Answers once the actor is there."""
+
+    def trace(self, job: Job, block: Block) -> Done:
+        """A block as a part."""
+        return work(job, block)
+
+
+def _hand_out(ray: Any, actors: Sequence[Any], job: Any, blocks: Sequence[Block]) -> Parts:
+    """A block to every actor that is there and free, until all are done.
+
+    An actor that finds no more to do makes room: one that was lost with its machine can then be restarted there.
+    """
+    todo, left = iter(blocks), len(blocks)
+    running: dict[Any, tuple[Any, Block | None]] = {actor.ready.remote(): (actor, None) for actor in actors}
+    while left:
+        (ref,), _ = ray.wait(list(running), num_returns=1)
+        actor, block = running.pop(ref)
+        done = _got(ray, ref, block)
+        following = next(todo, None)
+        if following is None:
+            ray.kill(actor)
+        else:
+            running[actor.trace.remote(job, following)] = (actor, following)
+        if block is not None:
+            left -= 1
+            yield block, done
+
+
+def _got(ray: Any, ref: Any, block: Block | None) -> Done:
+    """What came back; what Ray itself could not do, in our words."""
+    try:
+        found: Done = ray.get(ref)
+    except ray.exceptions.RayError as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        at = "a worker could not begin" if block is None else f"part {block.number} was given up"
+        raise KeyholeError(
+            f"{at}: {said} Workers were restarted {_RETRIES} times at most; every machine of the cluster needs "
+            "Keyhole, the model and memory for both. What was finished is kept."
+        ) from error
+    return found
+
+
+@contextmanager
+def _cluster(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
+    """A cluster to work on; what is begun here is ended here, and nothing else."""
+    if ray.is_initialized():
+        yield
+        return
+    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    try:
+        if address == "local":
+            ray.init(address, num_cpus=cpus, include_dashboard=False, **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise KeyholeError(f"cannot reach a Ray cluster at {address}: {said}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _room(ray: Any, needs: dict[str, int]) -> int:
+    """How many workers fit into the cluster."""
+    has, kinds = ray.cluster_resources(), {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"]}
+    return max(1, int(min(has.get(kind, 0) // needed for kind, needed in kinds.items() if needed)))

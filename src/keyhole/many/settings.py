@@ -1,0 +1,74 @@
+"""How is every prompt of a bulk run traced? What decides the circuits, to the last digit: a store keeps all of it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.tracing.assemble import Settings, Sinks
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.levels import ManyOptions, ThroughOption
+from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.mlps.flow import Through
+
+Wrong = Literal["keep", "skip"]
+SeedRule = Literal["prob", "linear"]
+FixedTau = Literal["dynamic"] | float
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """How every prompt is traced; `trace_many` says what the first five do.
+
+    `batch` and `threads` change no more than last digits: sums over a padded batch, or over the shares of threads, are
+    added up in another order. They are kept with the others: tables are the same whatever was interrupted.
+    """
+
+    seeds: SeedRule | Probability | None = None  # None: linear where there are wrong answers, else prob
+    tau: FixedTau = "dynamic"
+    keys: Keys = "all"
+    sinks: Sinks = "keep"
+    through: ThroughOption = "mlps"
+    wrong: Wrong = "keep"  # prompts that the model gets wrong are traced, or skipped
+    bos: bool | None = None  # a beginning-of-sequence token first; None: the tokenizer's habit
+    batch: int = 32  # prompts traced together: memory grows with them
+    threads: int = 1  # of each worker
+    signals: bool = False  # keep the vector of every signal, too: most of a store's bytes
+
+    def __post_init__(self) -> None:
+        if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
+            raise KeyholeError(f"bulk runs have seeds 'prob', 'linear' or a Probability, not {self.seeds!r}.")
+        if self.tau != "dynamic" and not isinstance(self.tau, int | float):
+            raise KeyholeError(
+                f"tau of a bulk run is 'dynamic' or a number, not {self.tau!r}: a store keeps its value."
+            )
+        if not isinstance(self.through, Through):
+            require_choice("through", self.through, Literal["heads", "mlps"])
+        require_choice("wrong", self.wrong, Wrong)
+        for name in ("batch", "threads"):
+            if getattr(self, name) < 1:
+                raise KeyholeError(f"{name} is {getattr(self, name)}, but should be at least 1.")
+        Settings(seeds=self.seeds or "prob", tau=self.tau, keys=self.keys, sinks=self.sinks)  # refuses what is wrong
+
+    @property
+    def against(self) -> bool:
+        """Are answers held against wrong ones, where there are some?"""
+        return self.seeds in (None, "linear")
+
+    def options(self) -> ManyOptions:
+        """What `trace_many` is told."""
+        return {
+            "seeds": self.seeds,
+            "tau": self.tau,
+            "keys": self.keys,
+            "sinks": self.sinks,
+            "through": self.through,
+        }
+
+    def plain(self) -> dict[str, Any]:
+        """Every choice as plain values, defaults spelled out: what a store keeps and compares."""
+        share = self.seeds.tau if isinstance(self.seeds, Probability) else Probability().tau
+        through = self.through if isinstance(self.through, Through) else Through()
+        further = {"through": "heads"} if self.through == "heads" else {"through": "mlps", **asdict(through)}
+        rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
+        how = {name: getattr(self, name) for name in ("tau", "keys", "sinks", "wrong", "bos", "batch", "threads")}
+        return {"seeds": rule or "linear where there are wrong answers", "seed_tau": share, **further, **how}

@@ -1,0 +1,138 @@
+"""What bulk runs will take: the cost model against what models hold, and estimates against what was measured."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bulk_runs import BATCH, PART, TASK, N, files_of
+from conftest import tiny_model
+from keyhole import Model
+from keyhole.many import Load, Rates, Shape, Tracing, batches, bulk
+from keyhole.many.batches import Batch
+from keyhole.many.blocks import Block, trace_block
+from keyhole.many.cost import fit, forward_operations, memory, run_floats, seconds, trace_operations, writer_floats
+from keyhole.many.pilot import estimate_of, pilot, shape_of
+from keyhole.store import Manifest, open_store
+from keyhole.tasks import examples, ioi
+from keyhole.tracing.upstream import Writes
+
+GPT2 = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2)
+pytestmark = pytest.mark.xdist_group("bulk")  # one of them reads the store that is made once
+
+
+@given(
+    st.floats(0.001, 10),
+    st.floats(0.001, 1000),
+    st.builds(Load, st.floats(2, 1000), st.floats(0, 500), st.floats(0, 100)),
+)
+def test_rates_give_back_what_was_measured(forward: float, trace: float, load: Load) -> None:
+    rates = fit(GPT2, load, forward, trace)
+    assert seconds(GPT2, load, rates) == pytest.approx(forward + trace)
+    if rates.step > 0:  # then a forward pass alone is as fast as it was, too
+        assert forward_operations(GPT2, load.tokens) / rates.operations == pytest.approx(forward)
+
+
+def test_more_to_do_takes_longer() -> None:
+    rates, load = Rates(1e10, 1e-3), Load(20, 100, 30)
+    times = [seconds(GPT2, load, rates)]
+    for more in ({"tokens": 40}, {"firings": 200}, {"places": 60}):
+        times.append(seconds(GPT2, replace(load, **more), rates))
+    assert min(times[1:]) > times[0]
+    long = [trace_operations(GPT2, Load(tokens, 100)) for tokens in (10_000, 20_000)]
+    assert 1.9 < long[1] / long[0] < 2.0, "tracing is linear in the length of prompts"
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama", "qwen2", "gemma2"])
+def test_shapes_are_the_models(variant: str) -> None:
+    """All weights but norms, biases and learned positions; and every number that a run and its writers are."""
+    model = tiny_model(variant)
+    shape, run = shape_of(model), model.run([3, 1, 4, 1, 5])
+    matrices = {id(p): p for name, p in model.hf.named_parameters() if p.dim() == 2 and "wpe" not in name}
+    tied = model.hf.get_input_embeddings().weight is model.hf.get_output_embeddings().weight
+    extra = 0 if tied else shape.vocab * shape.d_model
+    assert shape.weights + extra == sum(p.numel() for p in matrices.values())
+    held = [run.final_resid, run.logits, *(t for layer in run.layers for t in (layer.resid, layer.mlp))]
+    held += [t for i in model.attention_layers for t in (run.layer(i).q, run.layer(i).k, run.layer(i).v)]
+    assert len(run) * run_floats(shape) == sum(tensor.numel() for tensor in held)
+    writes = Writes([run])
+    written = [writes.values, writes.moved, writes.local, *(writes.attention(i) for i in model.attention_layers)]
+    assert len(run) * writer_floats(shape) == sum(tensor.numel() for tensor in written)
+
+
+def test_memory_is_told_for_each_prompt_of_a_batch() -> None:
+    told = memory(GPT2, Load(20, 40))
+    assert told.prompt == 20 * 4 * (2 * run_floats(GPT2) - GPT2.vocab + writer_floats(GPT2))
+    assert told.at(8) - told.at(2) == 6 * (told.prompt + told.working), "few firings are explained at once"
+    assert told.at(1002) - told.at(1000) == 2 * told.prompt, "many a few at a time"
+    assert memory(GPT2, Load(20, 80)).working == 2 * told.working > 0
+    assert memory(GPT2, Load(20, 40), bytes_per_weight=2).fixed == told.fixed - 2 * GPT2.weights
+
+
+def test_batches_of_the_pilot_are_spread_and_not_traced_again(
+    organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, traced, real = ioi(11, seed=3), list[str](), batches.trace_batch
+
+    def counted(model: Model, first: int, some: Any, tracing: Tracing) -> Batch:
+        traced.extend(example.text for example in some)
+        return real(model, first, some, tracing)
+
+    monkeypatch.setattr("keyhole.many.blocks.trace_batch", counted)
+    store = bulk(prompts, organism, out=tmp_path / "store", part=4, tracing=Tracing(batch=2))
+    assert sorted(traced) == sorted(example.text for example in prompts), "each once"
+    first = [traced.index(prompts[i].text) for i in (0, 4, 10)]
+    assert max(first) < 6, "the first batch, one in the middle and the last come first"
+    whole = trace_block(organism, Block(1, 4, tuple(prompts[4:8])), Tracing(batch=2))
+    assert [outcome.circuit for outcome in store][4:8] == [one.circuit for one in whole]
+
+
+def told(organism: Model, whole: Path, times: list[tuple[float, float]], workers: int = 1, n: int = N) -> Any:
+    """An estimate of a run over the prompts of a store, with batches that took so long."""
+    kept, tracing = open_store(whole), Tracing(batch=BATCH)
+    some = examples(TASK, organism, N, 7)[:n]
+    blocks = [Block(i // PART, i, tuple(some[i : i + PART])) for i in range(0, n, PART)]
+    outcomes = [kept[i] for i in range(2 * len(times))]
+    length = len(outcomes[0].circuit.token_ids) if outcomes[0].circuit else 0
+    measured = [Batch(tuple(outcomes[2 * i : 2 * i + 2]), length, *both) for i, both in enumerate(times)]
+    manifest: Manifest = kept.manifest
+    return estimate_of(organism, blocks, tracing, manifest=manifest, workers=workers, measured=measured)
+
+
+def test_an_estimate_is_the_pilot_and_the_rest_at_its_pace(
+    organism: Model, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch warms the model up, which counts once; every worker does so for itself."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    found = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)])
+    assert found.prompts == N and found.load.firings > 0 and found.load.places > 0
+    assert found.seconds == pytest.approx(14.0 + N * 1.0, rel=0.1), "prompts are about as long as the first ones"
+    two = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], workers=2)
+    assert two.seconds == pytest.approx(14.0 + N / 2 * 1.0 + 8.0, rel=0.1)
+    many = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], workers=20)
+    assert many.seconds == two.seconds and many.workers == 20, "workers share the cores"
+    twice = told(organism, whole, [(1.0, 9.0), (0.4, 3.6), (0.4, 3.6)])
+    assert twice.seconds - 18.0 == pytest.approx(2 * (found.seconds - 14.0))
+    longest = max(len(organism.run(one.text)) for one in examples(TASK, organism, N, 7))
+    assert found.memory == memory(shape_of(organism), replace(found.load, tokens=longest))
+    assert "60 prompts" in str(found) and "of a batch of 2" in str(found)
+
+
+def test_the_disk_that_is_told_is_what_it_takes(organism: Model, whole: Path) -> None:
+    """Of parts as small as these, most is each part's own; and half of the parts take half of it."""
+    there = sum(len(content) for content in files_of(whole).values())
+    found = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)])
+    assert found.disk == pytest.approx(there, rel=0.2)
+    half = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], n=N // 2)
+    assert half.disk == pytest.approx(found.disk / 2, rel=0.01)
+
+
+def test_a_pilot_leaves_what_it_did_with_its_blocks(organism: Model) -> None:
+    prompts = ioi(9, seed=3)
+    blocks = [Block(i, 3 * i, tuple(prompts[3 * i : 3 * i + 3])) for i in range(3)]
+    begun, measured = pilot(organism, blocks, Tracing(batch=2))
+    assert [sorted(block.begun) for block in begun] == [[0], [3], [8]] and len(measured) == 3
+    assert all(batch.forward > 0 and batch.trace > 0 and batch.tokens > 10 for batch in measured)
