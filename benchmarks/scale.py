@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py
 
-First the model against what was measured on one H200 (benchmarks/accelerator.py), then what it says of sizes that were not.
+First the model against what was measured on one H200 (benchmarks/accelerator.py), then what it says of other sizes.
 docs/scale.md shows both tables as they are printed here.
 """
 
@@ -46,8 +46,9 @@ def foresee() -> None:
             each, needed = seconds(shape, load, H200), memory(shape, load, bytes_per_weight=2)
             disk = (firings + mlps) * EDGES_PER_STEP * BYTES_PER_EDGE * 1e6 / 1e12
             more = (needed.at(2) - needed.at(1)) / 1e9
+            hours = each * 1e6 / 3600
             print(
-                f"| {name} | {tokens:,} | {gigabytes(needed, 1):.0f} | {more:.2f} | {each:.2f} | {each * 1e6 / 3600:,.0f} "
+                f"| {name} | {tokens:,} | {gigabytes(needed, 1):.0f} | {more:.2f} | {each:.2f} | {hours:,.0f} "
                 f"| {disk:.2f} |"
             )
 
