@@ -33,7 +33,7 @@ def confirm() -> None:
     print("|---|---|---|---|---|---|")
     for tokens, firings, took, held in MEASURED:
         load = Load(tokens, firings)
-        said, needed = seconds(LLAMA_8B, load, H200), memory(LLAMA_8B, load, bytes_per_weight=2)
+        said, needed = seconds(LLAMA_8B, load, H200), memory(LLAMA_8B, load, bytes_per_weight=2, accelerator=True)
         print(f"| {tokens:,} | {firings:,} | {took:.1f} | {said:.1f} | {held:.0f} | {gigabytes(needed, 1):.0f} |")
 
 
@@ -43,7 +43,7 @@ def foresee() -> None:
     for name, (shape, firings, mlps) in LOADS.items():
         for tokens in (17, 128, 1000):
             load = Load(tokens, firings, mlps)
-            each, needed = seconds(shape, load, H200), memory(shape, load, bytes_per_weight=2)
+            each, needed = seconds(shape, load, H200), memory(shape, load, bytes_per_weight=2, accelerator=True)
             disk = (firings + mlps) * EDGES_PER_STEP * BYTES_PER_EDGE * 1e6 / 1e12
             more = (needed.at(2) - needed.at(1)) / 1e9
             hours = each * 1e6 / 3600

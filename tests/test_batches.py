@@ -102,7 +102,7 @@ def test_firings_of_prompts_that_are_too_long_for_short_cuts(variant: str, monke
     alone = [firing for run in runs for firing in fired([run], top)]
     monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)
-    monkeypatch.setattr(why, "_PROJECTED_FLOATS", 1)
+    monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)
     monkeypatch.setattr(reads, "composing_is_cheaper", lambda *sizes: True)
     same_firings(fired(runs, top), alone)
 

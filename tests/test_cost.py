@@ -1,5 +1,7 @@
 """What bulk runs will take: the cost model against what models hold, and estimates against what was measured."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,3 +138,14 @@ def test_a_pilot_leaves_what_it_did_with_its_blocks(organism: Model) -> None:
     begun, measured = pilot(organism, blocks, Tracing(batch=2))
     assert [sorted(block.begun) for block in begun] == [[0], [3], [8]] and len(measured) == 3
     assert all(batch.forward > 0 and batch.trace > 0 and batch.tokens > 10 for batch in measured)
+
+
+def test_the_page_on_scale_says_what_the_cost_model_says() -> None:
+    """docs/scale.md shows the tables of benchmarks/scale.py as they are."""
+    root = Path(__file__).parents[1]
+    printed = subprocess.run(
+        [sys.executable, root / "benchmarks" / "scale.py"], capture_output=True, text=True, check=True
+    ).stdout
+    page = (root / "docs" / "scale.md").read_text(encoding="utf-8")
+    tables = printed.strip().split("\n\n")
+    assert len(tables) == 2 and all(table in page for table in tables)

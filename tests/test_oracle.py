@@ -175,7 +175,7 @@ def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(patterns, "_KEPT_FLOATS", 0)
     monkeypatch.setattr(run, "_DEST_BLOCK", 4)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)
-    monkeypatch.setattr(why, "_PROJECTED_FLOATS", 1)
+    monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)
     oracle = oracle_of(variant)
     for layer, head, dest, src in strongest(oracle, per_layer=2):
         fast = explain(oracle.run, (layer, head), dest, src, tau=0.003)

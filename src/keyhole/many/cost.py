@@ -19,10 +19,11 @@ and building records, which is all there is for small models.
 import math
 from dataclasses import dataclass
 
+from keyhole.tracing.why import ON_ACCELERATORS, PROJECTED_FLOATS
+
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better
 _PROCESS = 550_000_000  # bytes of Python, torch and transformers themselves
-_PROJECTED = 48_000_000  # projections that the tracer holds at once
 _COPIES = 3  # of them: what was read, in channels, and as candidates in order
 _BUSIEST = 0.25  # share of a circuit's firings that are in its busiest layer
 
@@ -130,7 +131,7 @@ def fit(shape: Shape, load: Load, forward: float, trace: float) -> Rates:
     return Rates(run / forward, rest / steps)
 
 
-def memory(shape: Shape, load: Load, bytes_per_weight: int = 4) -> Memory:
+def memory(shape: Shape, load: Load, bytes_per_weight: int = 4, *, accelerator: bool = False) -> Memory:
     """What does tracing hold? Runs twice, each alone and side by side, and what every writer wrote at every token.
 
     And for every firing of the layer at hand, all that was written below, onto what its head reads: with the copies
@@ -143,7 +144,7 @@ def memory(shape: Shape, load: Load, bytes_per_weight: int = 4) -> Memory:
         fixed=_PROCESS + shape.weights * bytes_per_weight + folded * _FOLDED,
         prompt=round(load.tokens * (runs + writer_floats(shape) * _FOLDED)),
         working=round(_BUSIEST * load.firings * read * _COPIES * _FOLDED),
-        most=_PROJECTED * _COPIES * _FOLDED,
+        most=PROJECTED_FLOATS * (ON_ACCELERATORS if accelerator else 1) * _COPIES * _FOLDED,
     )
 
 

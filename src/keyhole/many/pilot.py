@@ -91,7 +91,12 @@ def estimate_of(
     return Estimate(
         prompts=sum(len(block.examples) for block in blocks),
         seconds=spent + left + (max(0.0, first - usual) if workers > 1 else 0.0),  # each worker warms up once
-        memory=memory(shape, replace(load, tokens=max((n for _, n in lengths), default=0)), weight),
+        memory=memory(
+            shape,
+            replace(load, tokens=max((n for _, n in lengths), default=0)),
+            weight,
+            accelerator=model.hf.device.type != "cpu",
+        ),
         batch=tracing.batch,
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),

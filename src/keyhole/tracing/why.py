@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Limits = Callable[[list[int], list[int], list[int]], Sequence[float]]  # runs, dests, visible keys -> tau of each
 Site = tuple[int, int, int, int]  # run, head, dest, src
-_PROJECTED_FLOATS = 48_000_000  # projections held at once (about 200 MB in float32)
+PROJECTED_FLOATS = 48_000_000  # projections held at once (about 200 MB in float32)
+ON_ACCELERATORS = 16  # times as much
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
 
 
@@ -133,7 +134,7 @@ def _removed(
     distinct, pair = np.unique(pairs, axis=0, return_inverse=True)
     found: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
-    for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, _PROJECTED_FLOATS)):
+    for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, PROJECTED_FLOATS)):
         reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         own = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
         for part in _parts(len(own), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
@@ -149,7 +150,7 @@ def _removed(
 
 def _room(writes: Writes, floats: int) -> int:
     """How many numbers may be held at once: more where every batch costs hundreds of launches."""
-    return floats if writes.device.type == "cpu" else 16 * floats
+    return floats if writes.device.type == "cpu" else ON_ACCELERATORS * floats
 
 
 def _parts(n: int, floats: int, most: int) -> Iterator[slice]:
