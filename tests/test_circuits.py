@@ -185,7 +185,7 @@ def test_targets_from_probability() -> None:
 @pytest.mark.parametrize("variant", ["gpt2", "gemma2", "cohere", "granite"])
 def test_seeds_explain_the_objective(variant: str) -> None:
     """Removing all writers at the end loses all of the objective; attributions add up to that."""
-    from keyhole.tracing.seeds import attributions
+    from keyhole.tracing.mlps.attribution import parts_at
     from keyhole.tracing.upstream import Writes
 
     model = tiny_model(variant)
@@ -193,8 +193,8 @@ def test_seeds_explain_the_objective(variant: str) -> None:
     writes = Writes([run])
     direction = torch.randn(model.dims.d_model, generator=torch.Generator().manual_seed(0))
     for layer, resid in ((len(run.layers), run.final_resid[9]), (2, run.layers[2].resid[9])):
-        found = attributions(writes, [(0, 9)], direction[None], layer)
-        assert float(found.sum()) == pytest.approx(float(resid @ direction), rel=1e-3, abs=1e-3)
+        found = parts_at(writes, [(0, 9)], direction[None], layer=layer, attended=False)
+        assert float(found.values.sum()) == pytest.approx(float(resid @ direction), rel=1e-3, abs=1e-3)
 
 
 def test_a_probe_seeds_a_circuit(gpt2: keyhole.Model) -> None:

@@ -113,6 +113,8 @@ class Batch:
 
     def circuits(self) -> dict[int, Callable[[], Circuit]]:
         """All of them, by their numbers: found, checked, and made into objects when they are looked at."""
+        if not self.alive:
+            return {}
         for layer in reversed(range(len(self.writes.runs[0].layers))):
             self._grow(layer)
             if self.told is not None:
@@ -178,7 +180,7 @@ class Batch:
         return np.stack(np.unravel_index(np.unique(np.ravel_multi_index(tuple(places.T), shape)), shape), axis=1)
 
     def _limits(self, rows: list[int], dests: list[int], visible: list[int]) -> list[float]:
-        """Tau of firings; a function of the user's that fails refuses its prompt alone."""
+        """Tau of firings; a function of the user's that gives no threshold refuses its prompt alone."""
         if not callable(self.shared.tau):
             return thresholds(self.shared.tau, rows, dests, visible)
         found = [math.inf] * len(rows)

@@ -15,6 +15,7 @@ from torch import Tensor
 from keyhole.circuits.text import words_label
 from keyhole.circuits.writer import Writer
 from keyhole.models.prompts import token_texts
+from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.upstream import Writes
 
 _INTERVALS = 64
@@ -47,28 +48,14 @@ def seeds_of(writes: Writes, goals: Sequence[Goal]) -> list[Callable[[], list[Se
     for layer in {goal.layer for goal in goals}:
         own = [(i, goal) for i, goal in enumerate(goals) if goal.layer == layer]
         along, places = torch.stack([goal.along for _, goal in own]), [(goal.run, goal.end) for _, goal in own]
-        for (i, goal), attribution in zip(own, attributions(writes, places, along, layer), strict=True):
+        parts = parts_at(writes, places, along, layer=layer, attended=False)
+        for (i, goal), attribution in zip(own, parts.values, strict=True):
             found[i] = partial(_chosen, goal, attribution)
     return [found[i] for i in range(len(goals))]
 
 
 def _chosen(goal: Goal, attribution: Float[Tensor, "component"]) -> list[Seed]:
     return [replace(seed, along=goal.along) for seed in goal.choose(attribution)]
-
-
-def attributions(
-    writes: Writes, places: Sequence[tuple[int, int]], along: Float[Tensor, "place d_model"], layer: int
-) -> Float[Tensor, "place component"]:
-    """What every writer below a layer has along a direction, at each (run, token)."""
-    n_layers, n_local = writes.below(layer)
-    run, end = torch.tensor(places, dtype=torch.long, device=writes.device).T
-    local = (writes.local[run, :n_local, end] @ along[:, :, None])[..., 0]
-    if n_layers == 0:
-        return local
-    weights = [writes.weights(other).W_O @ along.T for other in writes.attention_layers[:n_layers]]
-    moved = (writes.values[run, :n_layers] @ torch.stack(weights).permute(3, 0, 1, 2)[..., None])[..., 0]
-    A = writes.patterns.rows(n_layers, run, end) / writes.out_scale[run, :n_layers, end][:, :, None, None]
-    return torch.cat([(moved * A).flatten(1), local], dim=1)
 
 
 def mean_along_path(pull: Callable[[Tensor], Tensor], z: Float[Tensor, "*run vocab"]) -> Float[Tensor, "*run vocab"]:
