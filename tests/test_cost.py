@@ -29,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("bulk")  # one of them reads the store that
 @given(
     st.floats(0.001, 10),
     st.floats(0.001, 1000),
-    st.builds(Load, st.floats(2, 1000), st.floats(0, 500), st.floats(0, 100)),
+    st.builds(Load, st.floats(2, 1000), st.just(0.0) | st.floats(0.01, 500), st.just(0.0) | st.floats(0.01, 100)),
 )
 def test_rates_give_back_what_was_measured(forward: float, trace: float, load: Load) -> None:
     rates = fit(GPT2, load, forward, trace)
