@@ -5,7 +5,7 @@ together, from the top down. The graph is the recursive one.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ThroughOption = Literal["heads", "mlps"] | Through
 Found = TypeVar("Found", covariant=True)
+_TOGETHER = 32  # circuits whose objects are made at once, when all are looked at
 _MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as many runs as fit
 
 
@@ -64,11 +65,20 @@ class Circuits(Sequence[Found]):
     def __getitem__(self, index: int | slice) -> Found | list[Found]:
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
-        if callable(self._made[index]):
-            with exact_matmul(), _no_collection():
-                self._made[index] = self._made[index]()
+        self._make([index])
         found: Found = self._made[index]
         return found
+
+    def __iter__(self) -> Iterator[Found]:
+        for start in range(0, len(self), _TOGETHER):
+            self._make(range(len(self))[start : start + _TOGETHER])
+            yield from self._made[start : start + _TOGETHER]
+
+    def _make(self, which: Iterable[int]) -> None:
+        with exact_matmul(), _no_collection():
+            for i in which:
+                if callable(self._made[i]):
+                    self._made[i] = self._made[i]()
 
     def __repr__(self) -> str:
         untraced = sum(isinstance(one, Untraced) for one in self._made)

@@ -5,6 +5,7 @@ MLP writes only the part along the direction is asked for: no input passes the p
 """
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -47,15 +48,22 @@ def covering(
             continue
         if sum(most) < cover * whole + abs(own):  # rare: more may be needed
             most, which = (x.tolist() for x in parts.values[i].sort(descending=True))
-        found.append(_covering(parts, i, [*zip(most, which, strict=True), (own, -1)], whole, cover))
+        ranked = list(zip(most, which, strict=True))
+        insort(ranked, (own, -1), key=_descending)
+        found.append(_covering(parts, i, ranked, whole, cover))
     return found
+
+
+def _descending(part: tuple[float, int]) -> float:
+    """Largest parts first."""
+    return -part[0]
 
 
 def _covering(
     parts: Parts, spot: int, ranked: Sequence[tuple[float, int]], s: float, cover: float
 ) -> tuple[Cause, ...]:
     causes, covered = [], 0.0
-    for value, component in sorted(ranked, key=lambda part: -part[0]):
+    for value, component in ranked:
         if covered >= cover * s or value <= 0:
             break
         causes.append(Cause(parts.writer(spot, component) if component >= 0 else None, value / s))
