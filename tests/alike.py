@@ -6,7 +6,7 @@ import pytest
 
 from keyhole.circuits.circuit import Circuit
 
-NUMBERS = {"rel": 1e-4, "abs": 1e-6}
+NUMBERS = {"rel": 1e-6, "abs": 1e-6}
 
 
 def assert_alike(one: Circuit, other: Circuit) -> None:

@@ -1,6 +1,7 @@
 """Bulk runs: what is kept of every prompt, and that nothing which interrupts them changes a digit."""
 
 import errno
+import gc
 import os
 import random
 import signal
@@ -31,8 +32,8 @@ from bulk_runs import (
     unfinished,
 )
 from commands import keyhole as typed
-from keyhole import KeyholeError, Model, Probability
-from keyhole.many import Local, Tracing, batches, bulk
+from keyhole import KeyholeError, Model, Probability, Run
+from keyhole.many import Local, Tracing, batches, bulk, worker
 from keyhole.many.blocks import Block, trace_block
 from keyhole.many.source import load_again, source_of
 from keyhole.models.prompts import token_id
@@ -83,6 +84,47 @@ def test_what_cannot_be_traced_is_kept_with_the_reason(organism: Model) -> None:
     skipped = trace_block(organism, block, Tracing(batch=7, wrong="skip"))
     assert [one.status for one in skipped] == ["circuit", "failed", "circuit", "failed", "skipped", "failed", "circuit"]
     assert str(skipped[4].predicted).strip() == good[1].answer
+
+
+def test_what_is_refused_holds_no_run(organism: Model) -> None:
+    """By its traceback an error would, until garbage is looked for: every run of its batch."""
+    good = ioi(1, seed=3)[0]
+    strange, answered = replace(good, text="Xyzzy and Plugh"), replace(good, answers=("Xyzzy",))
+
+    def runs() -> int:
+        return sum(type(one) is Run for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = runs()
+        trace_block(organism, Block(0, 0, (good, strange, answered, swapped(good))), Tracing(batch=4))
+        assert runs() == before
+    finally:
+        gc.enable()
+
+
+def test_a_part_that_cannot_be_kept_loses_no_other(
+    organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = worker.make_part
+
+    def refusing(manifest: Any, number: int, outcomes: Any) -> Any:
+        if number == 0:
+            raise KeyholeError("weight of edges holds finite numbers.")
+        return real(manifest, number, outcomes)
+
+    monkeypatch.setattr(worker, "make_part", refusing)
+    with pytest.raises(KeyholeError, match=r"part 0 cannot be kept: weight .* \(2 of 4 prompts\)"):
+        bulk(ioi(4, seed=3), organism, out=tmp_path / "store", tracing=Tracing(batch=2), part=2)
+    assert len(open_store(tmp_path / "store")) == 2
+
+
+def test_examples_are_taken_as_they_are(organism: Model, tmp_path: Path) -> None:
+    for wrong in ({"n": 3}, {"n": -1}, {"choices": {"order": "ABBA"}}):
+        with pytest.raises(KeyholeError, match="2 examples are given"):
+            bulk(ioi(2, seed=3), organism, out=tmp_path / "store", **wrong)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_circuit_that_is_refused_has_failed(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +204,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         os.kill(process, signal.SIGINT)
 
     stopped = typed(*command(path), meanwhile=interrupt)
-    assert stopped.returncode == 130 and "the same command goes on from there" in stopped.stdout
+    assert stopped.returncode == 130 and "the same command goes on from there" in stopped.stderr
     assert 0 < records(path) < PARTS and not list(path.rglob("*.part")), "nothing is left half written"
 
 

@@ -80,6 +80,7 @@ def test_a_cluster_that_is_begun_here_is_ended_here(monkeypatch: pytest.MonkeyPa
     with on_ray._cluster(fake, Ray(3)._address, 3):
         assert calls == [("local", 3)]
     assert calls.pop() == "down"
+    monkeypatch.setattr(on_ray, "_require_reachable", lambda address: None)
     monkeypatch.setenv("RAY_ADDRESS", "somewhere:1")
     assert Ray()._address == "somewhere:1" and not Ray().here
     with on_ray._cluster(fake, Ray(address="elsewhere:2")._address, 3):
@@ -114,8 +115,16 @@ def test_a_cluster_out_of_reach_is_refused() -> None:
         def refuse(address: str, **options: Any) -> None:
             raise ConnectionError("no route\nat all")
 
-        with on_ray._cluster(SimpleNamespace(is_initialized=lambda: False, init=refuse), "far:1", None):
+        with on_ray._cluster(SimpleNamespace(is_initialized=lambda: False, init=refuse), "auto", None):
             yield
 
-    with pytest.raises(KeyholeError, match="cannot reach a Ray cluster at far:1: no route"), opened():
+    with pytest.raises(KeyholeError, match="cannot reach a Ray cluster at auto: no route"), opened():
         pass
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "127.0.0.1:port"])
+def test_where_nobody_answers_nothing_is_tried(address: str) -> None:
+    """Ray would try again for a quarter of an hour."""
+    fake = SimpleNamespace(is_initialized=lambda: False, init=lambda *args, **options: pytest.fail("tried"))
+    with pytest.raises(KeyholeError, match=f"cannot reach a Ray cluster at {address}: "):
+        on_ray._cluster(fake, address, None).__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from keyhole.many.engines import Engine
     from keyhole.store import Store
 
+_LOG = logging.getLogger("keyhole")
+
 
 def bulk(
     what: Annotated[
@@ -55,7 +58,7 @@ def bulk(
         int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster that runs; auto: the one here.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together; memory grows with them.")] = 32,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts traced together, within a part; memory grows.")] = 32,
     part: Annotated[int, typer.Option(min=1, help="Prompts written together; a stop loses no more.")] = 64,
     threads: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the task's prompts.")] = 0,
@@ -110,7 +113,7 @@ def bulk(
         with show.paced_bar("Tracing") as progress:
             store = trace_all(what, loaded, out=out, progress=progress, **asked)
     except KeyboardInterrupt:
-        show.plain(f"stopped. What was finished is in {out}: the same command goes on from there.")
+        _LOG.info(f"stopped. What was finished is in {out}: the same command goes on from there.")
         raise
     _tell(store, time.monotonic() - start, json=json)
 

@@ -72,16 +72,19 @@ def trace_batch(model: Model, first: int, examples: Sequence[Example], tracing: 
 def _run(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> list[_Ran | Outcome]:
     """Run the prompts and look at the answers; what cannot be run has failed."""
     runs = _runs(model, [example.text for example in examples], tracing.bos)
-    found: list[_Ran | Outcome] = []
-    for index, (example, run) in enumerate(zip(examples, runs, strict=True), first):
-        try:
-            if isinstance(run, KeyholeError):
-                raise run
-            ids = answer_ids(model, example)
-            found.append(_Ran(index, example, run, ids, answered(run, example, ids)))
-        except KeyholeError as error:
-            found.append(Outcome(index=index, example=example, status="failed", error=str(error)))
-    return found
+    return [_ran(index, *pair) for index, pair in enumerate(zip(examples, runs, strict=True), first)]
+
+
+def _ran(index: int, example: Example, run: Run | KeyholeError) -> _Ran | Outcome:
+    """One prompt: what the model made of it, or why it was refused."""
+    try:
+        if not isinstance(run, KeyholeError):
+            ids = answer_ids(run.model, example)
+            return _Ran(index, example, run, ids, answered(run, example, ids))
+        told = str(run)
+    except KeyholeError as error:
+        told = str(error)
+    return Outcome(index=index, example=example, status="failed", error=told)
 
 
 def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | KeyholeError]:
@@ -89,7 +92,7 @@ def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | Ke
     try:
         return list(model.run_many(texts, bos=bos))
     except KeyholeError as error:
-        return [error] if len(texts) == 1 else [_runs(model, [text], bos)[0] for text in texts]
+        return [_bare(error)] if len(texts) == 1 else [_runs(model, [text], bos)[0] for text in texts]
 
 
 def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeError]:
@@ -101,8 +104,14 @@ def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeEr
     try:
         found = trace_many([one.run for one in ran], targets, against=against, **tracing.options())
     except KeyholeError as error:
-        return [error] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
-    return [one.error if isinstance(one, Untraced) else one for one in found]
+        return [_bare(error)] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
+    return [_bare(one.error) if isinstance(one, Untraced) else one for one in found]
+
+
+def _bare(error: KeyholeError) -> KeyholeError:
+    """What it says: a traceback holds all frames on its way, and so every run of the batch until garbage is sought."""
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    return error
 
 
 def _now(model: Model) -> float:

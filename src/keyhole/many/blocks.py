@@ -17,7 +17,7 @@ from keyhole.tasks.example import Example
 
 
 class BlockFailedError(KeyholeError):
-    """A block stopped at something that is no refusal of a prompt: a bug, or memory that did not suffice."""
+    """A block stopped at something that is no refusal of a prompt: a bug, too little memory, a number that is none."""
 
 
 @dataclass(frozen=True)

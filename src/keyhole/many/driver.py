@@ -126,7 +126,9 @@ def _examples(
 ) -> tuple[list[Example], dict[str, Any]]:
     """The prompts, and how a store calls them. A seed and choices are a task's; a file is known by what it says."""
     if not isinstance(what, str | Path):
-        return list(what)[:n], {"name": ", ".join(sorted({one.task for one in what})), "seed": None, "choices": {}}
+        if choices or not 0 <= (n or 0) <= len(what):
+            raise KeyholeError(f"{len(what)} examples are given: n takes the first of them, and choices are a task's.")
+        return list(what[:n]), {"name": ", ".join(sorted({one.task for one in what})), "seed": None, "choices": {}}
     found, name = examples_of(what, model, n, seed, **choices), str(what).replace("-", "_")
     if isinstance(what, str) and name in CATALOGUE:
         return found, {"name": name, "seed": seed, "choices": dict(choices)}

@@ -6,6 +6,7 @@ Ray's has to be kept to go on later.
 """
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from keyhole.many.worker import Done, Job, Parts, work
 from keyhole.models.model import Model
 
 _RETRIES = 3  # times that Ray restarts an actor, and that a block is begun again
+_PATIENCE = 20.0  # seconds until a machine should have answered
 
 
 @dataclass(frozen=True)
@@ -112,17 +114,25 @@ def _cluster(ray: Any, address: str, cpus: int | None) -> Iterator[None]:
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     try:
+        _require_reachable(address)
         if address == "local":
             ray.init(address, num_cpus=cpus, include_dashboard=False, **quiet)
         else:
             ray.init(address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise KeyholeError(f"cannot reach a Ray cluster at {address}: {said}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Does anyone answer at host:port? Ray itself would try for a quarter of an hour."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 def _room(ray: Any, needs: dict[str, int]) -> int:

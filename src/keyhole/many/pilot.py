@@ -97,7 +97,7 @@ def estimate_of(
             weight,
             accelerator=model.hf.device.type != "cpu",
         ),
-        batch=tracing.batch,
+        batch=min(tracing.batch, max(len(block.examples) for block in blocks)),  # a batch lies within its part
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),
         load=load,

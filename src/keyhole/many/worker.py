@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from keyhole.errors import KeyholeError
-from keyhole.many.blocks import Block, trace_block
+from keyhole.many.blocks import Block, BlockFailedError, trace_block
 from keyhole.many.settings import Tracing
 from keyhole.many.source import ModelSource, load_again
 from keyhole.models.model import Model
@@ -38,7 +38,11 @@ def work(job: Job, block: Block) -> Done:
 def made(model: Model, job: Job, block: Block) -> Part:
     """A block as a part, by a model that is here."""
     with torch_threads(job.tracing.threads):
-        return make_part(job.manifest, block.number, trace_block(model, block, job.tracing))
+        outcomes = trace_block(model, block, job.tracing)
+    try:
+        return make_part(job.manifest, block.number, outcomes)
+    except KeyholeError as error:  # what no column can hold: the other parts can be finished
+        raise BlockFailedError(f"part {block.number} cannot be kept: {error}") from error
 
 
 @contextmanager
