@@ -81,6 +81,7 @@ class Attempts:
             run = self.runs[index]
             told = Untraced(index, prompt_text(run.model.tokenizer, run.token_ids), error)
             if self.errors == "keep":
+                error.__cause__ = error.__context__ = error.__traceback__ = None  # they would keep the whole batch
                 self.failed.setdefault(index, told)
             elif len(self.runs) > 1:
                 raise type(error)(str(told)) from error

@@ -77,8 +77,8 @@ class Circuits(Sequence[Found]):
     def _make(self, which: Iterable[int]) -> None:
         with exact_matmul(), _no_collection():
             for i in which:
-                if callable(self._made[i]):
-                    self._made[i] = self._made[i]()
+                made = self._made[i]
+                self._made[i] = made() if callable(made) else made
 
     def __repr__(self) -> str:
         untraced = sum(isinstance(one, Untraced) for one in self._made)
