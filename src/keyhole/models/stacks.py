@@ -65,12 +65,10 @@ def _stack_attention(records: Sequence[AttentionRun]) -> AttentionRun:
         rule=longest.rule,
         rotary=longest.rotary,
         norm_scale=stack([one.norm_scale[:, None] for one in records], 1.0)[..., 0],
-        **{name: stack([getattr(one, name)[..., None] for one in records], 1.0)[..., 0] for name in _PER_HEAD},
+        q_scale=stack([one.q_scale[..., None] for one in records], 1.0)[..., 0],
+        k_scale=stack([one.k_scale[..., None] for one in records], 1.0)[..., 0],
         out_scale=stack([one.out_scale[:, None] for one in records], 1.0)[..., 0],
     )
-
-
-_PER_HEAD = ("q_scale", "k_scale")
 
 
 def stack(tensors: Sequence[Float[Tensor, "*any pos size"]], pad: float = 0.0) -> Float[Tensor, "runs *any most size"]:

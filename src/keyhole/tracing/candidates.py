@@ -132,7 +132,7 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
     """What was written at the keys: rows a_k (G_s R_t W_K^T o_c,t s_t / n_t)_k, at all keys or at the source alone."""
     writes, layer, reads, key = places.writes, places.layer, places.reads, places.reads.key[places.pair]
     run, head, dest = places.sites.run, places.sites.head, places.sites.dest
-    record, om, w, n = writes.record(layer), writes.omega(layer), writes.weights(layer), writes.n
+    record, om, w = writes.record(layer), writes.omega(layer), writes.weights(layer)
     kv, n_layers, n_moved, G_s = record.kv(head), writes.below(layer)[0], writes.moved_below(layer), om.G_s[head]
     touched = torch.ones_like(places.w) if keys == "all" else _only(places.sites.src, places.w)
     pull = (places.w * touched).to(writes.dtype)
@@ -160,8 +160,8 @@ def src_candidates(places: Places, keys: Keys = "all") -> Candidates:
         is_moved = components < n_moved
         if n_moved and bool(is_moved.any()):
             picks, k, own = components[is_moved], channels[is_moved], f[is_moved]
-            index, rest = picks // (writes.patterns.n_heads * n), picks % (writes.patterns.n_heads * n)
-            column = writes.patterns.columns(index, run[own], rest // n, rest % n) * per_move[own, index]
+            index, mover, source = writes.moved_by(picks)
+            column = writes.patterns.columns(index, run[own], mover, source) * per_move[own, index]
             y = reads.k_moved[key[own], picks]
             value[is_moved] = column * _along_keys(y, k, record.rotary, om.G_s[head[own], k])
         value = value * a[firings].gather(1, channels)[..., None]

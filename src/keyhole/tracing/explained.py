@@ -111,8 +111,7 @@ class Explained:
         found = []
         for one in self.sides:
             at = np.nonzero(one.component < self.writes.moved_below(self.layer))[0]
-            layer, rest = np.divmod(one.component[at], self.writes.patterns.n_heads * self.writes.n)
-            head, source = np.divmod(rest, self.writes.n)
+            layer, head, source = self.writes.moved_by(one.component[at])
             token = (self.dest if one.side == "dest" else self.src)[one.firing[at]]
             layers = np.array(self.writes.attention_layers)[layer]
             found.append(np.stack([self.run[one.firing[at]], layers, head, token, source], axis=1))

@@ -6,8 +6,9 @@ Local writers have one vector per token.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -24,6 +25,8 @@ from keyhole.tracing.writers import attention_of, biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
+
+Numbers = TypeVar("Numbers", int, np.ndarray, Tensor)
 
 
 class Writes:
@@ -220,13 +223,17 @@ class Writes:
         """How many head writes (layer, head, source) lie below a layer: their components come first."""
         return self.below(layer)[0] * self.patterns.n_heads * self.n
 
+    def moved_by(self, component: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Which head write is which flat number: its attention layer (counted among these), its head, its source."""
+        per_layer = self.patterns.n_heads * self.n
+        return component // per_layer, component % per_layer // self.n, component % self.n
+
     def writer(self, component: int, layer: int, head: int, token: int) -> Writer:
         """Which writer is this flat component of a firing of `head`, as seen at `token`?"""
         _, n_local = self.below(layer)
         moved = self.moved_below(layer)
         if component < moved:
-            index, rest = divmod(component, self.patterns.n_heads * self.n)
-            other, source = divmod(rest, self.n)
+            index, other, source = self.moved_by(component)
             return Writer("head", self.attention_layers[index], other, token, source)
         if component < moved + n_local:
             kind, other_layer = self.local_slots[component - moved]

@@ -131,7 +131,8 @@ def _removed(
 ) -> list[Removed]:
     """What the searches on both sides take away, in batches of heads and of firings that fit into memory."""
     pairs = np.stack([sites.run.cpu().numpy()[fires], sites.head.cpu().numpy()[fires]], axis=1)
-    distinct, pair = np.unique(pairs, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    pair = inverse.ravel()  # numpy 2.0.0 gave it another axis
     found: list[tuple[np.ndarray, list[Removed]]] = []
     size = writes.moved_below(layer) + writes.below(layer)[1] * writes.n
     for heads in _parts(len(distinct), floats_per_pair(writes, layer), _room(writes, PROJECTED_FLOATS)):

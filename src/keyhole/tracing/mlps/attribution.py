@@ -28,12 +28,12 @@ class Parts:
 
     def writer(self, spot: int, component: int) -> Writer:
         """Who is it?"""
-        (_, t), n = self.spots[spot], self.writes.n
+        _, t = self.spots[spot]
         if component >= self.n_moved:
             kind, layer = self.writes.local_slots[component - self.n_moved]
             return Writer(kind, layer, None, t, t)
-        index, rest = divmod(component, self.writes.patterns.n_heads * n)
-        return Writer("head", self.writes.attention_layers[index], rest // n, t, rest % n)
+        index, head, source = self.writes.moved_by(component)
+        return Writer("head", self.writes.attention_layers[index], head, t, source)
 
     def without_constants(self) -> "Parts":
         """The same, but for what biases write whatever the prompt says."""
