@@ -12,10 +12,10 @@ import pytest
 from keyhole import KeyholeError, Model
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.family import Component, Granularity, Sets, Term, circuit_sets, store_sets
-from keyhole.family.roles import role_texts
 from keyhole.many import Tracing, bulk
 from keyhole.store import Outcome, Store
 from keyhole.tasks import ioi
+from keyhole.tasks.places import place_names
 from stores import outcomes_of_every_kind, stored
 
 LEFT_OUT = ("embedding", "bias", "offset", "mlp_offset", "value_offset")
@@ -31,7 +31,7 @@ def oracle(outcome: Outcome, granularity: str, side: bool, role: bool) -> dict[T
     """A circuit's terms and their influence, one node or edge at a time."""
     circuit = outcome.circuit
     assert circuit is not None
-    roles = role_texts(outcome.example.places(circuit.tokens), len(circuit.tokens))
+    roles = place_names(outcome.example.places(circuit.tokens), len(circuit.tokens))
 
     def component(node: Node) -> Component:
         return Component(node.kind, node.layer, node.head, *((roles[node.dest], roles[node.src]) if role else ()))
@@ -112,15 +112,7 @@ def test_terms_stand_in_one_order(store: Store) -> None:
     assert {term.target.kind for term in terms if term.target} == {"head", "mlp", "target"}
 
 
-def test_roles_are_the_nearest_before() -> None:
-    assert role_texts({"S2": 2, "END": 2}, 4) == ["START", "START+1", "END", "END+1"]  # of two, the last
-    assert role_texts({}, 2) == ["START", "START+1"]
-    assert role_texts({"END": 0}, 1) == ["END"]
-
-
 def test_bad_requests(organism: Model, store: Store, tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="granularity is one of heads, edges, channels"):
-        store_sets(store, "nodes")  # type: ignore[arg-type]
     with pytest.raises(KeyholeError, match="prompt 99 has no circuit here"):
         store_sets(store, "edges", prompts=[3, 99])
     circuit = store.circuit(0)

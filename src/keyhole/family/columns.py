@@ -1,4 +1,4 @@
-"""Which rows do circuits come to? Nodes or edges as columns of numbers, from a store's tables or from circuits alike."""
+"""Which rows do circuits come to? Nodes or edges as columns of numbers, from a store or from circuits alike."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,19 +1,20 @@
 """Which role does each token of a prompt play? The nearest named one at or before it, with the distance."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.example import Example
+from keyhole.tasks.places import place_names
 
 if TYPE_CHECKING:
-    from keyhole.store.store import Store
+    import pyarrow as pa
 
-START = "START"  # the first token, and what follows it before any role
+    from keyhole.store.store import Store
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,7 @@ class RoleCodes:
 
     def at(self, circuit: Int[np.ndarray, "rows"], position: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
         """The role of these tokens of these circuits."""
-        return self.flat[self.first[circuit] + position]
-
-
-def role_texts(places: Mapping[str, int], length: int) -> list[str]:
-    """The role of each token of a prompt. Of several roles at one token the last counts, as in the papers.
-
-    >>> role_texts({"IO": 2, "S1": 4, "S1+1": 5, "END": 7}, 8)
-    ['START', 'START+1', 'IO', 'IO+1', 'S1', 'S1+1', 'S1+2', 'END']
-    """
-    named = {position: role for role, position in places.items()}
-    found, base, since = [], START, 0
-    for position in range(length):
-        if position in named:
-            base, since = _base(named[position])
-        found.append(f"{base}+{since}" if since else base)
-        since += 1
-    return found
+        return np.asarray(self.flat[self.first[circuit] + position])
 
 
 def role_codes(prompts: Iterable[tuple[Example, tuple[str, ...]]]) -> RoleCodes:
@@ -52,8 +37,8 @@ def role_codes(prompts: Iterable[tuple[Example, tuple[str, ...]]]) -> RoleCodes:
     first: list[int] = []
     for example, tokens in prompts:
         first.append(len(flat))
-        texts = role_texts(example.places(tokens), len(tokens))
-        flat += [known.setdefault(text, len(known)) for text in texts]
+        names = place_names(example.places(tokens), len(tokens))
+        flat += [known.setdefault(name, len(known)) for name in names]
     return RoleCodes(tuple(known), np.array(flat, np.int64), np.array(first, np.int64))
 
 
@@ -70,13 +55,7 @@ def stored_prompts(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> Iter
             yield Example("", row["text"], "", (), (), roles, "", ""), tuple(cut["tokens"])
 
 
-def _pieces(table, rows: int = 4096):  # type: ignore[no-untyped-def]
+def _pieces(table: "pa.Table", rows: int = 4096) -> Iterator[list[dict[str, Any]]]:
     """A table's rows as records, some at a time: all of them would fill the memory with texts."""
     for start in range(0, table.num_rows, rows):
         yield table.slice(start, rows).to_pylist()
-
-
-def _base(role: str) -> tuple[str, int]:
-    """A role that is itself named after another: S1+1 is one token after S1."""
-    base, plus, distance = role.rpartition("+")
-    return (base, int(distance)) if plus and distance.isdecimal() else (role, 0)

@@ -1,8 +1,8 @@
 """What has a circuit in common with another? Each as a set of heads, of edges, or of edges with their channels.
 
-As in the papers, tokens are left out, and embeddings, biases and offsets do not count. Unlike there, the side of an edge
-may tell two apart, and so may the roles of the tokens it stands at: both are asked for. A weighted set has the influence
-that passes through each of its terms; an edge hands an equal share to each of its channels.
+As in the papers, tokens are left out, and embeddings, biases and offsets do not count. Unlike there, the side of an
+edge may tell two apart, and so may the roles of the tokens it stands at: both are asked for. A weighted set has the
+influence that passes through each of its terms; an edge hands an equal share to each of its channels.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from keyhole.store.store import Store
+
 
 @dataclass(frozen=True, repr=False)
 class Sets:

@@ -72,7 +72,7 @@ class Met:
     def read(
         self, block: Block, rows: Rows, *, weighted: bool
     ) -> tuple[Int[np.ndarray, "found"], Int[np.ndarray, "found"], Float[np.ndarray, "found"]]:
-        """(circuit, term, influence or 1) of the rows that count; an edge is as many terms as it has channels, or one."""
+        """(circuit, term, influence or 1) of rows that count; an edge is as many terms as it has channels, or one."""
         circuit = rows.at(block.prompt)
         counts = np.isin(block.source.kind, [KINDS.index(kind) for kind in COUNTED])
         shares = np.maximum(block.widths, 1)
