@@ -1,0 +1,150 @@
+"""Are there families, and how many? A cut by silhouette that other prompts would give too, beside worlds without any.
+
+A cut is believed if its families are stable under resampling, and if four of five circuits lie nearer to their own
+family, by more than in 95 % of the worlds without families (`keyhole.family.nulls`). Otherwise there is one family.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.family.cuts import Cut, cuts_of, least_size, silhouettes, summed, tree_of
+from keyhole.family.nulls import one_cloud, shuffled_distances
+from keyhole.family.stability import STABLE, stabilities
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MOST_FAMILIES = 40
+WORLDS = 300  # circuits of a world without families: a sample, where there are more
+LEVEL = 0.05
+_MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
+
+
+@dataclass(frozen=True)
+class Null:
+    """What worlds without families give, beside what was found."""
+
+    name: str
+    mean: float
+    high: float  # 95 % are below
+    p: float
+    draws: int
+
+
+@dataclass(frozen=True, repr=False)
+class Clustering:
+    """The tree of circuits, its cuts, and which of them is believed."""
+
+    tree: Float[np.ndarray, "merges 4"]
+    least: int  # circuits of the smallest family
+    cuts: tuple[Cut, ...]  # the best for each number of families
+    stability: tuple[Float[np.ndarray, "families"], ...]  # of every cut's families
+    best: int | None  # which of the cuts is the best; None: no cut leaves two families
+    given: bool  # was the number of families asked for?
+    margin: float  # the silhouette that four of five circuits exceed
+    nulls: tuple[Null, ...]  # the same where there are no families
+
+    __repr__ = brief
+
+    @property
+    def cut(self) -> Cut | None:
+        """The best cut, whether it is believed or not."""
+        return None if self.best is None else self.cuts[self.best]
+
+    @property
+    def stable(self) -> bool:
+        """Would other prompts give the same families?"""
+        return self.best is not None and float(self.stability[self.best].mean()) >= STABLE
+
+    @property
+    def separate(self) -> bool:
+        """Do the families stand apart, other than in any world without families?"""
+        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
+
+
+def clusters(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    *,
+    k: int | None = None,
+    draws: int = 49,
+    resamples: int = 50,
+    seed: int = 0,
+) -> Clustering:
+    """Cut circuits into families: the best silhouette of all stable cuts, or `k` families."""
+    n, rng = len(distances), np.random.default_rng(seed)
+    least = least_size(n)
+    if k is not None and not 2 <= k <= n:
+        raise KeyholeError(f"{n} circuits cannot be cut into {k} families: ask for 2 to {n}.")
+    tree = tree_of(distances) if n > 1 else np.zeros((0, 4))
+    found = cuts_of(distances, tree, least=least, most=max(MOST_FAMILIES, k or 0)) if n > 1 else {}
+    if k is not None and k not in found:
+        told = ", ".join(map(str, sorted(found))) or "none"
+        raise KeyholeError(f"no cut has {k} families of {least} circuits or more; there are cuts into {told}.")
+    steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
+    best = k if k is not None else _best(found, steady)
+    order = sorted(found)
+    margin, nulls = (0.0, ()) if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
+    return Clustering(
+        tree=tree,
+        least=least,
+        cuts=tuple(found[one] for one in order),
+        stability=tuple(steady[one] for one in order),
+        best=None if best is None else order.index(best),
+        given=k is not None,
+        margin=margin,
+        nulls=nulls,
+    )
+
+
+def margin_of(each: Float[np.ndarray, "circuits"]) -> float:
+    """The silhouette that four of five circuits exceed. One long cloud, cut in two, has many circuits at the border."""
+    return float(np.quantile(each, _MARGIN))
+
+
+def _best(found: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
+    stable = [one for one in found if steady[one].mean() >= STABLE]
+    return max(stable or found, key=lambda one: found[one].silhouette, default=None)
+
+
+def _beside_nulls(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    cut: Cut,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[float, tuple[Null, ...]]:
+    """The margin of a cut, and of the best cuts of worlds without families, of a sample of circuits."""
+    some = np.sort(rng.permutation(len(distances))[:WORLDS])
+    own = distances[np.ix_(some, some)]
+    margin = margin_of(silhouettes(summed(own, cut.labels[some]), cut.labels[some]))
+    worlds = {"shuffled": shuffled_distances(matrix[some]), "one cloud": one_cloud(own)}
+    return margin, tuple(_null(name, draw, margin, draws=draws, rng=rng) for name, draw in worlds.items())
+
+
+def _null(
+    name: str,
+    draw: Callable[[np.random.Generator], np.ndarray],
+    margin: float,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> Null:
+    found = np.array([_margin_in(draw(rng)) for _ in range(draws)])
+    p = (1 + int((found >= margin).sum())) / (draws + 1)
+    return Null(name, float(found.mean()), float(np.quantile(found, 0.95)), p, draws)
+
+
+def _margin_in(distances: Float[np.ndarray, "circuits circuits"]) -> float:
+    found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
+    if not found:
+        return 0.0
+    labels = max(found.values(), key=lambda cut: cut.silhouette).labels
+    return margin_of(silhouettes(summed(distances, labels), labels))
