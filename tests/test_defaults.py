@@ -9,13 +9,15 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, contrast, discover, families, look, proof, tasks
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
 from keyhole.discover.all_heads import survey
 from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
+from keyhole.family.columns import Granularity
+from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
@@ -56,6 +58,7 @@ SAME = [
     (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
     (bulk, many.Ray, {"workers", "address"}),
+    (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
@@ -127,6 +130,7 @@ def test_choices_are_the_librarys() -> None:
         "Constants": get_args(Constants),
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
+        "Granularity": get_args(Granularity),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -14,6 +14,7 @@ from keyhole.version import __version__ as __version__
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
     from keyhole.contrast.data.sites import Contrast as Contrast
+    from keyhole.family.families import families as families
     from keyhole.many.driver import bulk as bulk
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
@@ -47,6 +48,7 @@ __all__ = [
     "Untraced",
     "bulk",
     "check",
+    "families",
     "load",
     "open_store",
     "trace_many",
@@ -67,6 +69,7 @@ _HOMES = {
     "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.many.driver",
     "check": "keyhole.tracing.exactness",
+    "families": "keyhole.family.families",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
     "trace_many": "keyhole.tracing.levels",

@@ -17,6 +17,7 @@ from keyhole.cli.circuits import explain, trace
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.families import families
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
+app.command()(families)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
+from keyhole.family.clusters import Clustering
+from keyhole.family.cuts import OUTSIDE, Cut
+
 if TYPE_CHECKING:
     from keyhole.store.store import Store
 
@@ -37,6 +40,7 @@ class Agreement:
     circuits: int  # that have the label
     ari: Beside | None  # of the cut; None: there is none
     nmi: Beside | None
+    tree: Beside | None  # ARI of the cut into as many families as there are values; None: there is no such cut
     explained: Beside  # share of the squared distances that lies between values
     pseudo_f: float
     within: float  # mean distance of circuits of the same value
@@ -57,38 +61,37 @@ def labels_of(store: "Store", prompts: Int[np.ndarray, "circuits"]) -> dict[str,
 
 def agreements(
     labels: Mapping[str, Sequence[str | None]],
-    cut: Int[np.ndarray, "circuits"] | None,
+    clustering: Clustering,
     distances: Float[np.ndarray, "circuits circuits"],
     *,
     permutations: int = 199,
     seed: int = 0,
 ) -> tuple[Agreement, ...]:
-    """How well each label agrees with a cut, and how far it sets circuits apart. Circuits outside of families are left
-    out of the cut's agreement.
+    """How well each label agrees with the best cut, and how far it sets circuits apart.
+
+    Circuits outside of families are left out of the agreement with a cut.
     """
     found = []
     for name, values in labels.items():
         rng = np.random.default_rng(seed)
         known = np.flatnonzero([value is not None for value in values])
         codes = np.unique([str(values[i]) for i in known], return_inverse=True)[1]
-        found.append(_agreement(name, (known, codes), cut, distances, (permutations, rng)))
+        found.append(_agreement(name, (known, codes), clustering, distances, (permutations, rng)))
     return tuple(found)
 
 
 def _agreement(
     name: str,
     label: tuple[Int[np.ndarray, "known"], Int[np.ndarray, "known"]],
-    cut: Int[np.ndarray, "circuits"] | None,
+    clustering: Clustering,
     distances: Float[np.ndarray, "circuits circuits"],
     how: tuple[int, np.random.Generator],
 ) -> Agreement:
     (known, codes), (permutations, rng) = label, how
-    ari = nmi = None
-    if cut is not None:
-        inside = cut[known] > 0
-        own, other = codes[inside], cut[known][inside]
-        ari = _beside(lambda one: adjusted_rand(one, other), own, permutations, rng)
-        nmi = _beside(lambda one: mutual_information(one, other), own, permutations, rng)
+    as_many = [cut for cut in clustering.cuts if cut.families == len(np.unique(codes))]
+    ari = _of_cut(adjusted_rand, clustering.cut, label, how)
+    nmi = _of_cut(mutual_information, clustering.cut, label, how)
+    tree = _of_cut(adjusted_rand, as_many[0] if as_many else None, label, how)
     some = np.sort(rng.permutation(len(known))[:MOST])
     codes, apart = codes[some], distances[np.ix_(known[some], known[some])].astype(np.float64)
     groups, squares, same = len(np.unique(codes)), apart**2, codes[:, None] == codes[None, :]
@@ -103,12 +106,27 @@ def _agreement(
         circuits=len(known),
         ari=ari,
         nmi=nmi,
+        tree=tree,
         explained=explained,
         pseudo_f=_pseudo_f(explained.value, groups, len(codes)),
         within=float(apart[same].mean()) if same.any() else float("nan"),
         between=float(apart[off & ~same].mean()),
         nearest=nearest,
     )
+
+
+def _of_cut(
+    measure: Callable[[np.ndarray, np.ndarray], float],
+    cut: Cut | None,
+    label: tuple[Int[np.ndarray, "known"], Int[np.ndarray, "known"]],
+    how: tuple[int, np.random.Generator],
+) -> Beside | None:
+    """A measure of a label beside a cut, of the circuits that are in a family; None: there is no cut."""
+    if cut is None:
+        return None
+    own = cut.labels[label[0]]
+    inside = own != OUTSIDE
+    return _beside(lambda codes: measure(codes, own[inside]), label[1][inside], *how)
 
 
 def adjusted_rand(one: Int[np.ndarray, "circuits"], other: Int[np.ndarray, "circuits"]) -> float:

@@ -67,7 +67,7 @@ def average(
     shares = np.asarray(own.sum(0)).ravel() / n
     kept = shares >= SHARE
     size = int(kept.sum())
-    inside = np.asarray((own @ kept.astype(np.float64))).ravel()  # of the average's terms, how many each has
+    inside = np.asarray(own @ kept.astype(np.float64)).ravel()  # of the average's terms, how many each has
     alike = 1 - between(own, csr_array(kept[None, :].astype(np.float64)))[:, 0]
     drawn = _resampled(own, rng)
     return Average(

@@ -19,9 +19,7 @@ FREQUENT = 0.05  # share of circuits from which on a term is cheaper in a dense 
 _ROWS = 1024  # circuits of a block
 
 
-def jaccard(
-    matrix: "csr_array", *, progress: Progress = silent
-) -> Float[np.ndarray, "circuits circuits"]:
+def jaccard(matrix: "csr_array", *, progress: Progress = silent) -> Float[np.ndarray, "circuits circuits"]:
     """Distances of all pairs, float32: 0 for equal sets, 1 where nothing is shared. Two empty sets are equal.
 
     >>> from scipy.sparse import csr_array

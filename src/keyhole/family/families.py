@@ -99,7 +99,6 @@ def _level(
     sets: Sets, apart: Float[np.ndarray, "circuits circuits"], values: Values, *, k: int | None, seed: int
 ) -> Level:
     clustering = clusters(sets.matrix, apart, k=k, seed=seed)
-    cut = None if clustering.cut is None else clustering.cut.labels
     n = len(sets)
     return Level(
         granularity=sets.granularity,
@@ -107,7 +106,7 @@ def _level(
         mean_size=float(np.diff(sets.matrix.indptr).mean()),
         mean_distance=float(apart.sum(dtype=np.float64) / (n * (n - 1))),
         clustering=clustering,
-        agreement=agreements(values, cut, apart, seed=seed),
+        agreement=agreements(values, clustering, apart, seed=seed),
     )
 
 

@@ -121,13 +121,13 @@ class Families:
 
     def to_html(self) -> str:
         """One self-contained page."""
-        from keyhole.figures.families import families_page
+        from keyhole.figures.family_page import families_page
 
         return families_page(self)
 
     def save(self, path: "str | Path") -> "Path":
         """Write it: .json (numbers), .csv (a row per circuit), .html (a page), or .png, .svg, .pdf (the figure)."""
-        from keyhole.figures.families import save_families
+        from keyhole.figures.family_page import save_families
 
         return save_families(self, path)
 

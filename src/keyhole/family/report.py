@@ -51,6 +51,17 @@ def verdict(found: "Families") -> str:
     return f"{len(found.families)} families, {why}: {shown}{left}.{doubt}"
 
 
+def rest_text(found: "Families") -> str:
+    """What became of circuits beyond the sample, and how well that works."""
+    rest = found.rest
+    if rest is None or len(found.families) < 2:
+        return ""
+    return (
+        f"{rest.circuits:,} circuits beyond the sample went to the nearest family, {rest.outside:,} to none; "
+        f"{rest.held_out:,} held-out circuits, assigned so, agree with their cut by ARI {rest.agreement:.2f}."
+    )
+
+
 def nulls_text(clustering: Clustering) -> str:
     """The margin beside worlds without families."""
     beside = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in clustering.nulls)
@@ -129,14 +140,8 @@ def _stability(clustering: Clustering) -> float:
 
 def _opening(found: "Families") -> list[str]:
     about = found.about
-    lines = [f"{about.store}: {about.task} on {about.model}", asked_text(found), "", verdict(found)]
-    if found.rest is not None and len(found.families) > 1:
-        rest = found.rest
-        lines.append(
-            f"{rest.circuits:,} circuits beyond the sample went to the nearest family, {rest.outside:,} to none; "
-            f"{rest.held_out:,} held-out circuits, assigned so, agree with their cut by ARI {rest.agreement:.2f}."
-        )
-    return lines
+    lines = [f"{about.store}: {about.task} on {about.model}", asked_text(found), "", verdict(found), rest_text(found)]
+    return [line for i, line in enumerate(lines) if line or i == 2]
 
 
 def _of_families(found: "Families") -> list[str]:
@@ -158,7 +163,8 @@ def _of_levels(found: "Families") -> list[str]:
         told = "no cut" if cut is None else f"a cut into {cut.families}{which}"
         lines.append(f"  {WHAT[level.granularity]}: {level.mean_distance:.3f} apart; {told}")
         lines += [
-            f"    {one.label} ({one.values}): ARI {beside_text(one.ari)}, NMI {beside_text(one.nmi)}, explains "
+            f"    {one.label} ({one.values}): ARI {beside_text(one.ari)}, NMI {beside_text(one.nmi)}, cut into as many "
+            f"{beside_text(one.tree)}, explains "
             f"{beside_text(one.explained)}, nearest alike {beside_text(one.nearest)}"
             for one in level.agreement
         ]
