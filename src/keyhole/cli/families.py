@@ -19,36 +19,15 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("keyhole")
 _SUFFIXES = (".json", ".csv", ".html", ".png", ".svg", ".pdf")
 _FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
-_LABELS = (
-    "sets of",
-    "label",
-    ">values",
-    ">ARI (95 %)",
-    ">NMI (95 %)",
-    ">as many (95 %)",
-    ">explained",
-    ">nearest alike",
-)
-_AVERAGES = (
-    "averaged",
-    ">circuits",
-    ">terms of one",
-    ">of half",
-    ">nearest",
-    ">mean",
-    ">best has",
-    ">missed",
-    ">again",
-)
+_LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
+_AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
 
 
 def families(
     store: Annotated[Path, typer.Argument(help="A store of circuits, as `keyhole bulk` makes it.")],
     granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
     side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
-    role: Annotated[
-        bool, typer.Option("--role/--no-role", help="Tell components apart by their tokens' roles.")
-    ] = False,
+    role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
     weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
     k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
     only: Annotated[

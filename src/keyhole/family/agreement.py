@@ -74,8 +74,8 @@ def agreements(
     found = []
     for name, values in labels.items():
         rng = np.random.default_rng(seed)
-        known = np.flatnonzero([value is not None for value in values])
-        codes = np.unique([str(values[i]) for i in known], return_inverse=True)[1]
+        known = np.array([i for i, value in enumerate(values) if value is not None], np.int64)
+        codes = np.unique(np.array([value for value in values if value is not None]), return_inverse=True)[1]
         found.append(_agreement(name, (known, codes), clustering, distances, (permutations, rng)))
     return tuple(found)
 

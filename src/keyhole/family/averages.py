@@ -1,13 +1,13 @@
 """Is the average of circuits any prompt's circuit? What most prompts share, beside what each of them has.
 
-The averaged circuit has the terms that at least a given share of the prompts has. A term's share is a mean over prompts,
-so its variance under bootstrap is that of one prompt over their number; whether the average as a whole is the same for
+The averaged circuit has the terms that at least half of the prompts have. A term's share is a mean over prompts, so
+its variance under bootstrap is that of one prompt over their number; whether the average as a whole is the same for
 other prompts is drawn. Groups of random circuits, as large as each family, say what size alone does.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -39,6 +39,10 @@ class Average:
     held: float  # share of its terms that the circuit which has most of them has
     whole: float  # share of circuits that have all of its terms
     missed: float  # share of a circuit's own terms that it lacks, the mean
+
+
+_NUMBERS = tuple(one.name for one in fields(Average) if one.name != "group")
+_WHOLE = ("circuits", "union", "size")
 
 
 def averages(
@@ -91,7 +95,7 @@ def _resampled(own: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, 
     """The share of prompts that have each term, in resamples of the prompts."""
     n = own.shape[0]
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(np.float64)
-    return np.asarray((own.T @ counts.T).T) / n
+    return np.asarray((own.T @ counts.T).T / n)
 
 
 def _alike(one: Bool[np.ndarray, "terms"], other: Bool[np.ndarray, "terms"]) -> float:
@@ -104,7 +108,6 @@ def _mean_over(values: Float[np.ndarray, "terms"], kept: Bool[np.ndarray, "terms
 
 def _mean(found: Sequence[Average]) -> Average:
     """Several groups as one, number by number."""
-    told = {name: [getattr(one, name) for one in found] for name in Average.__dataclass_fields__}
-    whole = {name: round(float(np.mean(told.pop(name)))) for name in ("circuits", "union", "size")}
-    group = told.pop("group")[0]
-    return Average(group=group, **whole, **{name: float(np.mean(values)) for name, values in told.items()})
+    means = {name: float(np.mean([getattr(one, name) for one in found])) for name in _NUMBERS}
+    told: dict[str, Any] = {name: round(mean) if name in _WHOLE else mean for name, mean in means.items()}
+    return Average(group=found[0].group, **told)

@@ -1,15 +1,16 @@
 """Are there families, and how many? A cut by silhouette that other prompts would give too, beside worlds without any.
 
-A cut is believed if its families are stable under resampling, and if four of five circuits lie nearer to their own
-family, by more than in 95 % of the worlds without families (`keyhole.family.nulls`). Otherwise there is one family.
+A cut is believed if its families are stable under resampling, and if in 95 % of the worlds without families
+(`keyhole.family.nulls`) cuts are worse. Beside shuffled circuits by their *margin*: four of five circuits are nearer to
+their own family by more. Beside one cloud by what a cut into as many families *explains* of all squared distances: a
+cloud falls apart anywhere, and has a core that no cut explains. Otherwise there is one family.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 MOST_FAMILIES = 40
 WORLDS = 300  # circuits of a world without families: a sample, where there are more
 LEVEL = 0.05
+MEASURES = ("margin", "explained")
+DECIDING = (("shuffled", "margin"), ("one cloud", "explained"))
 _MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
 
 
@@ -30,7 +33,10 @@ _MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
 class Null:
     """What worlds without families give, beside what was found."""
 
-    name: str
+    name: str  # of the world
+    measure: str  # margin, or explained
+    decides: bool  # is it one of the two by which a cut is believed?
+    value: float  # what was found
     mean: float
     high: float  # 95 % are below
     p: float
@@ -47,8 +53,7 @@ class Clustering:
     stability: tuple[Float[np.ndarray, "families"], ...]  # of every cut's families
     best: int | None  # which of the cuts is the best; None: no cut leaves two families
     given: bool  # was the number of families asked for?
-    margin: float  # the silhouette that four of five circuits exceed
-    nulls: tuple[Null, ...]  # the same where there are no families
+    nulls: tuple[Null, ...]  # both measures in both worlds
 
     __repr__ = brief
 
@@ -65,7 +70,7 @@ class Clustering:
     @property
     def separate(self) -> bool:
         """Do the families stand apart, other than in any world without families?"""
-        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
+        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls if null.decides)
 
 
 def clusters(
@@ -90,7 +95,7 @@ def clusters(
     steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
     best = k if k is not None else _best(found, steady)
     order = sorted(found)
-    margin, nulls = (0.0, ()) if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
+    nulls = () if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
     return Clustering(
         tree=tree,
         least=least,
@@ -98,14 +103,25 @@ def clusters(
         stability=tuple(steady[one] for one in order),
         best=None if best is None else order.index(best),
         given=k is not None,
-        margin=margin,
         nulls=nulls,
     )
 
 
-def margin_of(each: Float[np.ndarray, "circuits"]) -> float:
-    """The silhouette that four of five circuits exceed. One long cloud, cut in two, has many circuits at the border."""
-    return float(np.quantile(each, _MARGIN))
+def margin_of(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The silhouette that four of five circuits exceed."""
+    return float(np.quantile(silhouettes(summed(distances, labels), labels), _MARGIN))
+
+
+def explained(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The share of all distances that lies between families. 1 - J is half a squared distance: see `one_cloud`."""
+    sizes = np.bincount(labels)
+    own = [float(distances[np.ix_(m, m)].sum(dtype=np.float64)) / max(len(m), 1) for m in _members(labels, len(sizes))]
+    whole = float(distances.sum(dtype=np.float64)) / len(labels)
+    return 1 - sum(own) / whole if whole > 0 else 0.0
+
+
+def _members(labels: Int[np.ndarray, "circuits"], groups: int) -> list[np.ndarray]:
+    return [np.flatnonzero(labels == one) for one in range(groups)]
 
 
 def _best(found: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
@@ -120,31 +136,27 @@ def _beside_nulls(
     *,
     draws: int,
     rng: np.random.Generator,
-) -> tuple[float, tuple[Null, ...]]:
-    """The margin of a cut, and of the best cuts of worlds without families, of a sample of circuits."""
+) -> tuple[Null, ...]:
+    """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
     some = np.sort(rng.permutation(len(distances))[:WORLDS])
-    own = distances[np.ix_(some, some)]
-    margin = margin_of(silhouettes(summed(own, cut.labels[some]), cut.labels[some]))
-    worlds = {"shuffled": shuffled_distances(matrix[some]), "one cloud": one_cloud(own)}
-    return margin, tuple(_null(name, draw, margin, draws=draws, rng=rng) for name, draw in worlds.items())
+    own, labels = distances[np.ix_(some, some)], cut.labels[some]
+    value = np.array([margin_of(own, labels), explained(own, labels)])
+    found = []
+    for name, draw in (("shuffled", shuffled_distances(matrix[some])), ("one cloud", one_cloud(own))):
+        drawn = np.array([_measures(draw(rng), cut.families) for _ in range(draws)])
+        p = (1 + (drawn >= value).sum(0)) / (draws + 1)
+        for i, measure in enumerate(MEASURES):
+            decides = (name, measure) in DECIDING
+            mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))
+            found.append(Null(name, measure, decides, float(value[i]), mean, high, float(p[i]), draws))
+    return tuple(found)
 
 
-def _null(
-    name: str,
-    draw: Callable[[np.random.Generator], np.ndarray],
-    margin: float,
-    *,
-    draws: int,
-    rng: np.random.Generator,
-) -> Null:
-    found = np.array([_margin_in(draw(rng)) for _ in range(draws)])
-    p = (1 + int((found >= margin).sum())) / (draws + 1)
-    return Null(name, float(found.mean()), float(np.quantile(found, 0.95)), p, draws)
-
-
-def _margin_in(distances: Float[np.ndarray, "circuits circuits"]) -> float:
+def _measures(distances: Float[np.ndarray, "circuits circuits"], families: int) -> tuple[float, float]:
+    """The margin of the best cut of a world, and what its cut into as many families explains."""
     found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
     if not found:
-        return 0.0
-    labels = max(found.values(), key=lambda cut: cut.silhouette).labels
-    return margin_of(silhouettes(summed(distances, labels), labels))
+        return 0.0, 0.0
+    best = max(found.values(), key=lambda cut: cut.silhouette)
+    margin = margin_of(distances, best.labels)
+    return margin, explained(distances, found[families].labels) if families in found else 0.0

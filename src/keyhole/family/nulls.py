@@ -79,6 +79,6 @@ def one_cloud(distances: Float[np.ndarray, "circuits circuits"]) -> Callable[[np
         norms = (points**2).sum(1)
         apart = (norms[:, None] + norms[None, :] - 2 * points @ points.T) / 2
         np.fill_diagonal(apart, 0)
-        return apart.clip(0).astype(np.float32)
+        return np.asarray(apart.clip(0), np.float32)
 
     return draw

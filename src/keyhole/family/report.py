@@ -63,9 +63,13 @@ def rest_text(found: "Families") -> str:
 
 
 def nulls_text(clustering: Clustering) -> str:
-    """The margin beside worlds without families."""
-    beside = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in clustering.nulls)
-    return f"four of five circuits have more than {clustering.margin:.3f}, beside {beside}"
+    """What a cut is believed by, beside worlds without families."""
+    told = [
+        f"{null.measure} {null.value:.3f} beside {null.high:.3f} {null.name} (p {null.p:.2f})"
+        for null in clustering.nulls
+        if null.decides
+    ]
+    return ", ".join(told)
 
 
 def level_rows(found: "Families") -> Iterator[tuple["Level", "Agreement"]]:
@@ -89,11 +93,11 @@ def beside_text(one: "Beside | None") -> str:
 def average_text(one: "Average") -> str:
     """An averaged circuit in a line."""
     return (
-        f"{one.group}: {one.circuits:,} circuits of {one.mean_size:.0f} terms, {one.union:,} in all; {one.size} in half "
-        f"of them. The nearest circuit shares {one.nearest:.0%} with this average, one on average {one.typical:.0%}; the "
-        f"best has {one.held:.0%} of its terms, {one.whole:.0%} of circuits have all, and {one.missed:.0%} of a "
-        f"circuit's terms are not in it. From prompt to prompt its terms vary by {one.variance:.3f}; resampled, it "
-        f"keeps {one.again:.0%}"
+        f"{one.group}: {one.circuits:,} circuits of {one.mean_size:.0f} terms, {one.union:,} in all; {one.size} in "
+        f"half of them. The nearest circuit shares {one.nearest:.0%} with this average, one on average "
+        f"{one.typical:.0%}; the best has {one.held:.0%} of its terms, {one.whole:.0%} of circuits have all, and "
+        f"{one.missed:.0%} of a circuit's terms are not in it. From prompt to prompt its terms vary by "
+        f"{one.variance:.3f}; resampled, it keeps {one.again:.0%}"
     )
 
 
@@ -126,7 +130,6 @@ def _level_record(level: "Level") -> dict[str, Any]:
         "mean_distance": level.mean_distance,
         "families": None if clustering.cut is None else clustering.cut.families,
         "separate": clustering.separate,
-        "margin": clustering.margin,
         "nulls": [asdict(null) for null in clustering.nulls],
         "least": clustering.least,
         "cuts": cuts,

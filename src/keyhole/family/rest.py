@@ -1,4 +1,4 @@
-"""To which family does a circuit belong that was not cut? To the nearest, if it is near enough; and how well that works.
+"""To which family does a circuit belong that was not cut? To the nearest, if it is near enough.
 
 Average linkage joins a circuit to a cluster whose mean distance is below the height of the cut, and so does this.
 """

@@ -94,7 +94,7 @@ def _of_values(known: Sequence[str], *, first: bool) -> list[str]:
     heads = sorted({value.rpartition("-")[0] for value in known})
     if not 1 < len(heads) <= len(_RAMPS):
         return style.colours(len(known), ordered=True)
-    found = {}
+    found: dict[str, str] = {}
     for head, ramp in zip(heads, _RAMPS, strict=False):
         own = [value for value in known if value.rpartition("-")[0] == head]
         found |= {value: to_hex(colormaps[ramp](0.95 - 0.7 * i / max(len(own) - 1, 1))) for i, value in enumerate(own)}

@@ -15,8 +15,6 @@ from keyhole.files import json_text, require_file, write_at_once
 if TYPE_CHECKING:
     from keyhole.family.record import Families
 
-_SHORT = {"heads": "heads", "edges": "edges", "channels": "channels"}
-
 
 def families_page(found: "Families") -> str:
     """One self-contained page: what was found, the map, and every table."""
@@ -84,7 +82,7 @@ def _agreement(found: "Families") -> Section:
 
     rows = [
         (
-            _SHORT[level.granularity],
+            level.granularity,
             one.label,
             one.values,
             beside_text(one.ari),
@@ -118,13 +116,11 @@ def _cuts(found: "Families") -> Section:
         clustering = level.clustering
         if clustering.cut is not None:
             believed = "believed" if clustering.separate else "not believed"
-            told.append(
-                f"{_SHORT[level.granularity]}: {clustering.cut.families}, {believed}; {nulls_text(clustering)}."
-            )
+            told.append(f"{level.granularity}: {clustering.cut.families}, {believed}; {nulls_text(clustering)}.")
         for i, (cut, own) in enumerate(zip(clustering.cuts, clustering.stability, strict=True)):
             best = "best" if i == clustering.best else ""
             mean, least = float(own.mean()), float(own.min())
-            rows.append((_SHORT[level.granularity], cut.families, cut.silhouette, mean, least, cut.outside, best))
+            rows.append((level.granularity, cut.families, cut.silhouette, mean, least, cut.outside, best))
     columns = ["sets of", ">families", ">silhouette", ">stability, mean", ">stability, least", ">circuits outside", ""]
     text = (
         "The best cut of the tree for each number of families; clusters of fewer circuits than a family has lie "
@@ -158,7 +154,7 @@ def _averages(found: "Families") -> Section:
     columns += [
         ">most of it in one",
         ">has all of it",
-        ">of a circuit, missed",
+        ">missed of one",
         ">variance",
         ">deviation",
         ">resampled",
@@ -166,9 +162,9 @@ def _averages(found: "Families") -> Section:
     return Section(
         "Averaged circuits",
         "The averaged circuit has the terms that half of the circuits have. How much of it is any prompt's circuit: "
-        "its Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, the "
-        "share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance is that of "
-        "its terms from prompt to prompt; deviation, of their shares under bootstrap; resampled, its Jaccard with the "
+        "its Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, "
+        "the share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance is "
+        "that of its terms from prompt to prompt; deviation, of their shares under bootstrap; resampled, its Jaccard with the "
         "average of resampled prompts.",
         columns,
         rows,
