@@ -55,8 +55,8 @@ def cuts_of(
 ) -> dict[int, Cut]:
     """The best cut for every number of families, from 2 to `most`, that leaves no more than half of all outside."""
     found: dict[int, Cut] = {}
-    for height, clusters, sums in _from_the_top(distances, tree):
-        families = sorted((one for one in clusters if len(clusters[one]) >= least), key=lambda one: -len(clusters[one]))
+    for height, clusters, sums in _from_the_top(distances, tree, least):
+        families = sorted(clusters, key=lambda one: -len(clusters[one]))
         inside = sum(len(clusters[one]) for one in families)
         if inside < COVERED * len(distances):
             break
@@ -88,25 +88,27 @@ def silhouettes(
 
 
 def _from_the_top(
-    distances: Float[np.ndarray, "circuits circuits"], tree: Float[np.ndarray, "merges 4"]
+    distances: Float[np.ndarray, "circuits circuits"], tree: Float[np.ndarray, "merges 4"], least: int
 ) -> Iterator[tuple[float, dict[int, np.ndarray], dict[int, np.ndarray]]]:
-    """(height, members, summed distances) of all clusters after each split, the highest first.
+    """(height, members, summed distances) of all clusters of the least size after each split, the highest first.
 
-    A split sums anew only the distances to its smaller part.
+    A split sums anew only the distances to its smaller part; what became of small clusters is not followed.
     """
     n = len(distances)
     leaves = _members(tree, n)
-    root = 2 * n - 2
-    clusters = {root: leaves(root)}
-    sums = {root: distances.sum(1, dtype=np.float64)}
+    clusters = {2 * n - 2: leaves(2 * n - 2)}
+    sums = {2 * n - 2: distances.sum(1, dtype=np.float64)}
     for at in range(n - 2, -1, -1):
-        one, other = (int(child) for child in tree[at, :2])
+        if at + n not in clusters:
+            continue
         del clusters[at + n]
         whole = sums.pop(at + n)
-        small, large = sorted((one, other), key=lambda child: 1 if child < n else tree[child - n, 3])
-        clusters[small], clusters[large] = leaves(small), leaves(large)
-        sums[small] = distances[clusters[small]].sum(0, dtype=np.float64)  # rows: they lie together in memory
-        sums[large] = whole - sums[small]
+        parts = [(leaves(int(child)), int(child)) for child in tree[at, :2]]
+        (few, small), (many, large) = sorted(parts, key=lambda part: len(part[0]))
+        own = distances[few].sum(0, dtype=np.float64)  # rows: they lie together in memory
+        for members, child, total in ((few, small, own), (many, large, whole - own)):
+            if len(members) >= least:
+                clusters[child], sums[child] = members, total
         yield float(tree[at, 2]), clusters, sums
 
 

@@ -163,9 +163,9 @@ def _averages(found: "Families") -> Section:
         "Averaged circuits",
         "The averaged circuit has the terms that half of the circuits have. How much of it is any prompt's circuit: "
         "its Jaccard with the nearest circuit and with one on average, the largest share of it that one circuit has, "
-        "the share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance is "
-        "that of its terms from prompt to prompt; deviation, of their shares under bootstrap; resampled, its Jaccard with "
-        "the average of resampled prompts.",
+        "the share of circuits that have all of it, and the share of a circuit's terms that it misses. Variance: of "
+        "its terms from prompt to prompt; deviation: of their shares under bootstrap; resampled: its Jaccard with the "
+        "average of resampled prompts.",
         columns,
         rows,
     )
