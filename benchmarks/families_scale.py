@@ -64,9 +64,8 @@ def read(path: Path) -> None:
     inside = found.labels > 0
     print(str(found).splitlines()[3])
     print(found.rest)
-    print(
-        f"ARI with what was planted {adjusted_rand(codes[inside], found.labels[inside]):.3f}, outside {(~inside).sum():,}"
-    )
+    right = adjusted_rand(codes[inside], found.labels[inside])
+    print(f"ARI with what was planted {right:.3f}, outside {(~inside).sum():,}")
 
 
 def pairs(n: int) -> None:

@@ -47,7 +47,7 @@ def verdict(found: "Families") -> str:
         return f"One family. The best cut, into {cut.families}, is not believed: {shown}."
     why = "as asked" if clustering.given else "by silhouette and stability"
     doubt = "" if clustering.separate else " They are no more separate than one family may look."
-    left = f"; {outside:,} circuits lie outside of all (clusters of fewer than {clustering.least})" if outside else ""
+    left = f"; outside of all: {outside:,}, in clusters of fewer than {clustering.least}" if outside else ""
     return f"{len(found.families)} families, {why}: {shown}{left}.{doubt}"
 
 

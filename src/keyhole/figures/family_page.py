@@ -13,6 +13,7 @@ from keyhole.figures.style import save as save_figure
 from keyhole.files import json_text, require_file, write_at_once
 
 if TYPE_CHECKING:
+    from keyhole.family.agreement import Beside
     from keyhole.family.record import Families
 
 
@@ -22,7 +23,14 @@ def families_page(found: "Families") -> str:
 
     about = found.about
     summary = f"{verdict(found)}\n\n{asked_text(found)}."
-    sections = [_families(found), _agreement(found), _cuts(found), _averages(found), _representatives(found)]
+    sections = [
+        _families(found),
+        _agreement(found),
+        _apart(found),
+        _cuts(found),
+        _averages(found),
+        _representatives(found),
+    ]
     return page(f"Families of circuits: {about.task} on {Path(about.model).name}", summary, sections)
 
 
@@ -59,7 +67,7 @@ def _families(found: "Families") -> Section:
             one.stability,
             one.silhouette,
             one.mean_distance,
-            one.mean_size,
+            round(one.mean_size),
             common_text(one),
         )
         for one in found.families
@@ -78,34 +86,44 @@ def _families(found: "Families") -> Section:
 
 
 def _agreement(found: "Families") -> Section:
-    from keyhole.family.report import beside_text, level_rows
+    from keyhole.family.report import level_rows
+
+    rows = [
+        (level.granularity, one.label, one.values, *_two(one.ari), *_two(one.nmi), *_two(one.tree))
+        for level, one in level_rows(found)
+    ]
+    return Section(
+        "Labels and cuts",
+        "Do families follow a label? In brackets: what 95 % of shuffled labels stay below. ARI and NMI are of the best "
+        "cut at each granularity, whether it is believed or not; the last ARI is of the cut into as many families as "
+        "the label has values.",
+        ["sets of", "label", ">values", ">ARI", ">p", ">NMI", ">p", ">ARI, cut into as many", ">p"],
+        rows,
+    )
+
+
+def _apart(found: "Families") -> Section:
+    from keyhole.family.report import level_rows
 
     rows = [
         (
-            level.granularity,
-            one.label,
-            one.values,
-            beside_text(one.ari),
-            beside_text(one.nmi),
-            beside_text(one.tree),
-            beside_text(one.explained),
-            one.pseudo_f,
-            one.within,
-            one.between,
-            beside_text(one.nearest),
+            *(level.granularity, one.label, one.within, one.between),
+            *(*_two(one.explained), one.pseudo_f, *_two(one.nearest)),
         )
         for level, one in level_rows(found)
     ]
-    columns = ["sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">pseudo-F"]
     return Section(
-        "Labels of the prompts",
-        "In brackets: what 95 % of shuffled labels stay below, and p. ARI and NMI are of the best cut at each "
-        "granularity; the next ARI is of the cut into as many families as the label has values. Explained is the share "
-        "of squared distances that lies between values; nearest alike, the share of circuits whose nearest other "
-        "circuit has the same value.",
-        [*columns, ">mean distance within", ">between", ">nearest alike"],
+        "Labels and distances",
+        "Are circuits of one value nearer to each other? Mean distances within and between values; the share of "
+        "squared distances that lies between values (in brackets, what 95 % of shuffled labels stay below); and the share of "
+        "circuits whose nearest other circuit has the same value.",
+        ["sets of", "label", ">within", ">between", ">explained", ">p", ">pseudo-F", ">nearest alike", ">p"],
         rows,
     )
+
+
+def _two(one: "Beside | None") -> tuple[Cell, Cell]:
+    return (None, None) if one is None else (f"{one.value:.3f} ({one.high:.3f})", one.p)
 
 
 def _cuts(found: "Families") -> Section:
