@@ -1,9 +1,9 @@
 """Are there families, and how many? A cut by silhouette that other prompts would give too, beside worlds without any.
 
-A cut is believed if its families are stable under resampling, and if in 95 % of the worlds without families
-(`keyhole.family.nulls`) cuts are worse. Beside shuffled circuits by their *margin*: four of five circuits are nearer to
-their own family by more. Beside one cloud by what a cut into as many families *explains* of all squared distances: a
-cloud falls apart anywhere, and has a core that no cut explains. Otherwise there is one family.
+A cut is believed if its families are stable under resampling, and if it is better than 95 % of the cuts of either world
+without families (`keyhole.family.nulls`), by both of two measures. The *margin*: four of five circuits are nearer to
+their own family by more. What it *explains*: the share of all squared distances that lies between families. Otherwise
+there is one family. A wide and even gradient between two extremes may still pass for two families.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ MOST_FAMILIES = 40
 WORLDS = 300  # circuits of a world without families: a sample, where there are more
 LEVEL = 0.05
 MEASURES = ("margin", "explained")
-DECIDING = (("shuffled", "margin"), ("one cloud", "explained"))
 _MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
 
 
@@ -35,7 +34,6 @@ class Null:
 
     name: str  # of the world
     measure: str  # margin, or explained
-    decides: bool  # is it one of the two by which a cut is believed?
     value: float  # what was found
     mean: float
     high: float  # 95 % are below
@@ -70,7 +68,7 @@ class Clustering:
     @property
     def separate(self) -> bool:
         """Do the families stand apart, other than in any world without families?"""
-        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls if null.decides)
+        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
 
 
 def clusters(
@@ -146,9 +144,8 @@ def _beside_nulls(
         drawn = np.array([_measures(draw(rng), cut.families) for _ in range(draws)])
         p = (1 + (drawn >= value).sum(0)) / (draws + 1)
         for i, measure in enumerate(MEASURES):
-            decides = (name, measure) in DECIDING
             mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))
-            found.append(Null(name, measure, decides, float(value[i]), mean, high, float(p[i]), draws))
+            found.append(Null(name, measure, float(value[i]), mean, high, float(p[i]), draws))
     return tuple(found)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from keyhole.family.clusters import Clustering
+from keyhole.family.clusters import MEASURES, Clustering
 from keyhole.family.cuts import OUTSIDE
 from keyhole.family.stability import STABLE
 
@@ -63,13 +63,13 @@ def rest_text(found: "Families") -> str:
 
 
 def nulls_text(clustering: Clustering) -> str:
-    """What a cut is believed by, beside worlds without families."""
-    told = [
-        f"{null.measure} {null.value:.3f} beside {null.high:.3f} {null.name} (p {null.p:.2f})"
-        for null in clustering.nulls
-        if null.decides
-    ]
-    return ", ".join(told)
+    """Both measures of a cut, beside 95 % of those in worlds without families."""
+    told = []
+    for measure in MEASURES:
+        own = [null for null in clustering.nulls if null.measure == measure]
+        beside = ", ".join(f"{null.high:.3f} {null.name} (p {null.p:.2f})" for null in own)
+        told += [f"{measure} {own[0].value:.3f} beside {beside}"] if own else []
+    return "; ".join(told)
 
 
 def level_rows(found: "Families") -> Iterator[tuple["Level", "Agreement"]]:

@@ -115,8 +115,8 @@ def _apart(found: "Families") -> Section:
     return Section(
         "Labels and distances",
         "Are circuits of one value nearer to each other? Mean distances within and between values; the share of "
-        "squared distances that lies between values (in brackets, what 95 % of shuffled labels stay below); and the share of "
-        "circuits whose nearest other circuit has the same value.",
+        "squared distances that lies between values (in brackets, what 95 % of shuffled labels stay below); and the "
+        "share of circuits whose nearest other circuit has the same value.",
         ["sets of", "label", ">within", ">between", ">explained", ">p", ">pseudo-F", ">nearest alike", ">p"],
         rows,
     )
@@ -142,9 +142,10 @@ def _cuts(found: "Families") -> Section:
     columns = ["sets of", ">families", ">silhouette", ">stability, mean", ">stability, least", ">circuits outside", ""]
     text = (
         "The best cut of the tree for each number of families; clusters of fewer circuits than a family has lie "
-        "outside. A cut is believed if it is stable and its families stand further apart than in worlds without any: "
-        "circuits shuffled so that each keeps its size and each term its frequency, and one Gaussian cloud of the "
-        "circuits' covariance."
+        "outside. A cut is believed if it is stable and better than 95 % of cuts in worlds without families, by margin "
+        "(the silhouette that four of five circuits exceed) and by what it explains of squared distances: circuits "
+        "shuffled so that each keeps its size and each term its frequency, and one Gaussian cloud of the circuits' "
+        "covariance."
     )
     return Section("Cuts", "\n\n".join([text, *told]), columns, rows)
 
