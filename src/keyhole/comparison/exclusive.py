@@ -1,0 +1,186 @@
+"""Do edges that one family's representative has alone act on that family alone? They are removed in both, beside controls.
+
+The effect is the change of the answer's metric over its size, (F' - F) / |F|: -1 takes all of it away. Per prompt, all
+edges that have a place there are removed at once. Beside them: as many edges that both representatives have, and as many
+random channels of the same writers and heads. Prompts that the model gets wrong (F <= 0) say nothing of what is lost; the
+representatives themselves, on which the edges were chosen, are left out.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Literal
+
+from keyhole.comparison.members import Member
+from keyhole.comparison.placed import PlacedEdge, cut_in, not_signals, of_both, of_one_alone, placed_edges
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.intervene import Cut, intervene, random_cut
+from keyhole.intervene.remove import CutMode
+from keyhole.intervene.verification import metric_of, run_of
+from keyhole.progress import Progress, silent
+from keyhole.stats import interval
+
+if TYPE_CHECKING:
+    import torch
+
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+Which = Literal["a", "b"]
+What = Literal["exclusive", "shared", "random"]
+WHATS: tuple[What, ...] = ("exclusive", "shared", "random")
+PLACEABLE = 0.5  # of the edges, on the mean prompt of the other family: with fewer there, nothing is compared
+LEAST = 5  # prompts of a family
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What some edges of one representative do to the prompts of one family."""
+
+    edges: Which
+    prompts: Which
+    what: What
+    effects: tuple[float, ...]  # a prompt each
+    placed: float  # mean share of the edges that have a place in a prompt
+
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        """Mean effect with its 95 % interval over prompts; NaN if there is nothing."""
+        return interval(self.effects) if self.effects else (float("nan"),) * 3
+
+
+@dataclass(frozen=True)
+class Exclusive:
+    """The two by two: edges of each representative, on prompts of each family, beside controls."""
+
+    a: tuple[PlacedEdge, ...]  # that one representative has alone
+    b: tuple[PlacedEdge, ...]
+    shared: int  # edges that both have
+    uncut: tuple[int, int]  # edges of each that are no signals of a firing, and cannot be removed
+    wrong: tuple[int, int]  # prompts of each family that the model gets wrong
+    mode: CutMode
+    cells: tuple[Cell, ...]
+
+    def cell(self, edges: Which, prompts: Which, what: What = "exclusive") -> Cell:
+        """One of them."""
+        return next(c for c in self.cells if (c.edges, c.prompts, c.what) == (edges, prompts, what))
+
+    def verdict(self, which: Which) -> tuple[bool | None, str]:
+        """Do a representative's own edges act on its own family? None: it cannot be told; with the reason."""
+        other: Which = "b" if which == "a" else "a"
+        return judge(self.cell(which, which), self.cell(which, other), self.cell(which, which, "random"))
+
+
+def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
+    """Own edges act on their own family if they hurt it more than the other, and more than random channels do.
+
+    Intervals must be apart both times.
+    """
+    if not own.effects or not other.effects or not control.effects:
+        return None, "nothing could be removed"
+    if min(len(own.effects), len(other.effects)) < LEAST:
+        return None, f"fewer than {LEAST} prompts"
+    if other.placed < PLACEABLE:
+        return None, f"only {other.placed:.0%} of the edges have a place in the other family's prompts"
+    if own.spread[2] >= control.spread[1]:
+        return False, "no more effect than random channels"
+    if own.spread[2] >= other.spread[1]:
+        return False, "no more effect on its own family than on the other"
+    return True, "acts on its own family"
+
+
+def remove_exclusive(
+    pair: tuple[Member, Member],
+    families: tuple[Sequence[Member], Sequence[Member]],
+    model: "Model | None" = None,
+    *,
+    mode: CutMode = "local",
+    draws: int = 3,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Exclusive:
+    """Remove the edges that each of two representatives has alone on prompts of both families."""
+    require_choice("mode", mode, CutMode)
+    mine, its = (placed_edges(one) for one in pair)
+    alone = {"a": of_one_alone(mine, its), "b": of_one_alone(its, mine)}
+    both = {"a": of_both(mine, its), "b": of_both(its, mine)}
+    rng = random.Random(seed)
+    chosen = {which: tuple(rng.sample(both[which], min(len(alone[which]), len(both[which])))) for which in alone}
+    plan = _Plan((("a", alone["a"], chosen["a"]), ("b", alone["b"], chosen["b"])), mode, draws, seed)
+    tell, total = progress or silent, len(families[0]) + len(families[1])
+    cells: list[Cell] = []
+    wrong = []
+    for which, family, before in (("a", families[0], 0), ("b", families[1], len(families[0]))):
+        found = []
+        for number, one in enumerate(family):
+            found.append(_effects(one, plan, model))
+            tell(before + number + 1, total)
+        right = [one for one in found if one is not None]
+        wrong.append(len(found) - len(right))
+        cells += _cells(which, right)
+    uncut = (not_signals(pair[0].circuit), not_signals(pair[1].circuit))
+    return Exclusive(alone["a"], alone["b"], len(both["a"]), uncut, (wrong[0], wrong[1]), mode, tuple(cells))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is removed in every prompt."""
+
+    edges: tuple[tuple[Which, tuple[PlacedEdge, ...], tuple[PlacedEdge, ...]], ...]  # whose, alone, of both
+    mode: CutMode
+    draws: int
+    seed: int
+
+
+_Found = dict[tuple[Which, What], tuple[float | None, float]]  # effect (None: nothing to remove), share placed
+
+
+def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
+    """What each removal does to one prompt; None if the model gets it wrong."""
+    import torch
+
+    metric, run = metric_of(one.circuit), run_of(one.circuit, model)
+    if not metric.targets:
+        raise KeyholeError("these circuits have no answer to measure by: trace with a target.")
+    clean = metric.of(run.logits[metric.end])
+    if metric.against and clean <= 0:
+        return None
+    generator = torch.Generator().manual_seed(plan.seed + (one.prompt or 0))
+    sets, owners, found = [], [], _Found()
+    for which, alone, both in plan.edges:
+        for what, edges in (("exclusive", alone), ("shared", both), ("random", alone)):
+            assert what == "exclusive" or what == "shared" or what == "random"
+            cuts = _cuts(edges, one)
+            found[which, what] = (None, len(cuts) / len(edges) if edges else 0.0)
+            made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
+            kept = [cut for cut in made if cut]
+            sets += kept
+            owners += [(which, what)] * len(kept)
+    outcomes = intervene(run, sets, metric, mode=plan.mode)
+    changes: dict[tuple[Which, What], list[float]] = {}
+    for owner, outcome in zip(owners, outcomes, strict=True):
+        changes.setdefault(owner, []).append((outcome.metric_after - clean) / abs(clean))
+    return {owner: (mean(changes[owner]) if owner in changes else None, share) for owner, (_, share) in found.items()}
+
+
+def _cuts(edges: Sequence[PlacedEdge], one: Member) -> list[Cut]:
+    if one.names is None:
+        raise KeyholeError("edges are placed in other prompts by roles, and one of these has none.")
+    made = [cut_in(edge, one.names) for edge in edges]
+    return [cut for cut in made if cut is not None]
+
+
+def _random(run: "Run", cuts: Sequence[Cut], draws: int, generator: "torch.Generator") -> list[list[Cut]]:
+    return [[random_cut(run, cut, generator) for cut in cuts] for _ in range(draws)]
+
+
+def _cells(prompts: Which, found: Sequence[_Found]) -> list[Cell]:
+    cells = []
+    whose: tuple[Which, Which] = ("a", "b")
+    for which in whose:
+        for what in WHATS:
+            own = [one[which, what] for one in found]
+            effects = tuple(effect for effect, _ in own if effect is not None)
+            cells.append(Cell(which, prompts, what, effects, mean(share for _, share in own) if own else 0.0))
+    return cells
