@@ -6,10 +6,11 @@ random channels of the same writers and heads. Prompts that the model gets wrong
 representatives themselves, on which the edges were chosen, are left out.
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, variance
 from typing import TYPE_CHECKING, Literal
 
 from keyhole.comparison.members import Member
@@ -41,13 +42,18 @@ class Cell:
     edges: Which
     prompts: Which
     what: What
-    effects: tuple[float, ...]  # a prompt each
+    effects: tuple[float, ...]  # of each prompt that the model gets right; NaN: no edge has a place there
     placed: float  # mean share of the edges that have a place in a prompt
+
+    @property
+    def measured(self) -> tuple[float, ...]:
+        """The effects that there are."""
+        return tuple(effect for effect in self.effects if not math.isnan(effect))
 
     @property
     def spread(self) -> tuple[float, float, float]:
         """Mean effect with its 95 % interval over prompts; NaN if there is nothing."""
-        return interval(self.effects) if self.effects else (float("nan"),) * 3
+        return interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,29 @@ class Exclusive:
         other: Which = "b" if which == "a" else "a"
         return judge(self.cell(which, which), self.cell(which, other), self.cell(which, which, "random"))
 
+    @property
+    def interaction(self) -> tuple[float, float, float]:
+        """The mean effect on the own family less that on the other, with its 95 % interval. Below 0: each hurts its own.
+
+        Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
+        neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
+        """
+        difference, low, high = welch(self._differences("a"), self._differences("b"))
+        return difference / 2, low / 2, high / 2
+
+    def _differences(self, prompts: Which) -> list[float]:
+        mine, its = self.cell("a", prompts).effects, self.cell("b", prompts).effects
+        return [one - other for one, other in zip(mine, its, strict=True) if not math.isnan(one - other)]
+
 
 def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
     """Own edges act on their own family if they hurt it more than the other, and more than random channels do.
 
     Intervals must be apart both times.
     """
-    if not own.effects or not other.effects or not control.effects:
+    if not own.measured or not other.measured or not control.measured:
         return None, "nothing could be removed"
-    if min(len(own.effects), len(other.effects)) < LEAST:
+    if min(len(own.measured), len(other.measured)) < LEAST:
         return None, f"fewer than {LEAST} prompts"
     if other.placed < PLACEABLE:
         return None, f"only {other.placed:.0%} of the edges have a place in the other family's prompts"
@@ -88,6 +108,25 @@ def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
     if own.spread[2] >= other.spread[1]:
         return False, "no more effect on its own family than on the other"
     return True, "acts on its own family"
+
+
+def welch(mine: Sequence[float], its: Sequence[float]) -> tuple[float, float, float]:
+    """The difference of two means with Welch's 95 % interval; NaN with fewer than two values on a side.
+
+    >>> [round(x, 2) for x in welch([1.0, 2.0, 3.0], [0.0, 0.1, 0.2])]
+    [1.9, -0.54, 4.34]
+    """
+    if min(len(mine), len(its)) < 2:
+        return math.nan, math.nan, math.nan
+    from scipy.special import stdtrit
+
+    parts = [variance(values) / len(values) for values in (mine, its)]
+    difference, error = mean(mine) - mean(its), math.sqrt(sum(parts))
+    if not error:
+        return difference, difference, difference
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (mine, its), strict=True))
+    half = float(stdtrit(freedom, 0.975)) * error
+    return difference, difference - half, difference + half
 
 
 def remove_exclusive(
@@ -133,7 +172,7 @@ class _Plan:
     seed: int
 
 
-_Found = dict[tuple[Which, What], tuple[float | None, float]]  # effect (None: nothing to remove), share placed
+_Found = dict[tuple[Which, What], tuple[float, float]]  # effect (NaN: nothing to remove), share placed
 
 
 def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
@@ -152,7 +191,7 @@ def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
         for what, edges in (("exclusive", alone), ("shared", both), ("random", alone)):
             assert what == "exclusive" or what == "shared" or what == "random"
             cuts = _cuts(edges, one)
-            found[which, what] = (None, len(cuts) / len(edges) if edges else 0.0)
+            found[which, what] = (math.nan, len(cuts) / len(edges) if edges else 0.0)
             made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
             kept = [cut for cut in made if cut]
             sets += kept
@@ -161,7 +200,7 @@ def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
     changes: dict[tuple[Which, What], list[float]] = {}
     for owner, outcome in zip(owners, outcomes, strict=True):
         changes.setdefault(owner, []).append((outcome.metric_after - clean) / abs(clean))
-    return {owner: (mean(changes[owner]) if owner in changes else None, share) for owner, (_, share) in found.items()}
+    return {owner: (mean(changes[owner]) if owner in changes else none, share) for owner, (none, share) in found.items()}
 
 
 def _cuts(edges: Sequence[PlacedEdge], one: Member) -> list[Cut]:
@@ -181,6 +220,6 @@ def _cells(prompts: Which, found: Sequence[_Found]) -> list[Cell]:
     for which in whose:
         for what in WHATS:
             own = [one[which, what] for one in found]
-            effects = tuple(effect for effect, _ in own if effect is not None)
+            effects = tuple(effect for effect, _ in own)
             cells.append(Cell(which, prompts, what, effects, mean(share for _, share in own) if own else 0.0))
     return cells

@@ -7,11 +7,8 @@ sizes are told, their members are drawn in pictures alone: see `MISSING`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
 from keyhole.errors import KeyholeError
 
-ComponentKind = Literal["head", "mlp", "mixer"]
 Named = tuple[str, int, int | None]  # kind, layer, head
 
 
@@ -26,12 +23,21 @@ class Published:
     source: str
     classes: Mapping[str, frozenset[Named]]
     kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
+    shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
 
     @property
     def components(self) -> frozenset[Named]:
         """All components, whatever their class."""
         return frozenset[Named]().union(*self.classes.values())
+
+    @property
+    def universe(self) -> tuple[Named, ...]:
+        """Every component of the model that could have been named."""
+        layers, heads = self.shape
+        found: list[Named] = [("head", layer, head) for layer in range(layers) for head in range(heads)]
+        found += [("mlp", layer, None) for layer in range(layers)]
+        return tuple(one for one in found if one[0] in self.kinds)
 
 
 def _heads(*texts: str) -> frozenset[Named]:
@@ -59,6 +65,7 @@ PUBLISHED: Mapping[str, Published] = {
             "previous token": _heads("2.2", "4.11"),
         },
         kinds=frozenset({"head"}),
+        shape=(12, 12),
     ),
     "gpt2-greater-than": Published(
         name="gpt2-greater-than",
@@ -73,6 +80,7 @@ PUBLISHED: Mapping[str, Published] = {
             "MLP": _mlps(8, 9, 10, 11),
         },
         kinds=frozenset({"head", "mlp"}),
+        shape=(12, 12),
         note="the paper's text names seven heads; 6.1 is the eighth of later comparisons (Conmy et al. 2023)",
     ),
 }

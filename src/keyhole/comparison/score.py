@@ -1,7 +1,7 @@
 """How much of one circuit is in another? Precision, recall and F1, over components or over any other terms."""
 
 import random
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from statistics import mean
 
@@ -11,7 +11,6 @@ from keyhole.errors import KeyholeError
 
 THRESHOLD = 0.1  # share of prompts; the published comparison of ACC's circuits used 0.2
 THRESHOLDS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-NEVER = frozenset({"bias", "embedding", "offset", "mlp_offset", "value_offset", "target"})  # no baseline names these
 
 
 @dataclass(frozen=True)
@@ -70,26 +69,22 @@ def score(
     thresholds: Sequence[float] = THRESHOLDS,
     draws: int = 200,
     seed: int = 0,
-    universe: Iterable[Named] | None = None,
 ) -> tuple[Against, ...]:
     """A unified circuit, pruned by frequency, against a published one: over thresholds.
 
     Only kinds that the published study could have named count: biases and embeddings never, MLPs where it looked at
-    them. Random circuits are drawn from `universe`: all components of these kinds in the model; without it, those of the
-    unified circuit and the reference together, which is a harder control.
+    them. Random circuits have as many components, drawn from all of these kinds in the model.
     """
-    if not reference.components:
-        raise KeyholeError("a reference without components cannot be compared with.")
-    everywhere = set(universe if universe is not None else unified.named | reference.components)
-    kinds = reference.kinds - NEVER
-    pool = sorted((one for one in everywhere if one[0] in kinds), key=str)
+    there, pool = reference.components, list(reference.universe)
+    if not there:
+        raise KeyholeError(f"{reference.name} has no components, and cannot be compared with.")
     generator = random.Random(seed)
     found = []
     for threshold in thresholds:
-        ours = frozenset(one for one in prune(unified, threshold).named if one[0] in kinds)
-        there = frozenset(one for one in reference.components if one[0] in kinds)
-        chance = [overlap(set(generator.sample(pool, min(len(ours), len(pool)))), there).f1 for _ in range(draws)]
+        ours = frozenset(one for one in prune(unified, threshold).named if one[0] in reference.kinds)
+        size = min(len(ours), len(pool))
+        chance = mean(overlap(set(generator.sample(pool, size)), there).f1 for _ in range(draws)) if draws else 0.0
         classes = tuple((name, overlap(ours & own, own)) for name, own in reference.classes.items())
         missed = tuple(sorted(there - ours, key=lambda one: (one[1], -1 if one[2] is None else one[2])))
-        found.append(Against(threshold, overlap(ours, there), classes, missed, mean(chance) if chance else 0.0))
+        found.append(Against(threshold, overlap(ours, there), classes, missed, chance))
     return tuple(found)
