@@ -9,14 +9,15 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, look, proof, tasks
+from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
 from keyhole.discover.all_heads import survey
 from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
-from keyhole.intervene.remove import Mode
+from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
@@ -59,6 +60,7 @@ SAME = [
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
+    (compare, comparison_compare, {"a", "b", "model", "members", "threshold", "mode", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
@@ -115,6 +117,7 @@ def test_choices_are_the_librarys() -> None:
         "Sinks": get_args(Sinks),
         "SeedRule": get_args(get_args(Seeds)[0]),
         "Mode": get_args(Mode),
+        "CutMode": get_args(CutMode),
         "Frame": get_args(frames.Frame),
         "Centre": get_args(sums.Centre),
         "Balance": get_args(sums.Balance),

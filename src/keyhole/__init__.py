@@ -75,7 +75,20 @@ _HOMES = {
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "comparison", "contrast", "discover", "family", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
+    *(
+        "circuits",
+        "comparison",
+        "contrast",
+        "discover",
+        "family",
+        "figures",
+        "intervene",
+        "lab",
+        "many",
+        "models",
+        "qk",
+        "reproduce",
+    ),
     *("store", "story", "tasks", "tracing"),
 )
 

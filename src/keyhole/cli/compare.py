@@ -26,7 +26,9 @@ def compare(
     ] = None,
     members: Annotated[int, typer.Option(min=0, help="Prompts of each side that are run; 0: compare sets only.")] = 40,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Share of circuits from which on terms count.")] = 0.1,
-    mode: Annotated[CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")] = "local",
+    mode: Annotated[
+        CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")
+    ] = "local",
     draws: Annotated[int, typer.Option(min=1, help="Random controls per prompt.")] = 3,
     seed: Annotated[int, typer.Option(help="Of the prompts and controls that are drawn.")] = 0,
     top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
@@ -42,8 +44,8 @@ def compare(
     representatives, beside pairs of prompts within each side; edges of one representative alone, removed on both sides,
     beside controls. Against a published circuit: precision, recall and F1.
 
-    A and B are each one of: ioi.store, ioi.store:1 (a family of `keyhole families`), ioi.store[order=ABBA] (prompts with
-    a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than.
+    A and B are each one of: ioi.store, ioi.store:1 (a family of `keyhole families`), ioi.store[order=ABBA] (prompts
+    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than.
 
     Examples:
 

@@ -148,7 +148,9 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
     notes = [reference.note] if reference.note else []
     name = str(ours.model.get("name")).rsplit("/", 1)[-1]
     if name not in (reference.model, reference.model + "-small"):
-        notes.append(f"the published circuit is one of {reference.model}, and these are of {name}: this score says nothing")
+        notes.append(
+            f"the published circuit is one of {reference.model}, and these are of {name}: this score says nothing"
+        )
     if ours.store is not None and ours.store.manifest.task.get("name") not in (reference.task, None):
         task = ours.store.manifest.task["name"]
         notes.append(f"the published circuit is for the task {reference.task}, and these prompts are of {task}")

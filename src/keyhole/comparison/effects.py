@@ -1,8 +1,8 @@
 """Which edges of a unified circuit matter? Each is removed in every prompt that has it, and the answer is measured.
 
-An edge here has no tokens: where a prompt has it at several places, all of these are removed at once, from one head alone
-(`local`). Pruning keeps edges into the answer, edges that are no signals (into MLPs and values: they cannot be removed
-this way), and signals that enough prompts have and whose mean effect is large enough.
+An edge here has no tokens: where a prompt has it at several places, all of these are removed at once, from one head
+alone (`local`). Pruning keeps edges into the answer, edges that are no signals (into MLPs and values: they cannot be
+removed this way), and signals that enough prompts have and whose mean effect is large enough.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
-"""Do edges that one family's representative has alone act on that family alone? They are removed in both, beside controls.
+"""Do edges that one family's representative has alone act on that family? Removed in both families, beside controls.
 
 The effect is the change of the answer's metric over its size, (F' - F) / |F|: -1 takes all of it away. Per prompt, all
-edges that have a place there are removed at once. Beside them: as many edges that both representatives have, and as many
-random channels of the same writers and heads. Prompts that the model gets wrong (F <= 0) say nothing of what is lost; the
-representatives themselves, on which the edges were chosen, are left out.
+edges that have a place there are removed at once. Beside them: as many edges that both representatives have, and as
+many random channels of the same writers and heads. Prompts that the model gets wrong (F <= 0) say nothing of what is
+lost; the representatives themselves, on which the edges were chosen, are left out.
 """
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, variance
 from typing import TYPE_CHECKING, Literal
@@ -79,7 +79,7 @@ class Exclusive:
 
     @property
     def interaction(self) -> tuple[float, float, float]:
-        """The mean effect on the own family less that on the other, with its 95 % interval. Below 0: each hurts its own.
+        """Mean effect on the own family less that on the other, with its 95 % interval. Below 0: each hurts its own.
 
         Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
         neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
@@ -142,24 +142,25 @@ def remove_exclusive(
     """Remove the edges that each of two representatives has alone on prompts of both families."""
     require_choice("mode", mode, CutMode)
     mine, its = (placed_edges(one) for one in pair)
-    alone = {"a": of_one_alone(mine, its), "b": of_one_alone(its, mine)}
-    both = {"a": of_both(mine, its), "b": of_both(its, mine)}
+    alone: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_one_alone(mine, its), "b": of_one_alone(its, mine)}
+    both: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_both(mine, its), "b": of_both(its, mine)}
     rng = random.Random(seed)
     chosen = {which: tuple(rng.sample(both[which], min(len(alone[which]), len(both[which])))) for which in alone}
     plan = _Plan((("a", alone["a"], chosen["a"]), ("b", alone["b"], chosen["b"])), mode, draws, seed)
-    tell, total = progress or silent, len(families[0]) + len(families[1])
-    cells: list[Cell] = []
-    wrong = []
-    for which, family, before in (("a", families[0], 0), ("b", families[1], len(families[0]))):
-        found = []
-        for number, one in enumerate(family):
-            found.append(_effects(one, plan, model))
-            tell(before + number + 1, total)
-        right = [one for one in found if one is not None]
-        wrong.append(len(found) - len(right))
-        cells += _cells(which, right)
-    uncut = (not_signals(pair[0].circuit), not_signals(pair[1].circuit))
-    return Exclusive(alone["a"], alone["b"], len(both["a"]), uncut, (wrong[0], wrong[1]), mode, tuple(cells))
+    everyone, tell, found = [*families[0], *families[1]], progress or silent, list[_Found | None]()
+    for done, one in enumerate(everyone):
+        found.append(_effects(one, plan, model))
+        tell(done + 1, len(everyone))
+    first, second = found[: len(families[0])], found[len(families[0]) :]
+    return Exclusive(
+        a=alone["a"],
+        b=alone["b"],
+        shared=len(both["a"]),
+        uncut=(not_signals(pair[0].circuit), not_signals(pair[1].circuit)),
+        wrong=(first.count(None), second.count(None)),
+        mode=mode,
+        cells=(*_cells("a", first), *_cells("b", second)),
+    )
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,13 @@ class _Plan:
     mode: CutMode
     draws: int
     seed: int
+
+    def removals(self) -> Iterator[tuple[tuple[Which, What], tuple[PlacedEdge, ...]]]:
+        """Edges by whose they are and what they are; random channels are drawn in those of one alone."""
+        for which, alone, both in self.edges:
+            yield (which, "exclusive"), alone
+            yield (which, "shared"), both
+            yield (which, "random"), alone
 
 
 _Found = dict[tuple[Which, What], tuple[float, float]]  # effect (NaN: nothing to remove), share placed
@@ -186,21 +194,19 @@ def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
     if metric.against and clean <= 0:
         return None
     generator = torch.Generator().manual_seed(plan.seed + (one.prompt or 0))
-    sets, owners, found = [], [], _Found()
-    for which, alone, both in plan.edges:
-        for what, edges in (("exclusive", alone), ("shared", both), ("random", alone)):
-            assert what == "exclusive" or what == "shared" or what == "random"
-            cuts = _cuts(edges, one)
-            found[which, what] = (math.nan, len(cuts) / len(edges) if edges else 0.0)
-            made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
-            kept = [cut for cut in made if cut]
-            sets += kept
-            owners += [(which, what)] * len(kept)
-    outcomes = intervene(run, sets, metric, mode=plan.mode)
-    changes: dict[tuple[Which, What], list[float]] = {}
-    for owner, outcome in zip(owners, outcomes, strict=True):
-        changes.setdefault(owner, []).append((outcome.metric_after - clean) / abs(clean))
-    return {owner: (mean(changes[owner]) if owner in changes else none, share) for owner, (none, share) in found.items()}
+    sets: list[list[Cut]] = []
+    owners: list[tuple[Which, What]] = []
+    shares: dict[tuple[Which, What], float] = {}
+    for (which, what), edges in plan.removals():
+        cuts = _cuts(edges, one)
+        shares[which, what] = len(cuts) / len(edges) if edges else 0.0
+        made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
+        sets += [cut for cut in made if cut]
+        owners += [(which, what) for cut in made if cut]
+    changes: dict[tuple[Which, What], list[float]] = {owner: [] for owner in shares}
+    for owner, outcome in zip(owners, intervene(run, sets, metric, mode=plan.mode), strict=True):
+        changes[owner].append((outcome.metric_after - clean) / abs(clean))
+    return {owner: (mean(own) if own else math.nan, shares[owner]) for owner, own in changes.items()}
 
 
 def _cuts(edges: Sequence[PlacedEdge], one: Member) -> list[Cut]:
@@ -214,8 +220,8 @@ def _random(run: "Run", cuts: Sequence[Cut], draws: int, generator: "torch.Gener
     return [[random_cut(run, cut, generator) for cut in cuts] for _ in range(draws)]
 
 
-def _cells(prompts: Which, found: Sequence[_Found]) -> list[Cell]:
-    cells = []
+def _cells(prompts: Which, every: Sequence[_Found | None]) -> list[Cell]:
+    found, cells = [one for one in every if one is not None], []
     whose: tuple[Which, Which] = ("a", "b")
     for which in whose:
         for what in WHATS:

@@ -1,4 +1,4 @@
-"""Which prompts speak for a family? Some members, drawn by a seed, with their circuits and what their tokens are called."""
+"""Which prompts speak for a family? Some, drawn by a seed, with their circuits and what their tokens are called."""
 
 import random
 from collections.abc import Sequence
@@ -37,7 +37,9 @@ def member(store: "Store", prompt: int) -> Member:
     return Member.of(outcome.circuit, outcome.example, prompt)
 
 
-def draw(store: "Store", prompts: Sequence[int], n: int, *, seed: int = 0, but: Sequence[int | None] = ()) -> list[Member]:
+def draw(
+    store: "Store", prompts: Sequence[int], n: int, *, seed: int = 0, but: Sequence[int | None] = ()
+) -> list[Member]:
     """At most n of these prompts, in an order of the seed's; some are left out."""
     pool = sorted(set(prompts) - set(but))
     chosen = random.Random(seed).sample(pool, min(n, len(pool)))

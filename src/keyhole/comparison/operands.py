@@ -1,18 +1,18 @@
 """What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
 
-    ioi.store                 all circuits of a store
-    ioi.store:1               family 1 of `keyhole families ioi.store`
-    ioi.store[order=ABBA]     prompts with this label; several are parted by commas
-    ioi.store#129             the circuit of prompt 129
-    mary.json                 a circuit file
-    published:gpt2-ioi        a circuit that others found
+ioi.store                 all circuits of a store
+ioi.store:1               family 1 of `keyhole families ioi.store`
+ioi.store[order=ABBA]     prompts with this label; several are parted by commas
+ioi.store#129             the circuit of prompt 129
+mary.json                 a circuit file
+published:gpt2-ioi        a circuit that others found
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def medoid(sets: Sets) -> int:
     return int(sets.prompts[likeness.sum(1).argmax()])
 
 
-Comparable = Union[str, Path, Store, Circuit, Published, Operand]
+Comparable = str | Path | Store | Circuit | Published | Operand
 
 
 def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Operand:
@@ -131,7 +131,7 @@ def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
     parts = _PARTS.fullmatch(text)
     if parts is None or not Path(parts["path"]).is_dir():
         raise KeyholeError(
-            f"{text} cannot be compared: there is no such store or circuit. Give a store, a family of it (ioi.store:1), "
+            f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
             "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json), or "
             f"{PREFIX}gpt2-ioi."
         )

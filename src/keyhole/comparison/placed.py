@@ -103,4 +103,6 @@ def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
 
 def not_signals(circuit: Circuit) -> int:
     """Edges of counted writers that are no signals of a firing: into the answer, an MLP or a value. None can be cut."""
-    return sum(edge.side not in ("dest", "src") and circuit.nodes[edge.source].kind in WRITERS for edge in circuit.edges)
+    return sum(
+        edge.side not in ("dest", "src") and circuit.nodes[edge.source].kind in WRITERS for edge in circuit.edges
+    )

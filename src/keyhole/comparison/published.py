@@ -7,6 +7,7 @@ sizes are told, their members are drawn in pictures alone: see `MISSING`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
 from keyhole.errors import KeyholeError
 
 Named = tuple[str, int, int | None]  # kind, layer, head

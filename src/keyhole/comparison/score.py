@@ -43,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Against:
-    """A unified circuit at one threshold against a published one, beside circuits as large that were drawn at random."""
+    """A unified circuit at one threshold against a published one, beside random circuits that are as large."""
 
     threshold: float
     score: Score

@@ -1,10 +1,10 @@
 """Do the same heads do the same? What tells a head where to attend, in two circuits, as cosines beside a noise floor.
 
-Per firing of a head (layer 1 and up) the primary signals over its incoming dest edges are summed, and those over its src
-edges, each to unit length. Decided here:
+Per firing of a head (layer 1 and up) the primary signals over its incoming dest edges are summed, and those over its
+src edges, each to unit length. Decided here:
 
-- Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a head are
-  summed, which says less: a head that does one thing at two tokens may look as if it did two things.
+- Firings are matched by their place: the roles of dest and src, with distances. Without roles, all firings of a head
+  are summed, which says less: a head that does one thing at two tokens may look as if it did two things.
 - The head's own bias (an offset) is one of its signals, as in the published comparison. It is the same in all prompts
   and makes heads more alike, here and in the floor; `offsets=False` leaves it out.
 - Vectors are those that the head compares (rotated), so with RoPE another distance is another vector; the floor, of
@@ -115,7 +115,8 @@ def cosine_matrix(a: Aggregated, b: Aggregated, side: SideName) -> Float[np.ndar
     mine, its = a.side(side), b.side(side)
     if not mine or not its:
         return np.zeros((len(mine), len(its)))
-    return np.stack([mine[place] for place in sorted(mine)]) @ np.stack([its[place] for place in sorted(its)]).T
+    rows, columns = (np.stack([one[place] for place in sorted(one)]) for one in (mine, its))
+    return np.asarray(rows @ columns.T)
 
 
 def compare_signals(
@@ -156,18 +157,17 @@ def head_row(
     pair: tuple[Aggregated, Aggregated],
     others: tuple[Sequence[Aggregated], Sequence[Aggregated]],
 ) -> HeadRow:
-    """One place, judged: `different` if below the floor, and if pairs across families are less alike, intervals apart."""
+    """One place, judged: `different` if below the floor, and if pairs of two families are less alike, intervals apart."""
     cosine = float(pair[0].side(side)[place] @ pair[1].side(side)[place])
     mine, its = ([one.side(side)[place] for one in family if place in one.side(side)] for family in others)
     apart = [list(zip(own[::2], own[1::2], strict=False)) for own in (mine, its)]
     across = list(zip(mine, its, strict=False))
-    spreads = [_spread(pairs) for pairs in (*apart, across)]
+    within, between = (_spread(apart[0]), _spread(apart[1])), _spread(across)
     floor = float("nan")
     if min(map(len, apart)) >= LEAST:
         floor = min(_low(list(combinations(own, 2))) for own in (mine, its))
-    verdict = judge(cosine, floor, (spreads[0], spreads[1]), spreads[2])
     counts = (len(apart[0]), len(apart[1]), len(across))
-    return HeadRow(place, side, cosine, floor, *spreads, counts, verdict)
+    return HeadRow(place, side, cosine, floor, *within, between, counts, judge(cosine, floor, within, between))
 
 
 def judge(cosine: float, floor: float, within: tuple[Spread | None, Spread | None], between: Spread | None) -> Verdict:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from keyhole.comparison.compare import Comparison
-from keyhole.comparison.exclusive import Exclusive, Which
+from keyhole.comparison.exclusive import Exclusive, What, Which
 from keyhole.comparison.published import Named
 from keyhole.comparison.signals import HeadRow, Spread
 from keyhole.comparison.terms import TermComparison, TermRow
@@ -53,8 +53,10 @@ def summary_table(found: Comparison) -> Table:
 
 def terms_table(terms: TermComparison, top: int) -> Table:
     """The terms whose frequencies differ most."""
-    rows = [(term_text(row.term), _share(row.a), _share(row.b), _where(row)) for row in terms.rows[:top]]
-    return (terms.granularity, ">in a", ">in b", "which have it"), rows
+    rows: list[tuple[str, ...]] = [
+        (term_text(row.term), _share(row.a), _share(row.b), _where(row)) for row in terms.rows[:top]
+    ]
+    return (str(terms.granularity), ">in a", ">in b", "which have it"), rows
 
 
 def signals_table(rows: Sequence[HeadRow]) -> Table:
@@ -73,13 +75,15 @@ def signals_table(rows: Sequence[HeadRow]) -> Table:
 def exclusive_table(found: Exclusive) -> Table:
     """The two by two, beside controls: the mean change of the answer over its size."""
     columns = ("removed", ">on prompts of a", ">on prompts of b", ">have a place in a", ">in b")
-    rows = []
-    for which, count in (("a", len(found.a)), ("b", len(found.b))):
-        assert which == "a" or which == "b"
-        names = {"exclusive": f"{count} edges of {which} alone", "shared": "as many that both have"}
-        names |= {"random": f"random channels in those of {which}"}
+    rows: list[tuple[str, ...]] = []
+    sides: tuple[Which, Which] = ("a", "b")
+    for which in sides:
+        names: dict[What, str] = {
+            "exclusive": f"{len(getattr(found, which))} edges of {which} alone",
+            "shared": "as many that both have",
+            "random": f"random channels in those of {which}",
+        }
         for what, name in names.items():
-            assert what == "exclusive" or what == "shared" or what == "random"
             mine, its = found.cell(which, "a", what), found.cell(which, "b", what)
             told = [as_text(one.spread, 2) if one.measured else "" for one in (mine, its)]
             rows.append((name, *told, f"{mine.placed:.0%}", f"{its.placed:.0%}"))
@@ -130,8 +134,8 @@ def comparison_text(found: Comparison) -> str:
     lines = [heading(found)]
     for terms in found.terms:
         lines.append(
-            f"{terms.granularity}: {len(terms.shared)} shared, {len(terms.only_a)} of a alone, {len(terms.only_b)} of b "
-            f"alone; likeness {terms.likeness:.2f}, F1 {terms.score.f1:.2f} from frequency {terms.threshold} on"
+            f"{terms.granularity}: {len(terms.shared)} shared, {len(terms.only_a)} of a alone, {len(terms.only_b)} of "
+            f"b alone; likeness {terms.likeness:.2f}, F1 {terms.score.f1:.2f} from frequency {terms.threshold} on"
         )
     if found.signals is not None:
         told = [f"{row.place} {row.side} {row.cosine:.2f}" for row in found.signals.rows if row.verdict == "different"]
@@ -152,7 +156,9 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
     told["representatives"] = found.representatives
     told["terms"] = {
         one.granularity: {
-            **{"threshold": one.threshold, "likeness": one.likeness, **_score(one.score)},
+            "threshold": one.threshold,
+            "likeness": one.likeness,
+            **_score(one.score),
             "rows": [{"term": term_text(row.term), "a": row.a, "b": row.b} for row in one.rows],
         }
         for one in found.terms
@@ -163,7 +169,9 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
         told["reference"] = {name: getattr(found.reference, name) for name in ("name", "model", "task", "source")}
         told["published"] = [
             {
-                **{"threshold": one.threshold, "random_f1": one.random_f1, **_score(one.score)},
+                "threshold": one.threshold,
+                "random_f1": one.random_f1,
+                **_score(one.score),
                 "classes": {name: own.recall for name, own in one.classes},
                 "missed": [named_text(named) for named in one.missed],
             }

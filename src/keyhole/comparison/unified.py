@@ -1,8 +1,8 @@
 """What do many circuits come to as one? Components and edges with how often they appear; pruned, what is left of it.
 
 Weights of the same edge are summed over prompts and divided by the number of circuits, also of those that lack it.
-Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then what is joined to
-nothing, then what is not joined to the target. Tokens are left out, and with them embeddings, biases and offsets.
+Pruning by frequency drops components that are in fewer circuits than round(threshold * circuits), then what is joined
+to nothing, then what is not joined to the target. Tokens are left out, and with them embeddings, biases and offsets.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -45,7 +45,7 @@ def signals_figure(found: Comparison) -> Figure:
     rows = {(row.place, row.side): row for row in found.signals.rows}
     wide = found.exclusive is not None
     figure = blank(11.5 if wide else 8.0, max(2.6, 0.27 * len(places) + 1.7))
-    heading(figure, f"Same heads, same signals? a: {plain(found.a)}, b: {plain(found.b)}")
+    heading(figure, f"Same heads, same signals? a is {_short(found.a)}, b is {_short(found.b)}")
     axes = figure.subplots(1, 3 if wide else 2, squeeze=False)[0]
     for axis, side in zip(axes, SIDES, strict=False):
         _cosines(axis, [rows.get((place, side)) for place in places])
@@ -85,7 +85,7 @@ def scores_figure(found: Comparison) -> Figure:
         axis.plot(at, [getattr(one.score, name) for one in found.published], "o-", color=shade, markersize=4)
     axis.plot(at, [one.random_f1 for one in found.published], "--", color=GREY)
     axis.set_ylim(-0.02, 1.02)
-    tidy(axis, plain(f"{found.a} and {found.b}"), x="share of circuits that have a component", y="score")
+    tidy(axis, f"{_short(found.a)} and {_short(found.b)}", x="share of circuits that have a component", y="score")
     names = (("precision", BLUE, "-"), ("recall", RED, "-"), ("F1", INK, "-"), ("F1 of random circuits", GREY, "--"))
     legend(figure, [Line2D([], [], color=c, linestyle=s, label=n) for n, c, s in names], columns=4, beneath=True)
     return figure
@@ -94,7 +94,7 @@ def scores_figure(found: Comparison) -> Figure:
 def terms_figure(found: Comparison) -> Figure:
     """Every term by its frequency on both sides, at each granularity."""
     figure = blank(3.4 * len(found.terms) + 0.6, 3.7)
-    heading(figure, f"How often circuits have what: a is {plain(found.a)}, b is {plain(found.b)}")
+    heading(figure, f"How often circuits have what: a is {_short(found.a)}, b is {_short(found.b)}")
     for axis, terms in zip(figure.subplots(1, len(found.terms), squeeze=False)[0], found.terms, strict=True):
         axis.plot([0, 1], [0, 1], color=FAINT, linewidth=1)
         axis.scatter([row.a for row in terms.rows], [row.b for row in terms.rows], s=9, color=BLUE, alpha=0.4)
@@ -204,6 +204,11 @@ def _score_sections(found: Comparison) -> list[Section]:
     one, (columns, rows) = found.reference, told.published_table(found)
     text = f"{one.name}: {one.method}, {one.source}. Scored kinds: {', '.join(sorted(one.kinds))}."
     return [Section("Against the published circuit", text, columns, rows, scores_figure(found), "scores")]
+
+
+def _short(label: str) -> str:
+    """A side without its folder."""
+    return plain(label.rsplit("/", 1)[-1])
 
 
 def _csv(found: Comparison) -> str:
