@@ -408,6 +408,7 @@ def test_planted_edges_act_on_their_own_family(planted: dict[str, list[Member]],
         assert abs(found.cell(which, which, "random").spread[0]) < 0.05
         assert found.cell(which, which, "shared").spread[0] < -0.5  # the flag, which both families need
         assert found.verdict(which) == (True, "acts on its own family")
+    assert found.shared == (1, 1) == (len(found.a), len(found.b))
     assert found.interaction[2] < -0.25
     assert all(edge.writer == ("head", 1, 0) and edge.head == (2, 0) for edge in (*found.a, *found.b))
 
@@ -415,7 +416,7 @@ def test_planted_edges_act_on_their_own_family(planted: dict[str, list[Member]],
 def test_one_family_has_no_edges_of_its_own(planted: dict[str, list[Member]], machine: Known) -> None:
     big = planted["big"]
     found = remove_exclusive((big[0], big[1]), (big[2:5], big[5:]), machine.model)
-    assert not found.a and not found.b and found.verdict("a") == (None, "nothing could be removed")
+    assert not found.a and not found.b and found.verdict("a") == (None, "there is nothing to remove")
     assert math.isnan(found.interaction[0])
 
 
@@ -460,6 +461,7 @@ NONE = (0.0, 0.01, -0.01, 0.0, 0.01)
         (cell((-0.9, 0.0, -0.9, 0.0, -0.5)), cell(WEAK), cell(NONE), False),  # the intervals overlap
         (cell(STRONG), cell(WEAK, placed=0.3), cell(NONE), None),
         (cell(STRONG[:3]), cell(WEAK), cell(NONE), None),
+        (cell(STRONG), cell([math.nan] * 5, placed=0.0), cell(NONE), None),
         (cell([math.nan] * 5), cell(WEAK), cell(NONE), None),
     ],
 )

@@ -1,1 +1,1 @@
-"""How do circuits differ? Terms, signals, effects and scores of two stores, families or circuits, published ones too."""
+"""How do circuits differ? Terms, signals, effects and scores of two stores, families, circuits or published ones."""

@@ -62,7 +62,7 @@ class Exclusive:
 
     a: tuple[PlacedEdge, ...]  # that one representative has alone
     b: tuple[PlacedEdge, ...]
-    shared: int  # edges that both have
+    shared: tuple[int, int]  # edges that both have, removed as a control beside those of each
     uncut: tuple[int, int]  # edges of each that are no signals of a firing, and cannot be removed
     wrong: tuple[int, int]  # prompts of each family that the model gets wrong
     mode: CutMode
@@ -97,8 +97,10 @@ def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
 
     Intervals must be apart both times.
     """
-    if not own.measured or not other.measured or not control.measured:
-        return None, "nothing could be removed"
+    if not own.measured or not control.measured:
+        return None, "there is nothing to remove"
+    if not other.measured:
+        return None, "no edge has a place in the other family's prompts"
     if min(len(own.measured), len(other.measured)) < LEAST:
         return None, f"fewer than {LEAST} prompts"
     if other.placed < PLACEABLE:
@@ -155,7 +157,7 @@ def remove_exclusive(
     return Exclusive(
         a=alone["a"],
         b=alone["b"],
-        shared=len(both["a"]),
+        shared=(len(chosen["a"]), len(chosen["b"])),
         uncut=(not_signals(pair[0].circuit), not_signals(pair[1].circuit)),
         wrong=(first.count(None), second.count(None)),
         mode=mode,

@@ -29,7 +29,7 @@ from keyhole.stats import interval
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-Verdict = Literal["as within", "different", "unclear", "no floor"]
+Verdict = Literal["as within", "less alike", "different", "unclear", "no floor"]
 QUANTILE = 0.05  # of pairs within a family: what is below is not noise
 LEAST = 3  # pairs of other prompts in each family, or there is no floor
 SIDES: tuple[SideName, SideName] = ("dest", "src")
@@ -157,7 +157,7 @@ def head_row(
     pair: tuple[Aggregated, Aggregated],
     others: tuple[Sequence[Aggregated], Sequence[Aggregated]],
 ) -> HeadRow:
-    """One place, judged: `different` if below the floor, and if pairs of two families are less alike, intervals apart."""
+    """One place: the cosine of the representatives, the floor, and pairs of other prompts; judged."""
     cosine = float(pair[0].side(side)[place] @ pair[1].side(side)[place])
     mine, its = ([one.side(side)[place] for one in family if place in one.side(side)] for family in others)
     apart = [list(zip(own[::2], own[1::2], strict=False)) for own in (mine, its)]
@@ -173,18 +173,24 @@ def head_row(
 def judge(cosine: float, floor: float, within: tuple[Spread | None, Spread | None], between: Spread | None) -> Verdict:
     """Is a cosine between families lower than noise makes it?
 
+    `different`: the representatives are below the floor, and pairs between families are less alike than those within,
+    intervals apart. `less alike`: the second alone. `unclear`: the first alone, so the representatives may be odd.
+
     >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (-0.2, -0.5, 0.1))
     'different'
     >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.7, 0.5, 0.9))
     'unclear'
     >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.9, 0.8, 1.0))
     'as within'
+    >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.4, 0.3, 0.5))
+    'less alike'
     """
     if np.isnan(floor) or between is None or within[0] is None or within[1] is None:
         return "no floor"
+    apart = between[2] < min(within[0][1], within[1][1])
     if cosine >= floor:
-        return "as within"
-    return "different" if between[2] < min(within[0][1], within[1][1]) else "unclear"
+        return "less alike" if apart else "as within"
+    return "different" if apart else "unclear"
 
 
 def _unit(sums: Mapping[Place, Vector]) -> dict[Place, Vector]:

@@ -1,5 +1,6 @@
 """How does a comparison read? Tables of texts, a few sentences, and plain values for JSON."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import Exclusive, What, Which
 from keyhole.comparison.published import Named
-from keyhole.comparison.signals import HeadRow, Spread
+from keyhole.comparison.signals import HeadRow, SignalComparison, Spread
 from keyhole.comparison.terms import TermComparison, TermRow
 from keyhole.family.terms import Component, Term
 from keyhole.stats import as_text
@@ -80,7 +81,7 @@ def exclusive_table(found: Exclusive) -> Table:
     for which in sides:
         names: dict[What, str] = {
             "exclusive": f"{len(getattr(found, which))} edges of {which} alone",
-            "shared": "as many that both have",
+            "shared": f"{found.shared[which == 'b']} edges that both have",
             "random": f"random channels in those of {which}",
         }
         for what, name in names.items():
@@ -107,10 +108,11 @@ def published_table(found: Comparison) -> Table:
 def verdict_lines(found: Exclusive) -> list[str]:
     """What the two by two comes to."""
     lines = [_verdict(found, "a"), _verdict(found, "b")]
-    lines.append(
-        f"on their own family edges change the answer by {as_text(found.interaction, 2)} more than on the other "
-        "(below 0: each hurts its own)"
-    )
+    if not math.isnan(found.interaction[0]):
+        lines.append(
+            f"on their own family edges change the answer by {as_text(found.interaction, 2)} more than on the other "
+            "(below 0: each hurts its own)"
+        )
     wrong = sum(found.wrong)
     if wrong:
         lines.append(f"{wrong} prompts that the model gets wrong are left out")
@@ -119,12 +121,23 @@ def verdict_lines(found: Exclusive) -> list[str]:
     return lines
 
 
+def signal_lines(found: SignalComparison) -> list[str]:
+    """Which heads are told something else in the two families? Nothing is said of those without a floor."""
+    judged, lines = [row for row in found.rows if row.verdict != "no floor"], []
+    if not judged:
+        return []
+    for verdict, name in (("different", "differ beyond noise"), ("less alike", "are less alike between than within")):
+        told = [f"{row.place} {row.side} {row.cosine:.2f}" for row in judged if row.verdict == verdict]
+        lines.append(f"signals that {name}: {'; '.join(told) or 'none'}")
+    return lines
+
+
 def heading(found: Comparison) -> str:
     """Both sides in a line."""
     sides = []
     for name, label, count, prompt in zip("ab", (found.a, found.b), found.circuits, found.representatives, strict=True):
         circuits = "" if label.startswith("published:") else f", {count:,} circuit{'s' if count > 1 else ''}"
-        told = f"; its representative is prompt {prompt}" if prompt is not None else ""
+        told = f"; its representative is prompt {prompt}" if prompt is not None and count > 1 else ""
         sides.append(f"{name} is {label}{circuits}{told}")
     return "\n".join(sides)
 
@@ -138,8 +151,7 @@ def comparison_text(found: Comparison) -> str:
             f"b alone; likeness {terms.likeness:.2f}, F1 {terms.score.f1:.2f} from frequency {terms.threshold} on"
         )
     if found.signals is not None:
-        told = [f"{row.place} {row.side} {row.cosine:.2f}" for row in found.signals.rows if row.verdict == "different"]
-        lines.append(f"signals that differ beyond noise: {'; '.join(told) or 'none'}")
+        lines += signal_lines(found.signals)
     if found.exclusive is not None:
         lines += verdict_lines(found.exclusive)
     for one in found.published:
@@ -191,7 +203,7 @@ def _where(row: TermRow) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.0%}"
+    return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
 def _spread(one: Spread | None) -> str:

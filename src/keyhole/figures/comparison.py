@@ -14,17 +14,33 @@ from matplotlib.patches import Patch
 from keyhole.comparison import told
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import Exclusive, What, Which
-from keyhole.comparison.signals import SIDES, HeadRow
+from keyhole.comparison.signals import SIDES, HeadRow, Verdict
 from keyhole.errors import KeyholeError
 from keyhole.figures.page import Section, page
-from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, SUFFIXES, blank, heading, legend, plain, save, tidy
+from keyhole.figures.style import (
+    BLUE,
+    FAINT,
+    GREY,
+    INK,
+    PALETTE,
+    RED,
+    SUFFIXES,
+    blank,
+    heading,
+    legend,
+    plain,
+    save,
+    tidy,
+)
 from keyhole.files import json_text, require_file, write_at_once
 
 _MOST = 30  # rows of heads
-_TOP = 30  # terms in the page
+_TOP = 15  # terms in the page
+_ORANGE = PALETTE[1]
+_SHADES: dict[Verdict, str] = {"different": RED, "less alike": _ORANGE}
 _WHAT: dict[What, tuple[str, str]] = {
     "exclusive": ("edges of one alone", BLUE),
-    "shared": ("as many of both", GREY),
+    "shared": ("edges of both", GREY),
     "random": ("random channels", FAINT),
 }
 
@@ -57,6 +73,9 @@ def signals_figure(found: Comparison) -> Figure:
         Line2D([], [], color=GREY, marker="|", linestyle="none", markersize=9, label="mean between families"),
         Line2D([], [], color=INK, marker="o", linestyle="none", markersize=5, label="the representatives"),
         Line2D([], [], color=RED, marker="o", linestyle="none", markersize=5, label="different beyond noise"),
+        Line2D(
+            [], [], color=_ORANGE, marker="o", linestyle="none", markersize=5, label="less alike between than within"
+        ),
     ]
     if found.exclusive is not None:
         _removals(axes[2], found.exclusive)
@@ -105,9 +124,10 @@ def terms_figure(found: Comparison) -> Figure:
 
 def comparison_page(found: Comparison) -> str:
     """One self-contained page of everything that was compared."""
-    sections = [*_term_sections(found), *_signal_sections(found), *_score_sections(found)]
+    sections = [*_score_sections(found), *_signal_sections(found), *_term_sections(found)]
     notes = "\n".join(f"Note: {note}." for note in found.notes)
-    return page(f"{found.a} and {found.b}", f"{told.heading(found)}\n\n{notes}", sections)
+    names = (one.rsplit("/", 1)[-1] for one in (found.a, found.b))
+    return page(" and ".join(names), f"{told.heading(found)}\n\n{notes}", sections)
 
 
 def save_comparison(found: Comparison, path: str | Path) -> None:
@@ -133,7 +153,7 @@ def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
             axis.barh(at, 1 - row.floor, left=row.floor, height=0.72, color=FAINT)
         if row.between is not None:
             axis.plot([row.between[0]], [at], "|", color=GREY, markersize=11, markeredgewidth=2)
-        axis.plot([row.cosine], [at], "o", color=RED if row.verdict == "different" else INK, markersize=5)
+        axis.plot([row.cosine], [at], "o", color=_SHADES.get(row.verdict, INK), markersize=5)
     axis.set_xlim(-1.05, 1.05)
     axis.set_ylim(len(rows) - 0.4, -0.6)  # the lowest layer on top
 
@@ -184,8 +204,8 @@ def _signal_sections(found: Comparison) -> list[Section]:
         text = (
             "The summed signals into each head of both representatives. Within and between are means over pairs of "
             "other prompts, with 95 % intervals; the floor is the lower of the families' 5 % quantiles. A head is told "
-            "something different only if its cosine is below the floor, and pairs between families are less alike."
-        )
+            "something different only if its cosine is below the floor, and pairs between families are less alike.\n\n"
+        ) + "\n".join(told.signal_lines(found.signals))
         columns, rows = told.signals_table(found.signals.rows)
         sections.append(Section("Same heads, same signals?", text, columns, rows, signals_figure(found), "cosines"))
     if found.exclusive is not None:
