@@ -11,6 +11,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import keyhole
 from commands import keyhole as command
@@ -37,6 +38,7 @@ from keyhole.lab.known import Known, build
 from keyhole.lab.known.words import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
+from keyhole.stats import difference, median_interval
 from keyhole.store import Outcome, Store
 from keyhole.tasks.example import Example
 from keyhole.tracing.written import written_by
@@ -441,6 +443,21 @@ def test_prompts_that_the_model_gets_wrong_are_left_out(store: Store, organism: 
     wrong = replace(right, circuit=replace(right.circuit, parameters=swapped))
     found = remove_exclusive(pair, ([wrong, right], [right]), organism, draws=1)
     assert found.wrong == (1, 0) and len(found.cell("a", "a").effects) == 1
+
+
+def test_intervals_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(0)
+    mine, its = rng.normal(0, 1, 12).tolist(), rng.normal(0.5, 3, 7).tolist()
+    found = difference(mine, its)
+    low, high = stats.ttest_ind(mine, its, equal_var=False).confidence_interval()
+    assert found == pytest.approx((np.mean(mine) - np.mean(its), low, high))
+    assert math.isnan(difference(mine, its[:1])[0]) and difference([1.0, 1.0], [0.0, 0.0]) == (1.0, 1.0, 1.0)
+    for n in (6, 17, 40):
+        values = rng.permutation(n).astype(float).tolist()
+        middle, low, high = median_interval(values)
+        left = stats.binom.cdf(low, n, 0.5)  # values are ranks: so many may lie below the median by chance
+        assert left <= 0.025 < stats.binom.cdf(low + 1, n, 0.5) and middle == (n - 1) / 2 and low + high == n - 1
+    assert math.isnan(median_interval([1.0] * 5)[1])
 
 
 def cell(values: Sequence[float], placed: float = 1.0) -> Cell:

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean, variance
+from statistics import mean
 from typing import TYPE_CHECKING, Literal
 
 from keyhole.comparison.members import Member
@@ -20,7 +20,7 @@ from keyhole.intervene import Cut, intervene, random_cut
 from keyhole.intervene.remove import CutMode
 from keyhole.intervene.verification import metric_of, run_of
 from keyhole.progress import Progress, silent
-from keyhole.stats import interval
+from keyhole.stats import difference, interval, median_interval
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +55,11 @@ class Cell:
         """Mean effect with its 95 % interval over prompts; NaN if there is nothing."""
         return interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
 
+    @property
+    def median(self) -> tuple[float, float, float]:
+        """The same for the median, which a prompt whose answer was hardly there to begin with does not move."""
+        return median_interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
+
 
 @dataclass(frozen=True)
 class Exclusive:
@@ -84,8 +89,8 @@ class Exclusive:
         Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
         neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
         """
-        difference, low, high = welch(self._differences("a"), self._differences("b"))
-        return difference / 2, low / 2, high / 2
+        found, low, high = difference(self._differences("a"), self._differences("b"))
+        return found / 2, low / 2, high / 2
 
     def _differences(self, prompts: Which) -> list[float]:
         mine, its = self.cell("a", prompts).effects, self.cell("b", prompts).effects
@@ -110,25 +115,6 @@ def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
     if own.spread[2] >= other.spread[1]:
         return False, "no more effect on its own family than on the other"
     return True, "acts on its own family"
-
-
-def welch(mine: Sequence[float], its: Sequence[float]) -> tuple[float, float, float]:
-    """The difference of two means with Welch's 95 % interval; NaN with fewer than two values on a side.
-
-    >>> [round(x, 2) for x in welch([1.0, 2.0, 3.0], [0.0, 0.1, 0.2])]
-    [1.9, -0.54, 4.34]
-    """
-    if min(len(mine), len(its)) < 2:
-        return math.nan, math.nan, math.nan
-    from scipy.special import stdtrit
-
-    parts = [variance(values) / len(values) for values in (mine, its)]
-    difference, error = mean(mine) - mean(its), math.sqrt(sum(parts))
-    if not error:
-        return difference, difference, difference
-    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (mine, its), strict=True))
-    half = float(stdtrit(freedom, 0.975)) * error
-    return difference, difference - half, difference + half
 
 
 def remove_exclusive(

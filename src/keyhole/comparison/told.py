@@ -75,7 +75,7 @@ def signals_table(rows: Sequence[HeadRow]) -> Table:
 
 def exclusive_table(found: Exclusive) -> Table:
     """The two by two, beside controls: the mean change of the answer over its size."""
-    columns = ("removed", ">on prompts of a", ">on prompts of b", ">have a place in a", ">in b")
+    columns = ("removed", ">on prompts of a", ">on prompts of b", ">median a", ">median b", ">placed in a", ">in b")
     rows: list[tuple[str, ...]] = []
     sides: tuple[Which, Which] = ("a", "b")
     for which in sides:
@@ -87,6 +87,7 @@ def exclusive_table(found: Exclusive) -> Table:
         for what, name in names.items():
             mine, its = found.cell(which, "a", what), found.cell(which, "b", what)
             told = [as_text(one.spread, 2) if one.measured else "" for one in (mine, its)]
+            told += [as_text(one.median, 2) if one.measured else "" for one in (mine, its)]
             rows.append((name, *told, f"{mine.placed:.0%}", f"{its.placed:.0%}"))
     return columns, rows
 
@@ -227,7 +228,10 @@ def _signals(found: Comparison) -> dict[str, Any]:
 
 
 def _exclusive(found: Exclusive) -> dict[str, Any]:
-    cells = [{**asdict(cell), "spread": cell.spread, "prompts_measured": len(cell.measured)} for cell in found.cells]
+    cells = [
+        {**asdict(cell), "spread": cell.spread, "median": cell.median, "prompts_measured": len(cell.measured)}
+        for cell in found.cells
+    ]
     sides: tuple[Which, Which] = ("a", "b")
     return {
         "mode": found.mode,
