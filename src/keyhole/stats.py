@@ -40,7 +40,7 @@ def difference(mine: Sequence[float], its: Sequence[float]) -> tuple[float, floa
     """The difference of two means with Welch's 95 % interval; NaN with fewer than two values on a side.
 
     >>> [round(x, 2) for x in difference([1.0, 2.0, 3.0], [0.0, 0.1, 0.2])]
-    [1.9, -0.54, 4.34]
+    [1.9, -0.55, 4.35]
     """
     if min(len(mine), len(its)) < 2:
         return math.nan, math.nan, math.nan

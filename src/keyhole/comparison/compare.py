@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from keyhole.brief import brief
 from keyhole.comparison.exclusive import Exclusive, remove_exclusive
 from keyhole.comparison.members import Member
-from keyhole.comparison.operands import Comparable, Operand, operand
+from keyhole.comparison.operands import MOST, Comparable, Operand, operand
 from keyhole.comparison.published import Published
 from keyhole.comparison.score import THRESHOLD, THRESHOLDS, Against, score
 from keyhole.comparison.signals import SignalComparison, compare_signals
@@ -166,7 +166,9 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
 
 def _remarks(mine: Operand, its: Operand) -> list[str]:
     """What a reader should know before all numbers."""
-    notes = []
+    notes = [
+        f"the representative of {one.label} is that of {MOST:,} of its circuits" for one in (mine, its) if one.sampled
+    ]
     if mine.store is not None and its.store is not None:
         tasks = [str(one.manifest.task.get("name")) for one in (mine.store, its.store)]
         if tasks[0] != tasks[1]:

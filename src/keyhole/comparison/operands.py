@@ -8,6 +8,7 @@ mary.json                 a circuit file
 published:gpt2-ioi        a circuit that others found
 """
 
+import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.family.families import Families
 
 PREFIX = "published:"
+MOST = 5000  # circuits whose pairs are looked at for a representative
 _PARTS = re.compile(r"(?P<path>.+?)(?:\[(?P<where>[^\[\]]*)\]|:(?P<family>\d+)|#(?P<prompt>\d+))?")
 
 
@@ -70,8 +72,17 @@ class Operand:
         """At most n of its circuits, without some."""
         return [] if self.store is None else draw(self.store, self.prompts, n, seed=seed, but=but)
 
+    @property
+    def sampled(self) -> bool:
+        """Is its representative that of a sample alone? All pairs of very many circuits are too many."""
+        return self.medoid is None and len(self.prompts) > MOST
+
     def _medoid(self) -> int:
-        return self.medoid if self.medoid is not None else medoid(self.sets("channels"))
+        if self.medoid is not None:
+            return self.medoid
+        assert self.store is not None
+        chosen = random.Random(0).sample(self.prompts, min(MOST, len(self.prompts)))
+        return medoid(store_sets(self.store, "channels", prompts=chosen))
 
     @property
     def _own(self) -> Member:

@@ -228,10 +228,7 @@ def _signals(found: Comparison) -> dict[str, Any]:
 
 
 def _exclusive(found: Exclusive) -> dict[str, Any]:
-    cells = [
-        {**asdict(cell), "spread": cell.spread, "median": cell.median, "prompts_measured": len(cell.measured)}
-        for cell in found.cells
-    ]
+    cells = [{**asdict(one), "spread": one.spread, "median": one.median} for one in found.cells]
     sides: tuple[Which, Which] = ("a", "b")
     return {
         "mode": found.mode,
