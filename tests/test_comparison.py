@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -527,6 +528,18 @@ def test_operands_are_read(store: Store, tmp_path: Path) -> None:
     own = operand(str(tmp_path / "seven.json")).circuit
     assert own is not None and own.circuit == circuit and own.names is None
     assert operand("published:gpt2-ioi").reference is PUBLISHED["gpt2-ioi"]
+
+
+def test_families_of_a_store_are_sides(store: Store) -> None:
+    pytest.importorskip("keyhole.family.families")
+    known: dict[Path, Any] = {}
+    first = operand(f"{store.path}:1", known)
+    (found,) = known.values()  # families were found once, for all sides
+    for family in found.families:
+        side = first if family.number == 1 else operand(f"{store.path}:{family.number}", known)
+        assert side.prompts == family.members and side.representative().prompt == family.representative
+    with pytest.raises(keyhole.KeyholeError, match="has no family 99"):
+        operand(f"{store.path}:99", known)
 
 
 def test_members_are_drawn_by_the_seed(store: Store) -> None:
