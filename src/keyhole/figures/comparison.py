@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def removals_figure(found: Comparison) -> Figure:
     """What the removal of each representative's own edges does to both families, beside controls."""
     if found.exclusive is None:
         raise KeyholeError("no edges were removed in this comparison: there is nothing to draw.")
-    figure = blank(6.5, 3.6)
+    figure = blank(9.0, 3.6)
     axis = figure.subplots()
     _removals(axis, found.exclusive)
     legend(figure, [Patch(color=shade, label=name) for name, shade in _WHAT.values()], columns=3, beneath=True)
@@ -207,7 +208,8 @@ def _signal_sections(found: Comparison) -> list[Section]:
             "something different only if its cosine is below the floor, and pairs between families are less alike.\n\n"
         ) + "\n".join(told.signal_lines(found.signals))
         columns, rows = told.signals_table(found.signals.rows)
-        sections.append(Section("Same heads, same signals?", text, columns, rows, signals_figure(found), "cosines"))
+        drawn = signals_figure(replace(found, exclusive=None))  # removals have a picture of their own here
+        sections.append(Section("Same heads, same signals?", text, columns, rows, drawn, "cosines"))
     if found.exclusive is not None:
         columns, rows = told.exclusive_table(found.exclusive)
         text = "\n".join(told.verdict_lines(found.exclusive))
