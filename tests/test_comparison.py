@@ -27,7 +27,7 @@ from keyhole.comparison.placed import cut_in, of_both, of_one_alone, placed_edge
 from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
 from keyhole.comparison.score import Score, overlap, score
 from keyhole.comparison.signals import Aggregated, Place, aggregated, compare_signals, cosine_matrix, head_row
-from keyhole.comparison.terms import compare_terms
+from keyhole.comparison.terms import compare_terms, halves
 from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
 from keyhole.family.sets import circuit_sets, store_sets
 from keyhole.family.terms import Component, Term
@@ -505,6 +505,25 @@ def test_terms_and_frequencies_are_those_of_a_slow_look(store: Store) -> None:
     assert found.likeness == pytest.approx(sums[0] / sums[1])
     assert len(found.only_a) + len(found.only_b) + len(found.shared) == len(found.rows)
     assert compare_terms(sets, sets, threshold=0.1).likeness == 1.0
+
+
+def test_halves_of_one_side_are_alike(known_store: Store) -> None:
+    big, red = (operand(f"{known_store.path}[cue={cue}]").sets("channels") for cue in CUES)
+    found = compare_terms(big, red, threshold=0.1)
+    assert found.halves is None  # of nine circuits, halves are too small
+    whole = operand(str(known_store.path)).sets("channels")
+    same = halves(whole, whole, draws=20)
+    assert same is not None and same.circuits == 9
+    assert same.within_a == pytest.approx(same.within_b, abs=0.1) == pytest.approx(same.between, abs=0.1)
+    doubled = [
+        circuit_sets([store_circuit for _ in range(2) for store_circuit in side], "channels")
+        for side in (
+            [known_store.circuit(i) for i in big.prompts.tolist()],
+            [known_store.circuit(i) for i in red.prompts.tolist()],
+        )
+    ]
+    apart = halves(*doubled)
+    assert apart is not None and min(apart.within_a, apart.within_b) > apart.between + 0.2
 
 
 def test_the_representative_is_nearest_to_all(store: Store) -> None:

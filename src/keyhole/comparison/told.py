@@ -49,7 +49,7 @@ def named_text(one: Named) -> str:
 def summary_table(found: Comparison) -> Table:
     """What both sides share, at each granularity."""
     columns = ("", ">a and b", ">a alone", ">b alone", ">likeness", ">precision", ">recall", ">F1")
-    return columns, [_summary(one) for one in found.terms]
+    return (*columns, ">halves of a", ">of b", ">of both"), [_summary(one) for one in found.terms]
 
 
 def terms_table(terms: TermComparison, top: int) -> Table:
@@ -171,6 +171,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
         one.granularity: {
             "threshold": one.threshold,
             "likeness": one.likeness,
+            "halves": None if one.halves is None else asdict(one.halves),
             **_score(one.score),
             "rows": [{"term": term_text(row.term), "a": row.a, "b": row.b} for row in one.rows],
         }
@@ -196,7 +197,8 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
 def _summary(one: TermComparison) -> tuple[str, ...]:
     counts = (str(len(rows)) for rows in (one.shared, one.only_a, one.only_b))
     values = (one.likeness, one.score.precision, one.score.recall, one.score.f1)
-    return (one.granularity, *counts, *(f"{value:.2f}" for value in values))
+    beside = ("", "", "") if one.halves is None else (one.halves.within_a, one.halves.within_b, one.halves.between)
+    return (one.granularity, *counts, *(one if isinstance(one, str) else f"{one:.2f}" for one in (*values, *beside)))
 
 
 def _where(row: TermRow) -> str:

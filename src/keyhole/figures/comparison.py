@@ -185,7 +185,8 @@ def _term_sections(found: Comparison) -> list[Section]:
     sections = [
         Section(
             "What both have",
-            "Likeness is the sum of the smaller frequencies over that of the larger. Precision, recall and F1 are of a "
+            "Likeness is the sum of the smaller frequencies over that of the larger; at the end, that of random halves "
+            "of one side, and of as many circuits of each: fewer are less alike. Precision, recall and F1 are of a "
             f"against b, over what at least {found.terms[0].threshold:.0%} of the circuits have.",
             columns,
             rows,
