@@ -10,6 +10,8 @@ import pytest
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli import bulk, choices, circuits, contrast, discover, families, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, look, proof, tasks
+from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -19,6 +21,7 @@ from keyhole.discover.ica import Nonlinearity
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import Mode
+from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
@@ -62,6 +65,7 @@ SAME = [
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
+    (compare, comparison_compare, {"a", "b", "model", "members", "threshold", "mode", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
@@ -118,6 +122,7 @@ def test_choices_are_the_librarys() -> None:
         "Sinks": get_args(Sinks),
         "SeedRule": get_args(get_args(Seeds)[0]),
         "Mode": get_args(Mode),
+        "CutMode": get_args(CutMode),
         "Frame": get_args(frames.Frame),
         "Centre": get_args(sums.Centre),
         "Balance": get_args(sums.Balance),

@@ -46,6 +46,7 @@ CONVENIENCES = {
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
     *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html")],
+    *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

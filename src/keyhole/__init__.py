@@ -13,6 +13,7 @@ from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.comparison.compare import compare as compare
     from keyhole.contrast.data.sites import Contrast as Contrast
     from keyhole.family.families import families as families
     from keyhole.many.driver import bulk as bulk
@@ -49,6 +50,7 @@ __all__ = [
     "bulk",
     "check",
     "families",
+    "compare",
     "load",
     "open_store",
     "trace_many",
@@ -70,12 +72,26 @@ _HOMES = {
     "bulk": "keyhole.many.driver",
     "check": "keyhole.tracing.exactness",
     "families": "keyhole.family.families",
+    "compare": "keyhole.comparison.compare",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "family", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
+    *(
+        "circuits",
+        "comparison",
+        "contrast",
+        "discover",
+        "family",
+        "figures",
+        "intervene",
+        "lab",
+        "many",
+        "models",
+        "qk",
+        "reproduce",
+    ),
     *("store", "story", "tasks", "tracing"),
 )
 

@@ -14,6 +14,7 @@ from keyhole import show
 from keyhole.cli.bulk import bulk
 from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace
+from keyhole.cli.compare import compare
 from keyhole.cli.contrast import contrast
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
@@ -38,6 +39,7 @@ app = typer.Typer(
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
 app.command()(families)
+app.command()(compare)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 
