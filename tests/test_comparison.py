@@ -22,7 +22,7 @@ from keyhole.comparison.compare import Comparison, compare
 from keyhole.comparison.effects import EdgeEffect, edge_effects, prune_by_effect
 from keyhole.comparison.exclusive import Cell, judge, remove_exclusive
 from keyhole.comparison.members import Member, draw, member
-from keyhole.comparison.operands import medoid, operand
+from keyhole.comparison.operands import medoid_of, operand
 from keyhole.comparison.placed import cut_in, of_both, of_one_alone, placed_edges
 from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
 from keyhole.comparison.score import Score, overlap, score
@@ -530,7 +530,7 @@ def test_the_representative_is_nearest_to_all(store: Store) -> None:
     sets = store_sets(store, "channels")
     has = [set(sets.matrix[[i]].indices.tolist()) for i in range(len(sets.prompts))]
     sums = [sum(1 - len(mine & its) / len(mine | its) for its in has) for mine in has]
-    assert medoid(sets) == sets.prompts[int(np.argmin(sums))]
+    assert medoid_of(sets) == sets.prompts[int(np.argmin(sums))]
 
 
 def test_operands_are_read(store: Store, tmp_path: Path) -> None:
@@ -550,7 +550,6 @@ def test_operands_are_read(store: Store, tmp_path: Path) -> None:
 
 
 def test_families_of_a_store_are_sides(store: Store) -> None:
-    pytest.importorskip("keyhole.family.families")
     known: dict[Path, Any] = {}
     first = operand(f"{store.path}:1", known)
     (found,) = known.values()  # families were found once, for all sides

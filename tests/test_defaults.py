@@ -9,8 +9,7 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, families, look, proof, tasks
-from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, families, look, proof, tasks
 from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
@@ -20,7 +19,6 @@ from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
-from keyhole.intervene.remove import Mode
 from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents

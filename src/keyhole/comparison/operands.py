@@ -23,6 +23,8 @@ from keyhole.comparison.published import Published, published
 from keyhole.comparison.unified import Unified, unify
 from keyhole.errors import KeyholeError
 from keyhole.family.columns import Granularity
+from keyhole.family.distances import jaccard
+from keyhole.family.representatives import medoid
 from keyhole.family.sets import Sets, circuit_sets, store_sets
 from keyhole.store.store import Store, open_store
 
@@ -82,7 +84,7 @@ class Operand:
             return self.medoid
         assert self.store is not None
         chosen = random.Random(0).sample(self.prompts, min(MOST, len(self.prompts)))
-        return medoid(store_sets(self.store, "channels", prompts=chosen))
+        return medoid_of(store_sets(self.store, "channels", prompts=chosen))
 
     @property
     def _own(self) -> Member:
@@ -90,13 +92,10 @@ class Operand:
         return self.circuit
 
 
-def medoid(sets: Sets) -> int:
+def medoid_of(sets: Sets) -> int:
     """The prompt whose set has the least summed Jaccard distance to the others; of equals, the first."""
-    common = (sets.matrix @ sets.matrix.T).toarray()
-    sizes = common.diagonal()
-    union = sizes[:, None] + sizes[None] - common
-    likeness = np.divide(common, union, out=np.ones_like(union), where=union > 0)
-    return int(sets.prompts[likeness.sum(1).argmax()])
+    at, _ = medoid(jaccard(sets.matrix), np.arange(len(sets)))
+    return int(sets.prompts[at])
 
 
 Comparable = str | Path | Store | Circuit | Published | Operand

@@ -86,8 +86,8 @@ PUBLISHED: Mapping[str, Published] = {
     ),
 }
 MISSING: Mapping[str, str] = {
-    "gpt2-pronouns": "the 16 components that ACDC found (Conmy et al. 2023, appendix K) are drawn there, not listed",
-    "pythia-160m-ioi": "the 14 heads that EAP-IG found are told by their number alone",
+    "gpt2-pronouns": "no list of the 16 components that ACDC found could be had to compare with",
+    "pythia-160m-ioi": "no list of the 14 heads that EAP-IG found could be had to compare with",
 }
 
 
