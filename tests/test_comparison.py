@@ -662,7 +662,7 @@ def test_two_circuit_files_are_compared(store: Store, organism: Model, tmp_path:
         ("{store}[order]", "selected as in"),
         ("{store}#4000", "there is no prompt 4000"),
         ("published:gpt9", "there are gpt2-ioi, gpt2-greater-than"),
-        ("published:gpt2-pronouns", "drawn there, not listed"),
+        ("published:gpt2-pronouns", "no list of the 16 components"),
         ("published:gpt2-ioi", "nothing of ours"),
         ("missing.json", "missing.json"),
     ],
