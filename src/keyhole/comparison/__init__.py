@@ -1,0 +1,1 @@
+"""How do circuits compare: with each other, with published ones, with what other methods find?"""
