@@ -1,5 +1,6 @@
 """Which characters of a prompt is each token? For naming tokens by where they stand in the text."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
@@ -22,6 +23,29 @@ def token_spans(model: "Model", text: str, token_ids: tuple[int, ...]) -> list[S
     if before < 0 or tuple(encoded.input_ids) != tuple(token_ids[before:]):
         raise KeyholeError("these token ids are not those of this text.")
     return [None] * before + [tuple(span) for span in encoded.offset_mapping]
+
+
+def spans_among(text: str, tokens: Sequence[str]) -> list[Span | None]:
+    """The same from the tokens' own texts, where there is no tokenizer: in order, whatever the spaces.
+
+    None for what does not stand in the text: a token put in front, or a part of a character.
+
+    >>> spans_among("When Mary went", ["<bos>", "When", " Mary", "went"])
+    [None, (0, 4), (5, 9), (10, 14)]
+    """
+    found: list[Span | None] = []
+    at = 0
+    for token in tokens:
+        word = token.strip()
+        start = text.find(word, at) if word else -1
+        # what lies between two tokens is space, or the bytes of a character that no token has whole
+        skipped = text[at:start] if start >= 0 else ""
+        if start < 0 or any(letter.isascii() and not letter.isspace() for letter in skipped):
+            found.append(None)
+            continue
+        found.append((start, start + len(word)))
+        at = start + len(word)
+    return found
 
 
 def tokens_in(spans: list[Span | None], start: int, end: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Circuits of many prompts on a disk: Parquet parts that any table tool reads, and exact circuits back."""
 
 from keyhole.store.manifest import Manifest, manifest_of
+from keyhole.store.model import model_of
 from keyhole.store.outcome import Outcome, Status
 from keyhole.store.parts import Damaged, Part, make_part
 from keyhole.store.store import Check, Store, make_store, open_store
@@ -16,5 +17,6 @@ __all__ = [
     "make_part",
     "make_store",
     "manifest_of",
+    "model_of",
     "open_store",
 ]

@@ -4,7 +4,7 @@ import random
 import re
 import string
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -81,14 +81,32 @@ class Example:
         """At which token of a run of this prompt does each role stand? Roles of several tokens are left out."""
         return {role: tokens[0] for role, tokens in self._tokens(run).items() if len(tokens) == 1}
 
+    def places(self, tokens: Sequence[str]) -> dict[str, int]:
+        """The same from the texts of the tokens, as circuits keep them: no model is needed.
+
+        >>> text, roles = fill("{name} waits", {"name": ("WHO", "Mary")})
+        >>> Example("demo", text, "", (), (), roles, "", "").places(("<bos>", "Mary", " waits"))
+        {'WHO': 1, 'END': 2}
+        """
+        from keyhole.models.spans import spans_among
+
+        found = self._among(spans_among(self.text, tokens))
+        return {role: own[0] for role, own in found.items() if len(own) == 1}
+
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
-        """Which tokens of a run of this prompt play each role. END predicts what comes next: of several, the last."""
-        from keyhole.models.spans import token_spans, tokens_in
+        """Which tokens of a run of this prompt play each role."""
+        from keyhole.models.spans import token_spans
 
         try:
             spans = token_spans(run.model, self.text, run.token_ids)
         except KeyholeError as error:
             raise KeyholeError(f"this run is of another prompt than this example: {error}") from error
+        return self._among(spans)
+
+    def _among(self, spans: list[Span | None]) -> dict[str, list[int]]:
+        """Tokens by role. END predicts what comes next: of several, the last."""
+        from keyhole.models.spans import tokens_in
+
         found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
         return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}
 
