@@ -1,0 +1,142 @@
+"""Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole.comparison.cohort import LEAST, MOST, Baseline, Group, Question, groups_of, lengths_of, questions_of, spread
+from keyhole.comparison.edge_scores import EdgeMethod, ranking, scores
+from keyhole.comparison.faithfulness import SHARES, Curve, Curves, require_gap
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress, silent
+from keyhole.store.model import model_of
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+    from keyhole.store.store import Store
+
+METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
+_FEWEST = 2  # prompts of each half
+
+
+def curves(
+    store: "Store",
+    model: "Model | None" = None,
+    *,
+    methods: Sequence[EdgeMethod] = METHODS,
+    prompts: int = 32,
+    baseline: Baseline = "mean",
+    draws: int = 3,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Curves:
+    """How much of a store's answers do the best edges of each method carry?
+
+    Methods are shown so many `prompts` of the store, and edges are cut in as many others. `draws` of random edges;
+    `seed` is that of random orders. `progress` is told masks done.
+    """
+    require_choice("baseline", baseline, Baseline)
+    chosen = lengths_of(store)
+    shown, tried = _halves(chosen, prompts, baseline)
+    model = model_of(store, model)
+    with model.steady():
+        pool = None if baseline == "zero" else _pool(model, store, chosen, {chosen[i] for i in (*shown, *tried)})
+        both = (questions_of(store, model, numbers) for numbers in (shown, tried))
+        name = str(store.manifest.task.get("name"))
+        return compare_methods(*both, methods, pool=pool, task=name, draws=draws, seed=seed, progress=progress)
+
+
+def compare_methods(
+    shown: Sequence[Question],
+    tried: Sequence[Question],
+    methods: Sequence[EdgeMethod],
+    *,
+    pool: Sequence["Run"] | None = None,
+    task: str = "",
+    draws: int = 3,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Curves:
+    """The same for questions at hand; with a `pool`, what is cut is replaced by means over it, else by nothing."""
+    for method in methods:
+        require_choice("method", method, EdgeMethod)
+    if not methods or draws < 1:
+        raise KeyholeError("give at least one method, and one draw of random edges.")
+    seen, groups = (groups_of(questions, pool) for questions in (shown, tried))
+    shown = [shown[i] for group in seen for i in sorted(group.numbers)]
+    if not seen or not groups:
+        raise KeyholeError(f"no length has {LEAST} prompts to take a mean over: take the baseline zero, or more prompts.")
+    wiring, rng = groups[0].masked.wiring, np.random.default_rng(seed)
+    ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)}
+    answers = _Answers(groups, len(ranked) * (len(SHARES) - 1) + (draws - 1) * (len(SHARES) - 1), progress or silent)
+    every = np.arange(len(wiring))
+    whole, none = answers(every), answers(every[:0])
+    require_gap(whole, none)
+    made = []
+    for method, found in ranked.items():
+        n = None if found is None else int((found > 0).sum())
+        orders = [ranking(found, len(wiring), rng) for _ in range(draws if found is None else 1)]
+        left = [[answers(order[: kept(share, len(wiring))]) for share in SHARES[:-1]] + [whole] for order in orders]
+        alone = None if n is None else answers(orders[0][:n])
+        made.append(Curve(method, n, np.array(left), alone))
+    return Curves(
+        model=groups[0].masked.model.name,
+        task=task,
+        baseline="zero" if pool is None else "mean",
+        edges=len(wiring),
+        shares=SHARES,
+        found_on=len(shown),
+        tried_on=len(whole),
+        everything=whole,
+        nothing=none,
+        error=max(group.masked.error for group in groups),
+        curves=tuple(made),
+    )
+
+
+def kept(share: float, edges: int) -> int:
+    """How many edges are a share of them? At least one."""
+    return max(1, round(share * edges))
+
+
+class _Answers:
+    """What is left of all answers with some edges, counting how often that was asked."""
+
+    def __init__(self, groups: Sequence[Group], total: int, progress: Progress) -> None:
+        self._groups, self._total, self._progress, self._done = groups, total, progress, -3
+
+    def __call__(self, edges: np.ndarray) -> Float[np.ndarray, "prompt"]:
+        with exact_matmul():
+            found = [group.answers(group.masked.kept(edges)).cpu().numpy() for group in self._groups]
+        self._done = min(self._done + 1, self._total)
+        self._progress(max(self._done, 0), self._total)
+        return np.concatenate(found)
+
+
+def _halves(chosen: dict[int, int], prompts: int, baseline: Baseline) -> tuple[list[int], list[int]]:
+    """Prompts to show and prompts to try, from all over the store; lengths that are too rare for a mean are left out."""
+    often = _often(list(chosen.values()), LEAST if baseline == "mean" else 1)
+    usable = [i for i, length in chosen.items() if length in often]
+    both = spread(usable, 2 * prompts)
+    if len(both) < 2 * _FEWEST:
+        raise KeyholeError(
+            f"only {len(usable)} prompts of this store have a circuit, an answer that the model tells from the wrong "
+            f"one, and {LEAST} others of their length (for means): {2 * _FEWEST} are needed."
+        )
+    return both[::2], both[1::2]
+
+
+def _often(lengths: Sequence[int], least: int) -> set[int]:
+    return {length for length in set(lengths) if lengths.count(length) >= least}
+
+
+def _pool(model: "Model", store: "Store", chosen: dict[int, int], lengths: set[int]) -> list["Run"]:
+    """Runs to take means over, of every length that is asked."""
+    numbers = [n for length in sorted(lengths) for n in spread([i for i, own in chosen.items() if own == length], MOST)]
+    return [question.run for question in questions_of(store, model, numbers)]
+
+
