@@ -27,7 +27,15 @@ LAYERS = [
         ("many",),
         ("contrast", "discover"),
     ],
-    *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],
+    *[
+        ("family", "comparison", "sink"),
+        ("figures",),
+        ("lab",),
+        ("reproduce",),
+        ("show", "tables"),
+        ("cli",),
+        ("__main__", "__init__"),
+    ],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.

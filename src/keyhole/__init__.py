@@ -72,7 +72,7 @@ _HOMES = {
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
+    *("circuits", "contrast", "discover", "family", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
     *("store", "story", "tasks", "tracing"),
 )
 
