@@ -45,6 +45,7 @@ CONVENIENCES = {
     ("models/model.py", "Model.contrast"),
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
+    *[("comparison/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -15,6 +15,7 @@ from keyhole.cli.bulk import bulk
 from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace
 from keyhole.cli.contrast import contrast
+from keyhole.cli.curves import curves
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.lab import reproduce
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
+app.command()(curves)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

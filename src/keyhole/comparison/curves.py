@@ -1,14 +1,14 @@
 """Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from keyhole.comparison.cohort import LEAST, MOST, Baseline, Group, Question, groups_of, lengths_of, questions_of, spread
-from keyhole.comparison.edge_scores import EdgeMethod, ranking, scores
-from keyhole.comparison.faithfulness import SHARES, Curve, Curves, require_gap
+from keyhole.comparison.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
+from keyhole.comparison.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
@@ -95,7 +95,23 @@ def compare_methods(
         nothing=none,
         error=max(group.masked.error for group in groups),
         curves=tuple(made),
+        own=own_circuits(groups, tried, rng) if "accpp" in ranked else None,
     )
+
+
+def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.random.Generator) -> OwnCircuits:
+    """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
+    parts = [part for group in groups for part in group.parts(1)]
+    found = [circuit_scores([traced("accpp", tried[part.numbers[0]])], part.masked.wiring) > 0 for part in parts]
+    cycle = rng.permutation(len(parts))  # each is tried with the next one's, so that none meets its own
+    places = np.argsort(cycle)
+    left = np.empty((2, len(parts)))
+    with exact_matmul():
+        for i, part in enumerate(parts):
+            other = found[cycle[(places[i] + 1) % len(parts)]]
+            for row, edges in enumerate((found[i], other)):
+                left[row, i] = float(part.answers(part.masked.kept(np.flatnonzero(edges)))[0])
+    return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in found])))
 
 
 def kept(share: float, edges: int) -> int:

@@ -25,7 +25,7 @@ from keyhole.tracing.methods import trace_by
 
 EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "random"]
 STEPS = 5  # of the way, for "integrated"
-_FLOATS = 1 << 24  # of what is kept for the way back, a layer
+_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
 
 
 def scores(
@@ -36,10 +36,10 @@ def scores(
         return None
     if method in ("gradients", "integrated"):
         return slopes(groups, 1 if method == "gradients" else STEPS)
-    return circuit_scores([_circuit(method, one) for one in questions], wiring)
+    return circuit_scores([traced(method, one) for one in questions], wiring)
 
 
-def _circuit(method: EdgeMethod, question: Question) -> Circuit:
+def traced(method: EdgeMethod, question: Question) -> Circuit:
     """By one of the methods that trace: the store's own, or traced again as the store's was asked."""
     own, metric = question.circuit, question.metric
     through = {"accpp": "mlps", "heads": "heads"}.get(method)

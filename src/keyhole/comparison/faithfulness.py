@@ -43,6 +43,17 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnCircuits:
+    """What is left of each answer with the edges of the prompt's own circuit (ACC++), and with another prompt's."""
+
+    __repr__ = brief
+
+    own: Float[np.ndarray, "prompt"]
+    other: Float[np.ndarray, "prompt"]
+    edges: float  # of a circuit, on average
+
+
+@dataclass(frozen=True, eq=False)
 class Curves:
     """Faithfulness of several methods on the same prompts."""
 
@@ -59,6 +70,7 @@ class Curves:
     nothing: Float[np.ndarray, "prompt"]
     error: float  # of the pass with all edges, against the model's own logits
     curves: tuple[Curve, ...]
+    own: OwnCircuits | None = None
 
     def __getitem__(self, method: str) -> Curve:
         for curve in self.curves:
@@ -74,7 +86,14 @@ class Curves:
     def alone(self, method: str) -> Told | None:
         """F of all edges that a method found, and nothing else."""
         own = self[method].alone
-        return None if own is None else _told(self._drawn(own[None, None])[:, 0, 0])
+        return None if own is None else self._of(own)
+
+    def of_own_circuits(self) -> tuple[Told, Told] | None:
+        """F of each prompt's own circuit, and of another prompt's."""
+        return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
+
+    def _of(self, answers: Float[np.ndarray, "prompt"]) -> Told:
+        return _told(self._drawn(answers[None, None])[:, 0, 0])
 
     def cpr(self, method: str) -> Told:
         """The area under f: the larger, the better."""
@@ -112,7 +131,10 @@ class Curves:
             for row in self.rows()
         ]
         means = {"everything": float(self.everything.mean()), "nothing": float(self.nothing.mean())}
-        return {**{name: getattr(self, name) for name in names}, **means, "methods": methods}
+        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | means
+        if own is not None and self.own is not None:
+            told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
+        return {**told, "methods": methods}
 
     def to_dataframe(self) -> "Table":
         """A row for each method and share."""
@@ -148,8 +170,20 @@ class Curves:
             "not find come last, in random order. 95 % intervals over prompts."
         )
 
+    @property
+    def own_told(self) -> str:
+        """How each prompt's own circuit does, in words; empty where it was not asked."""
+        found = self.of_own_circuits()
+        if found is None or self.own is None:
+            return ""
+        own, other = (as_text(one, 2) for one in found)
+        return (
+            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt keeps "
+            f"f = {own}; with those of another prompt's, {other}."
+        )
+
     def __str__(self) -> str:
-        lines = [self.summary]
+        lines = [self.summary, *([self.own_told] if self.own_told else [])]
         for row in self.rows():
             alone = "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
             lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{alone}")

@@ -46,10 +46,13 @@ class Masked:
 
     def logits(self, mask: Float[Tensor, "writer reader"]) -> Float[Tensor, "prompt vocab"]:
         """The logits at the last token with this mask on all edges; those that do not exist are not looked at."""
-        return self.forward(mask)[0]
+        return self._forward(mask)[0]
 
-    def forward(self, mask: Float[Tensor, "writer reader"]) -> tuple[Float[Tensor, "prompt vocab"], Writes]:
-        """The same, and what every component wrote."""
+    def written(self) -> Writes:
+        """What every component writes in the model itself."""
+        return self._forward(torch.ones(self.wiring.joined.shape))[1].written
+
+    def _forward(self, mask: Float[Tensor, "writer reader"]) -> tuple[Float[Tensor, "prompt vocab"], "_Stream"]:
         mask = mask.to(self.words)
         read = _Stream(self, mask)
         read.write(self.words[None])
@@ -67,7 +70,7 @@ class Masked:
             first += 3 * heads + 1
         (x,) = read.at([first])
         out, last = self.model.head_out(), x[:, -1]
-        return out.logits(last @ out.W_U / self.final_norm.scale(last)[:, None]), read.written
+        return out.logits(last @ out.W_U / self.final_norm.scale(last)[:, None]), read
 
     def kept(self, edges: np.ndarray) -> Float[Tensor, "writer reader"]:
         """A mask that keeps these edges (their numbers in `wiring.edges`) and no other."""
@@ -82,17 +85,23 @@ class _Stream:
     def __init__(self, masked: Masked, mask: Float[Tensor, "writer reader"]) -> None:
         self.masked, self.mask = masked, mask
         self.constant = torch.zeros_like(masked.words)  # what every reader reads, whatever the mask
-        self._writes: list[Tensor] = []
         self._changes = masked.words.new_zeros(0, *masked.words.shape)  # writes less baselines
+        # Without gradients there is room made once: putting tensors together anew for each layer copies all below.
+        size = 0 if torch.is_grad_enabled() else len(masked.wiring.writers)
+        self._room = masked.words.new_empty(size, *masked.words.shape)
 
     def write(self, what: Float[Tensor, "some prompt pos d_model"]) -> None:
         """Some writers more, in their order."""
         start, baseline = len(self._changes), self.masked.baseline
-        self._writes.append(what)
+        stop = start + len(what)
         if baseline is not None:
-            instead = baseline[start : start + len(what), None]
+            instead = baseline[start:stop, None]
             self.constant, what = self.constant + instead.sum(0), what - instead
-        self._changes = torch.cat([self._changes, what])
+        if len(self._room):
+            self._room[start:stop] = what
+            self._changes = self._room[:stop]
+        else:
+            self._changes = torch.cat([self._changes, what])
 
     def at(self, readers: Sequence[int]) -> Float[Tensor, "reader prompt pos d_model"]:
         """What some readers read now."""
@@ -103,7 +112,8 @@ class _Stream:
     @property
     def written(self) -> Writes:
         """What all have written."""
-        return torch.cat(self._writes)
+        baseline = self.masked.baseline
+        return self._changes if baseline is None else self._changes + baseline[:, None]
 
 
 def masked(runs: Sequence["Run"]) -> Masked:
@@ -142,7 +152,7 @@ def mean_writes(some: Sequence[Masked]) -> Float[Tensor, "writer pos d_model"]:
     total, n = None, 0
     with exact_matmul():
         for one in some:
-            found = one.forward(torch.ones(one.wiring.joined.shape))[1]
+            found = one.written()
             total = found.sum(1) if total is None else total + found.sum(1)
             n += found.shape[1]
     assert total is not None

@@ -27,12 +27,9 @@ class Source:
     head: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.layer}.{self.head}" if self.kind == "head" else "words" if self.head_less else f"MLP {self.layer}"
-
-    @property
-    def head_less(self) -> bool:
-        """Is it the embedding?"""
-        return self.kind == "embedding"
+        if self.kind == "head":
+            return f"{self.layer}.{self.head}"
+        return "words" if self.kind == "embedding" else f"MLP {self.layer}"
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,10 @@ class Wiring:
         into = [self.readers[reader].side for _, reader in self.edges]
         return {side: into.count(side) for side in dict.fromkeys(into)}
 
-    def name(self, edge: Sequence[int]) -> str:
-        """An edge in words."""
-        return f"{self.writers[edge[0]]} -> {self.readers[edge[1]]}"
+    def name(self, edge: int) -> str:
+        """An edge in words, by its number."""
+        writer, reader = self.edges[edge]
+        return f"{self.writers[writer]} -> {self.readers[reader]}"
 
 
 def wiring_of(model: "Model", *, parallel: Sequence[bool]) -> Wiring:
