@@ -46,6 +46,7 @@ CONVENIENCES = {
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
     *[("comparison/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
+    *[("comparison/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -21,6 +21,7 @@ from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - regist
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
+from keyhole.cli.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -38,6 +39,7 @@ app = typer.Typer(
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
 app.command()(curves)
+app.command()(stability)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

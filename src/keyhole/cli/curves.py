@@ -33,8 +33,8 @@ def curves(
     """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
 
     f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
-    and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads (ACC++
-    that ends at MLPs) and svt trace circuits; gradients and integrated are attribution to edges; random is the floor.
+    and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads
+    (ACC++ that ends at MLPs) and svt trace circuits; gradients and integrated attribute to edges; random is the floor.
 
     Examples:
 

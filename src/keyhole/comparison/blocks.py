@@ -48,11 +48,8 @@ class Side:
         y = self.linear(x) + self.b[:, None, None]
         if self.own is None:
             return y
-        if self.spans_all:
-            scale = self.own.scale(y.permute(1, 2, 0, 3).flatten(-2))[None]
-        else:
-            scale = self.own.scale(y)
-        y = self.own.centre(y) / scale[..., None]
+        scaled = y.permute(1, 2, 0, 3).flatten(-2)[None] if self.spans_all else y
+        y = self.own.centre(y) / self.own.scale(scaled)[..., None]
         gain, bias = (_per_head(p, *self.b.shape) for p in (self.own.gain, self.own.bias))
         y = y if gain is None else y * gain[:, None, None]
         return y if bias is None else y + bias[:, None, None]
@@ -106,7 +103,9 @@ class Block:
     def feed(self, x: Float[Tensor, "prompt pos d_model"]) -> Float[Tensor, "prompt pos d_model"]:
         """What the MLP writes."""
         flat = x.flatten(0, 1)
-        normed = self.mlp.read(flat) if self.mlp_norm is None else self.mlp.read(flat) / self.mlp_norm.scale(flat)[:, None]
+        normed = (
+            self.mlp.read(flat) if self.mlp_norm is None else self.mlp.read(flat) / self.mlp_norm.scale(flat)[:, None]
+        )
         reads = writes = normed.new_ones(len(flat), len(self.mlp.neurons))
         if self.mlp.route is not None:
             own = next(self.mlp.norm.parameters()).dtype if self.mlp.norm is not None else flat.dtype

@@ -1,7 +1,7 @@
 """On which prompts are edges cut, and what stands in for what is cut? Prompts of one length go through together."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -10,9 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.comparison.masked import Masked, masked, mean_writes
+from keyhole.comparison.masked import Masked, masked
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
+from keyhole.models.precision import exact_matmul
+from keyhole.models.weights import Dims
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Baseline = Literal["mean", "zero"]
+Means = Mapping[int, Float[Tensor, "writer pos d_model"]]  # by the length of prompts
 LEAST = 8  # prompts that a mean is taken over, of each length
 MOST = 32
 _FLOATS = 1 << 25  # of what all components write, held at once
@@ -63,32 +66,48 @@ class Group:
             yield Group(part, self.metrics[own], self.numbers[own])
 
 
-def groups_of(questions: Sequence[Question], pool: Sequence["Run"] | None = None) -> list[Group]:
+def groups_of(questions: Sequence[Question], means: Means | None = None) -> list[Group]:
     """Questions by their length, as many together as fit.
 
-    What is cut writes nothing or, with a `pool` of runs, what it writes on average in those of the same length; lengths
-    that the pool has too few of are left out.
+    What is cut is replaced by nothing or, with `means`, by those of prompts of the same length; a question of a length
+    that has none is left out.
     """
     lengths = defaultdict(list)
     for i, question in enumerate(questions):
-        lengths[len(question.run)].append(i)
+        if means is None or len(question.run) in means:
+            lengths[len(question.run)].append(i)
     found = []
     for length, numbers in sorted(lengths.items()):
-        alike = None if pool is None else [run for run in pool if len(run) == length][:MOST]
-        if alike is not None and len(alike) < LEAST:
-            continue
-        mean = None if alike is None else mean_writes([masked(part) for part in _chunks(alike, alike[0])])
-        for part in _chunks(numbers, questions[numbers[0]].run):
+        for part in _chunks(numbers, questions[0].run.model.dims, length):
             own = [questions[i] for i in part]
-            made = replace(masked([one.run for one in own]), baseline=mean)
+            made = replace(masked([one.run for one in own]), baseline=None if means is None else means[length])
             found.append(Group(made, tuple(one.metric for one in own), tuple(part)))
     return found
 
 
-def _chunks(items: Sequence[T], like: "Run") -> Iterator[Sequence[T]]:
-    """As many at a time as there is room for what all components write in prompts like this one."""
-    dims = like.model.dims
-    size = max(1, _FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * len(like)))
+def means_of(model: "Model", prompts: Iterable[Sequence[int]]) -> dict[int, Float[Tensor, "writer pos d_model"]]:
+    """What every component writes on average at each token, by the length of prompts (token ids).
+
+    Over some of each length, from all over; lengths that there are too few of have no mean.
+    """
+    lengths = defaultdict(list)
+    for ids in prompts:
+        lengths[len(ids)].append(list(ids))
+    found = {}
+    with exact_matmul():
+        for length, alike in sorted(lengths.items()):
+            if len(alike) < LEAST:
+                continue
+            chosen = spread(alike, MOST)
+            parts = _chunks(chosen, model.dims, length)
+            sums = [masked(model.run_many(part, bos=False), check=False).written().sum(1) for part in parts]
+            found[length] = torch.stack(sums).sum(0) / len(chosen)
+    return found
+
+
+def _chunks(items: Sequence[T], dims: Dims, length: int) -> Iterator[Sequence[T]]:
+    """As many at a time as there is room for what all components write in prompts so long."""
+    size = max(1, _FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * length))
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
@@ -105,14 +124,14 @@ def questions_of(store: "Store", model: "Model", numbers: Sequence[int]) -> list
     return found
 
 
-def lengths_of(store: "Store") -> dict[int, int]:
-    """How many tokens has each prompt that a store has a circuit of, and that the model tells from the wrong answer?"""
+def usable(store: "Store") -> dict[int, list[int]]:
+    """The token ids of each prompt that a store has a circuit of, and that the model tells from the wrong answer."""
     table = store.table("prompts", columns=["prompt", "difference", "correct"])
     columns = (table[name].to_pylist() for name in ("prompt", "difference", "correct"))
     good = {i for i, apart, correct in zip(*columns, strict=True) if (correct if apart is None else apart > 0)}
     table = store.table("circuits", columns=["prompt", "token_ids"])
     ids = zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True)
-    return {prompt: len(tokens) for prompt, tokens in ids if prompt in good}
+    return {prompt: tokens for prompt, tokens in ids if prompt in good}
 
 
 def spread(items: Sequence[T], n: int) -> list[T]:

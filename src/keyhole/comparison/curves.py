@@ -1,12 +1,24 @@
 """Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from jaxtyping import Float
 
-from keyhole.comparison.cohort import LEAST, MOST, Baseline, Group, Question, groups_of, lengths_of, questions_of, spread
+from keyhole.comparison.cohort import (
+    LEAST,
+    Baseline,
+    Group,
+    Means,
+    Question,
+    groups_of,
+    means_of,
+    questions_of,
+    spread,
+    usable,
+)
 from keyhole.comparison.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
 from keyhole.comparison.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
 from keyhole.errors import KeyholeError, require_choice
@@ -16,7 +28,6 @@ from keyhole.store.model import model_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-    from keyhole.models.run import Run
     from keyhole.store.store import Store
 
 METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
@@ -40,14 +51,16 @@ def curves(
     `seed` is that of random orders. `progress` is told masks done.
     """
     require_choice("baseline", baseline, Baseline)
-    chosen = lengths_of(store)
-    shown, tried = _halves(chosen, prompts, baseline)
+    prompts_there = usable(store)
+    shown, tried = _halves(prompts_there, prompts, baseline)
     model = model_of(store, model)
     with model.steady():
-        pool = None if baseline == "zero" else _pool(model, store, chosen, {chosen[i] for i in (*shown, *tried)})
+        asked = {len(prompts_there[i]) for i in (*shown, *tried)}
+        alike = (ids for ids in prompts_there.values() if len(ids) in asked)
+        means = None if baseline == "zero" else means_of(model, alike)
         both = (questions_of(store, model, numbers) for numbers in (shown, tried))
         name = str(store.manifest.task.get("name"))
-        return compare_methods(*both, methods, pool=pool, task=name, draws=draws, seed=seed, progress=progress)
+        return compare_methods(*both, methods, means=means, task=name, draws=draws, seed=seed, progress=progress)
 
 
 def compare_methods(
@@ -55,21 +68,23 @@ def compare_methods(
     tried: Sequence[Question],
     methods: Sequence[EdgeMethod],
     *,
-    pool: Sequence["Run"] | None = None,
+    means: Means | None = None,
     task: str = "",
     draws: int = 3,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Curves:
-    """The same for questions at hand; with a `pool`, what is cut is replaced by means over it, else by nothing."""
+    """The same for questions at hand; what is cut is replaced by `means`, or by nothing."""
     for method in methods:
         require_choice("method", method, EdgeMethod)
     if not methods or draws < 1:
         raise KeyholeError("give at least one method, and one draw of random edges.")
-    seen, groups = (groups_of(questions, pool) for questions in (shown, tried))
+    seen, groups = (groups_of(questions, means) for questions in (shown, tried))
     shown = [shown[i] for group in seen for i in sorted(group.numbers)]
     if not seen or not groups:
-        raise KeyholeError(f"no length has {LEAST} prompts to take a mean over: take the baseline zero, or more prompts.")
+        raise KeyholeError(
+            f"no length has {LEAST} prompts to take a mean over: take the baseline zero, or more prompts."
+        )
     wiring, rng = groups[0].masked.wiring, np.random.default_rng(seed)
     ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)}
     answers = _Answers(groups, len(ranked) * (len(SHARES) - 1) + (draws - 1) * (len(SHARES) - 1), progress or silent)
@@ -86,7 +101,7 @@ def compare_methods(
     return Curves(
         model=groups[0].masked.model.name,
         task=task,
-        baseline="zero" if pool is None else "mean",
+        baseline="zero" if means is None else "mean",
         edges=len(wiring),
         shares=SHARES,
         found_on=len(shown),
@@ -133,26 +148,15 @@ class _Answers:
         return np.concatenate(found)
 
 
-def _halves(chosen: dict[int, int], prompts: int, baseline: Baseline) -> tuple[list[int], list[int]]:
-    """Prompts to show and prompts to try, from all over the store; lengths that are too rare for a mean are left out."""
-    often = _often(list(chosen.values()), LEAST if baseline == "mean" else 1)
-    usable = [i for i, length in chosen.items() if length in often]
-    both = spread(usable, 2 * prompts)
+def _halves(there: Mapping[int, Sequence[int]], prompts: int, baseline: Baseline) -> tuple[list[int], list[int]]:
+    """Prompts to show and prompts to try, from all over the store; lengths too rare for a mean are left out."""
+    count = Counter(len(ids) for ids in there.values())
+    least = LEAST if baseline == "mean" else 1
+    fit = [i for i, ids in there.items() if count[len(ids)] >= least]
+    both = spread(fit, 2 * prompts)
     if len(both) < 2 * _FEWEST:
         raise KeyholeError(
-            f"only {len(usable)} prompts of this store have a circuit, an answer that the model tells from the wrong "
-            f"one, and {LEAST} others of their length (for means): {2 * _FEWEST} are needed."
+            f"only {len(fit)} prompts of this store have a circuit, an answer that the model tells from the wrong one, "
+            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed, and asked for."
         )
     return both[::2], both[1::2]
-
-
-def _often(lengths: Sequence[int], least: int) -> set[int]:
-    return {length for length in set(lengths) if lengths.count(length) >= least}
-
-
-def _pool(model: "Model", store: "Store", chosen: dict[int, int], lengths: set[int]) -> list["Run"]:
-    """Runs to take means over, of every length that is asked."""
-    numbers = [n for length in sorted(lengths) for n in spread([i for i, own in chosen.items() if own == length], MOST)]
-    return [question.run for question in questions_of(store, model, numbers)]
-
-

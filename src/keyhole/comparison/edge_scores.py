@@ -50,7 +50,11 @@ def traced(method: EdgeMethod, question: Question) -> Circuit:
     if method == "svt":
         return trace_by("svt", question.run, list(metric.targets), against=against)
     (found,) = trace_many(
-        [question.run], [list(metric.targets)], against=[against], through=through, errors="raise"  # type: ignore[arg-type]
+        [question.run],
+        [list(metric.targets)],
+        against=[against],
+        through=through,
+        errors="raise",  # type: ignore[arg-type]
     )
     return found
 

@@ -7,7 +7,6 @@ logarithms, as in MIB (Mueller and others, 2025). A perfect method has CPR about
 they are drawn anew (bootstrap), and a method's ranking stays as it is.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,10 +163,10 @@ class Curves:
         """What was done, in words."""
         change = {"mean": "its mean over prompts of equal length, token by token", "zero": "nothing"}[self.baseline]
         return (
-            f"{self.model}, {self.task}: {self.edges:,} edges between components, ranked on {self.found_on} prompts and "
-            f"cut in {self.tried_on} others; what is cut is replaced by {change}. Logit difference: "
-            f"{self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges that a method did "
-            "not find come last, in random order. 95 % intervals over prompts."
+            f"{self.model}, {self.task}: {self.edges:,} edges between components, ranked on {self.found_on} prompts "
+            f"and cut in {self.tried_on} others; what is cut is replaced by {change}. Logit difference: "
+            f"{self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges that a method "
+            "did not find come last, in random order. 95 % intervals over prompts."
         )
 
     @property
@@ -178,14 +177,16 @@ class Curves:
             return ""
         own, other = (as_text(one, 2) for one in found)
         return (
-            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt keeps "
-            f"f = {own}; with those of another prompt's, {other}."
+            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt "
+            f"keeps f = {own}; with those of another prompt's, {other}."
         )
 
     def __str__(self) -> str:
         lines = [self.summary, *([self.own_told] if self.own_told else [])]
         for row in self.rows():
-            alone = "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
+            alone = (
+                "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
+            )
             lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{alone}")
         return "\n".join(lines)
 
@@ -230,5 +231,3 @@ def require_gap(everything: Float[np.ndarray, "prompt"], nothing: Float[np.ndarr
             f"with all edges the answers are at {everything.mean():.2f}, with none at {nothing.mean():.2f}: there is "
             "nothing that edges could carry. Take another baseline, or prompts that the model gets right."
         )
-
-

@@ -116,8 +116,8 @@ class _Stream:
         return self._changes if baseline is None else self._changes + baseline[:, None]
 
 
-def masked(runs: Sequence["Run"]) -> Masked:
-    """Runs of one model that have as many tokens, with all edges there; baselines are nothing (`with_mean`)."""
+def masked(runs: Sequence["Run"], *, check: bool = True) -> Masked:
+    """Runs of one model that have as many tokens, with all edges there; what is cut is replaced by nothing."""
     if not runs or len({len(run) for run in runs}) > 1 or any(run.model is not runs[0].model for run in runs):
         raise KeyholeError("give at least one run, all of one model and of as many tokens.")
     model = runs[0].model
@@ -135,7 +135,7 @@ def masked(runs: Sequence["Run"]) -> Masked:
                 submodule(model.hf, model.family.final_norm), model.family.norm, model.family.norm_adds_one
             ),
         )
-        return replace(made, error=_error(made, runs))
+        return replace(made, error=_error(made, runs)) if check else made
 
 
 def _error(made: Masked, runs: Sequence["Run"]) -> float:
@@ -145,15 +145,3 @@ def _error(made: Masked, runs: Sequence["Run"]) -> float:
     error = float(((ours - own.to(ours)).abs().amax(1) / own.to(ours).abs().amax(1)).max())
     require_exact(error, own.dtype, "the logits of a pass edge by edge")
     return error
-
-
-def mean_writes(some: Sequence[Masked]) -> Float[Tensor, "writer pos d_model"]:
-    """What every component writes on average over prompts of equal length, token by token."""
-    total, n = None, 0
-    with exact_matmul():
-        for one in some:
-            found = one.written()
-            total = found.sum(1) if total is None else total + found.sum(1)
-            n += found.shape[1]
-    assert total is not None
-    return total / n

@@ -69,8 +69,9 @@ def curves_page(curves: Curves) -> str:
         Section(
             "Faithfulness over the share of edges",
             "CPR is the area under a line, CMD the area between it and 1: by trapezoids over the shares, as in MIB. A "
-            "perfect method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values and "
-            "of what MLPs read, so that they cannot carry an answer alone: their edges are the reasons of attention.\n\n" + curves.own_told,
+            "perfect method has CPR about 1 and CMD 0.\n\nCircuits of heads alone (heads, svt) say nothing of values "
+            "and of what MLPs read, so they cannot carry an answer alone: their edges are reasons of attention.\n\n"
+            + curves.own_told,
             columns,
             rows,
             curves_figure(curves),
