@@ -9,7 +9,10 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, contrast, curves, discover, look, proof, stability, tasks
+from keyhole.comparison import cohort, edge_scores
+from keyhole.comparison.curves import curves as measure_curves
+from keyhole.comparison.stability import stability as measure_stability
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -56,6 +59,8 @@ SAME = [
     (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
     (bulk, many.Ray, {"workers", "address"}),
+    (curves, measure_curves, {"store", "methods", "prompts", "baseline", "draws", "seed"}),
+    (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
@@ -127,6 +132,8 @@ def test_choices_are_the_librarys() -> None:
         "Constants": get_args(Constants),
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
+        "Baseline": get_args(cohort.Baseline),
+        "EdgeMethod": get_args(edge_scores.EdgeMethod),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -21,8 +21,9 @@ def curves(
     ] = 32,
     baseline: Annotated[Baseline, typer.Option(help="What stands in for what is cut: its mean, or nothing.")] = "mean",
     methods: Annotated[
-        str, typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas; or all.")
-    ] = "all",
+        str | None,
+        typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas. Default: all."),
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Of random edges.")] = 3,
     seed: Annotated[int, typer.Option(help="Of random orders.")] = 0,
     out: Annotated[
@@ -45,7 +46,6 @@ def curves(
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
     asked = _methods(methods)
-    from keyhole.comparison.curves import METHODS
     from keyhole.comparison.curves import curves as measure
     from keyhole.figures.curves import FORMATS
     from keyhole.files import require_file
@@ -59,7 +59,7 @@ def curves(
         found = measure(
             opened,
             loaded,
-            methods=asked or METHODS,
+            methods=asked,
             prompts=prompts,
             baseline=baseline,
             draws=draws,
@@ -76,12 +76,10 @@ def curves(
     show.plain("\n".join(line for line in (found.own_told, found.summary) if line))
 
 
-def _methods(text: str) -> list[EdgeMethod]:
-    """Names parted by commas; none for all."""
-    from typing import get_args
-
-    if text.strip() == "all":
-        return []
+def _methods(text: str | None) -> list[EdgeMethod] | None:
+    """Names parted by commas."""
+    if text is None:
+        return None
     asked = [name.strip() for name in text.split(",")]
     known = get_args(EdgeMethod)
     if unknown := [name for name in asked if name not in known]:

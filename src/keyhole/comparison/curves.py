@@ -38,7 +38,7 @@ def curves(
     store: "Store",
     model: "Model | None" = None,
     *,
-    methods: Sequence[EdgeMethod] = METHODS,
+    methods: Sequence[EdgeMethod] | None = None,
     prompts: int = 32,
     baseline: Baseline = "mean",
     draws: int = 3,
@@ -47,8 +47,8 @@ def curves(
 ) -> Curves:
     """How much of a store's answers do the best edges of each method carry?
 
-    Methods are shown so many `prompts` of the store, and edges are cut in as many others. `draws` of random edges;
-    `seed` is that of random orders. `progress` is told masks done.
+    All methods, unless some are named. They are shown so many `prompts` of the store, and edges are cut in as many
+    others. `draws` of random edges; `seed` is that of random orders. `progress` is told masks done.
     """
     require_choice("baseline", baseline, Baseline)
     prompts_there = usable(store)
@@ -60,7 +60,9 @@ def curves(
         means = None if baseline == "zero" else means_of(model, alike)
         both = (questions_of(store, model, numbers) for numbers in (shown, tried))
         name = str(store.manifest.task.get("name"))
-        return compare_methods(*both, methods, means=means, task=name, draws=draws, seed=seed, progress=progress)
+        return compare_methods(
+            *both, methods or METHODS, means=means, task=name, draws=draws, seed=seed, progress=progress
+        )
 
 
 def compare_methods(

@@ -81,7 +81,8 @@ def varied(
     fits = [(one, example) for one, example in changed if example is not None]
     refused = Counter({"it does not fit": len(changed) - len(fits)} if len(fits) < len(changed) else {})
     told = options if change.options is None else change.options(options)
-    model = model if change.dtype is None else rounded(model, change.dtype)
+    if change.dtype is not None:
+        model = rounded(model, change.dtype, weights_only=change.weights_only)
     kept: Pairs = []
     found = retrace(model, [example for _, example in fits], told, bos=bos)
     for (one, example), circuit in zip(fits, found, strict=True):

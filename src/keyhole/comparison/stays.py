@@ -44,7 +44,7 @@ class Stays:
         if not values:
             return None
         mean, low, high = interval(values)
-        return mean, max(0.0, low), min(1.0, high)
+        return mean, max(low, 0.0), min(high, 1.0)  # in this order NaN, of a single pair, stays NaN
 
 
 @dataclass(frozen=True)

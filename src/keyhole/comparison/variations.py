@@ -33,13 +33,16 @@ class Variation:
     example: Callable[[Example], Example | None] | None = None  # None comes back where it does not fit
     options: Callable[[ManyOptions], ManyOptions] | None = None
     dtype: torch.dtype | None = None
+    weights_only: bool = False  # weights are rounded to `dtype`, and computed with as before
 
 
 def usual(model: "Model", examples: Sequence[Example], *, seed: int = 0) -> list[Variation]:
-    """Traced again, in half precision, with half and double tau; for indirect objects, another wording and names."""
+    """Traced again, in less precision, with half and double tau; for indirect objects, another wording and names."""
     own = model.hf.dtype
     found = [Variation("nothing: traced again")]
     found += [Variation(_name(kind), dtype=kind) for kind in (torch.bfloat16, torch.float16) if kind != own]
+    if own == torch.float32:  # activations of some models are too large to be rebuilt in half precision
+        found.append(Variation("weights in bfloat16", dtype=torch.bfloat16, weights_only=True))
     found += [
         Variation("half of tau", options=lambda told: scaled_tau(told, 0.5)),
         Variation("double tau", options=lambda told: scaled_tau(told, 2.0)),
@@ -85,9 +88,10 @@ def options_of(store: "Store") -> ManyOptions:
     }
 
 
-def rounded(model: "Model", dtype: torch.dtype) -> "Model":
-    """The same model in another precision; a copy."""
-    return load((copy.deepcopy(model.hf).to(dtype), model.tokenizer))
+def rounded(model: "Model", dtype: torch.dtype, *, weights_only: bool = False) -> "Model":
+    """The same model in another precision, or only its weights rounded to it; a copy."""
+    made = copy.deepcopy(model.hf).to(dtype)
+    return load((made.to(model.hf.dtype) if weights_only else made, model.tokenizer))
 
 
 # -- indirect objects ------------------------------------------------------------------------------------------------
