@@ -16,7 +16,7 @@ from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.comparison.cohort import Group, Question, groups_of, means_of, spread
-from keyhole.comparison.curves import compare_methods, curves, kept
+from keyhole.comparison.curves import compare_methods, curves, kept, own_circuits
 from keyhole.comparison.edge_scores import circuit_scores, ranking, slopes
 from keyhole.comparison.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
 from keyhole.comparison.masked import Masked, masked
@@ -316,6 +316,21 @@ def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Questi
     assert found.cmd("accpp")[2] < 0.1 < 0.5 < found.cmd("random")[1]
     own, other = found.of_own_circuits() or ()
     assert own[0] == pytest.approx(1, abs=0.02) and other[0] == pytest.approx(1, abs=0.02)  # one circuit for all
+
+
+def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None:
+    """A prompt keeps its answer with its own circuit, and loses it with one that has nothing."""
+    empty = replace(known.model.run(known.prompt).trace(known.answer), nodes=(), edges=(), influence=(1.0,))
+    means = means_of(known.model, [question.run.token_ids for question in asked])
+    own = asked[0].run.trace(list(asked[0].metric.targets), against=list(asked[0].metric.against))
+    tried = [replace(asked[0], circuit=own), replace(asked[1], circuit=empty)]
+    groups = groups_of(tried, means)
+    found = own_circuits(groups, tried, np.random.default_rng(0))
+    with torch.no_grad():
+        none = groups[0].answers(torch.zeros(groups[0].masked.wiring.joined.shape)).numpy()
+    whole = [question.metric.of(question.run.logits[-1]) for question in tried]
+    assert found.own == pytest.approx([whole[0], none[1]], abs=0.1) and found.edges == 13 / 2
+    assert found.other == pytest.approx([none[0], whole[1]], abs=0.1)
 
 
 def test_groups_are_of_one_length(organism: Model) -> None:

@@ -156,8 +156,11 @@ def _block(run: "Run", layer: int, mlp: MlpWeights) -> Block:
         own = read_qk_norm(attn, family, side) if side < 2 else None
         W, b = (part.repeat_interleave(repeat, 0) for part in (W, b))
         sides.append(Side(before, W, b, own, family.qk_norm_spans == "all"))
+    query, key, value = sides
     return Block(
-        *sides,
+        query=query,
+        key=key,
+        value=value,
         rule=record.rule,
         visible=record.visible(),
         rotary=record.rotary,

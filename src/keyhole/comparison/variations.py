@@ -107,8 +107,17 @@ def reworded(example: Example, rng: random.Random) -> Example | None:
 
 def renamed(example: Example, role: str, names: Sequence[str], rng: random.Random) -> Example | None:
     """The same words with another name for the receiver (IO) or the giver (S)."""
-    others = [name for name in names if name not in (example.labels["IO"], example.labels["S"])]
-    return None if not others else _filled(example, int(example.labels["wording"]), rng, **{role: rng.choice(others)})
+    people = {"IO": example.labels["IO"], "S": example.labels["S"]}
+    others = [name for name in names if name not in people.values()]
+    if not others:
+        return None
+    people[role] = rng.choice(others)
+    return with_names(example, people["IO"], people["S"])
+
+
+def with_names(example: Example, receiver: str, giver: str) -> Example:
+    """The same words with these two names."""
+    return _filled(example, int(example.labels["wording"]), random.Random(0), IO=receiver, S=giver)
 
 
 def _filled(example: Example, wording: int, rng: random.Random, **people: str) -> Example:
