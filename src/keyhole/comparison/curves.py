@@ -58,10 +58,10 @@ def curves(
         asked = {len(prompts_there[i]) for i in (*shown, *tried)}
         alike = (ids for ids in prompts_there.values() if len(ids) in asked)
         means = None if baseline == "zero" else means_of(model, alike)
-        both = (questions_of(store, model, numbers) for numbers in (shown, tried))
+        found, cut = (questions_of(store, model, numbers) for numbers in (shown, tried))
         name = str(store.manifest.task.get("name"))
         return compare_methods(
-            *both, methods or METHODS, means=means, task=name, draws=draws, seed=seed, progress=progress
+            found, cut, methods or METHODS, means=means, task=name, draws=draws, seed=seed, progress=progress
         )
 
 

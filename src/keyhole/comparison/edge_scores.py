@@ -20,8 +20,8 @@ from keyhole.comparison.cohort import Group, Question
 from keyhole.comparison.wiring import Wiring
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
-from keyhole.tracing.levels import trace_many
-from keyhole.tracing.methods import trace_by
+from keyhole.tracing.levels import ThroughOption
+from keyhole.tracing.methods import Method, trace_by
 
 EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "random"]
 STEPS = 5  # of the way, for "integrated"
@@ -42,21 +42,13 @@ def scores(
 def traced(method: EdgeMethod, question: Question) -> Circuit:
     """By one of the methods that trace: the store's own, or traced again as the store's was asked."""
     own, metric = question.circuit, question.metric
-    through = {"accpp": "mlps", "heads": "heads"}.get(method)
+    through: ThroughOption = "mlps" if method == "accpp" else "heads"
     told = {} if own is None else own.parameters.record()
-    if own is not None and (told["method"], told.get("through", "heads")) == ("accpp", through):
+    if own is not None and (told["method"], told.get("through", "heads")) == ("accpp", through) and method != "svt":
         return own
     against = list(metric.against) or None
-    if method == "svt":
-        return trace_by("svt", question.run, list(metric.targets), against=against)
-    (found,) = trace_many(
-        [question.run],
-        [list(metric.targets)],
-        against=[against],
-        through=through,
-        errors="raise",  # type: ignore[arg-type]
-    )
-    return found
+    by: Method = "svt" if method == "svt" else "accpp"
+    return trace_by(by, question.run, list(metric.targets), against=against, through=through)
 
 
 def circuit_scores(circuits: Iterable[Circuit], wiring: Wiring) -> Float[np.ndarray, "edge"]:
@@ -74,7 +66,7 @@ def circuit_scores(circuits: Iterable[Circuit], wiring: Wiring) -> Float[np.ndar
                 total[place] += edge.influence or 0.0
             elif whole[edge.target, edge.side] > 0:
                 total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
-    return total[tuple(wiring.edges.T)]
+    return np.asarray(total[tuple(wiring.edges.T)])
 
 
 def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]:
@@ -93,7 +85,7 @@ def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]
                     mask = torch.full(wiring.joined.shape, point, dtype=words.dtype).requires_grad_()
                     (slope,) = torch.autograd.grad(part.answers(mask).sum(), mask)
                     total += slope.double() / len(points)
-    return total.numpy()[tuple(wiring.edges.T)]
+    return np.asarray(total.numpy()[tuple(wiring.edges.T)])
 
 
 def ranking(found: Float[np.ndarray, "edge"] | None, n: int, rng: np.random.Generator) -> np.ndarray:

@@ -152,7 +152,7 @@ class Curves:
     def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
         """Columns and rows of a table."""
         columns = ("method", ">CPR", ">CMD", ">edges found", ">f of these alone")
-        rows = []
+        rows: list[tuple[str | int | None, ...]] = []
         for row in self.rows():
             alone = None if row["alone"] is None else as_text(row["alone"], 2)
             rows.append((row["method"], as_text(row["cpr"], 3), as_text(row["cmd"], 3), row["found"], alone))
@@ -215,7 +215,7 @@ def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float
     >>> float(area((0.0, 0.5, 1.0), np.array([0.0, 1.0, 1.0])))
     0.75
     """
-    return np.trapezoid(f, np.array(shares), axis=-1)
+    return np.asarray(np.trapezoid(f, np.array(shares), axis=-1))
 
 
 def _told(resampled: Float[np.ndarray, "resample"]) -> Told:

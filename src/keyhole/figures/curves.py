@@ -62,7 +62,7 @@ def curves_page(curves: Curves) -> str:
     """The picture and its numbers on one page."""
     columns, rows = curves.cells
     names = [row["method"] for row in curves.rows()]
-    by_share = [
+    by_share: list[tuple[str | float, ...]] = [
         (f"{share:g}", *(curves.faithfulness(name)[i][0] for name in names)) for i, share in enumerate(curves.shares)
     ]
     sections = [
