@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from keyhole.comparison.curves import METHODS
 from keyhole.comparison.faithfulness import Curves
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import FAINT, GREY, SUFFIXES, blank, colours, heading, legend, plain, save, tidy
@@ -26,7 +27,8 @@ def curves_figure(curves: Curves) -> Figure:
     heading(figure, f"Edges kept, best first: what is left of the answer ({curves.model}, {curves.task})")
     axis = figure.subplots()
     methods = [row["method"] for row in curves.rows()]
-    shades = dict(zip([m for m in methods if m != "random"], colours(len(methods)), strict=False)) | {"random": GREY}
+    known = [*METHODS, *(method for method in methods if method not in METHODS)]  # a method has one colour everywhere
+    shades = dict(zip(known, colours(len(known)), strict=True)) | {"random": GREY}
     for level in (0, 1):
         axis.axhline(level, color=FAINT, linewidth=1, zorder=0)
     handles: list[Line2D | Patch] = []
