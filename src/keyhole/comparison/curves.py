@@ -77,10 +77,7 @@ def compare_methods(
     progress: Progress | None = None,
 ) -> Curves:
     """The same for questions at hand; what is cut is replaced by `means`, or by nothing."""
-    for method in methods:
-        require_choice("method", method, EdgeMethod)
-    if not methods or draws < 1:
-        raise KeyholeError("give at least one method, and one draw of random edges.")
+    _check(methods, draws)
     seen, groups = (groups_of(questions, means) for questions in (shown, tried))
     shown = [shown[i] for group in seen for i in sorted(group.numbers)]
     if not seen or not groups:
@@ -89,17 +86,15 @@ def compare_methods(
         )
     wiring, rng = groups[0].masked.wiring, np.random.default_rng(seed)
     ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)}
-    answers = _Answers(groups, len(ranked) * (len(SHARES) - 1) + (draws - 1) * (len(SHARES) - 1), progress or silent)
+    orders = {
+        method: [ranking(found, len(wiring), rng) for _ in range(draws if found is None else 1)]
+        for method, found in ranked.items()
+    }
+    answers = _Answers(groups, orders, progress or silent)
     every = np.arange(len(wiring))
     whole, none = answers(every), answers(every[:0])
     require_gap(whole, none)
-    made = []
-    for method, found in ranked.items():
-        n = None if found is None else int((found > 0).sum())
-        orders = [ranking(found, len(wiring), rng) for _ in range(draws if found is None else 1)]
-        left = [[answers(order[: kept(share, len(wiring))]) for share in SHARES[:-1]] + [whole] for order in orders]
-        alone = None if n is None else answers(orders[0][:n])
-        made.append(Curve(method, n, np.array(left), alone))
+    made = [_curve(method, found, orders[method], answers, whole) for method, found in ranked.items()]
     return Curves(
         model=groups[0].masked.model.name,
         task=task,
@@ -114,6 +109,28 @@ def compare_methods(
         curves=tuple(made),
         own=own_circuits(groups, tried, rng) if "accpp" in ranked else None,
     )
+
+
+def _check(methods: Sequence[EdgeMethod], draws: int) -> None:
+    for method in methods:
+        require_choice("method", method, EdgeMethod)
+    if not methods or draws < 1:
+        raise KeyholeError("give at least one method, and one draw of random edges.")
+
+
+def _curve(
+    method: str,
+    found: Float[np.ndarray, "edge"] | None,
+    orders: Sequence[np.ndarray],
+    answers: "_Answers",
+    whole: Float[np.ndarray, "prompt"],
+) -> Curve:
+    """What is left with each share of a method's edges, and with all that it found."""
+    left = [[answers(order[: kept(share, len(order))]) for share in SHARES[:-1]] + [whole] for order in orders]
+    if found is None:
+        return Curve(method, None, np.array(left), None)
+    n = int((found > 0).sum())
+    return Curve(method, n, np.array(left), answers(orders[0][:n]))
 
 
 def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.random.Generator) -> OwnCircuits:
@@ -137,16 +154,18 @@ def kept(share: float, edges: int) -> int:
 
 
 class _Answers:
-    """What is left of all answers with some edges, counting how often that was asked."""
+    """What is left of all answers with some edges; how often that was asked is told."""
 
-    def __init__(self, groups: Sequence[Group], total: int, progress: Progress) -> None:
-        self._groups, self._total, self._progress, self._done = groups, total, progress, -3
+    def __init__(self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress) -> None:
+        self._groups, self._progress, self._done = groups, progress, 0
+        alone = sum(method != "random" for method in orders)
+        self._total = 2 + alone + (len(SHARES) - 1) * sum(len(own) for own in orders.values())
 
     def __call__(self, edges: np.ndarray) -> Float[np.ndarray, "prompt"]:
         with exact_matmul():
             found = [group.answers(group.masked.kept(edges)).cpu().numpy() for group in self._groups]
-        self._done = min(self._done + 1, self._total)
-        self._progress(max(self._done, 0), self._total)
+        self._done += 1
+        self._progress(self._done, self._total)
         return np.concatenate(found)
 
 

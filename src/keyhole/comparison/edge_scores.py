@@ -40,7 +40,7 @@ def scores(
 
 
 def traced(method: EdgeMethod, question: Question) -> Circuit:
-    """By one of the methods that trace: the store's own, or traced again as the store's was asked."""
+    """By one of the methods that trace: the store's own, or traced with default settings."""
     own, metric = question.circuit, question.metric
     through: ThroughOption = "mlps" if method == "accpp" else "heads"
     told = {} if own is None else own.parameters.record()
