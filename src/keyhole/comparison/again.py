@@ -59,11 +59,16 @@ def _traced(
         return [_kept(own.get(i)) for i in range(len(examples))]
     except KeyholeError as error:
         if len(examples) == 1:
-            return [Refused(str(error))]
+            return [_refused(error)]
         return [one for example in examples for one in _traced(model, [example], options, bos)]
 
 
 def _kept(found: Circuit | Untraced | None) -> Circuit | Refused:
     if found is None:
         return Refused("the model answers otherwise")
-    return Refused(str(found.error)) if isinstance(found, Untraced) else found
+    return _refused(found.error) if isinstance(found, Untraced) else found
+
+
+def _refused(error: KeyholeError) -> Refused:
+    """What is wrong; the numbers that follow it differ from prompt to prompt."""
+    return Refused(str(error).partition(":")[0])

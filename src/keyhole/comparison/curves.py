@@ -16,6 +16,7 @@ from keyhole.comparison.cohort import (
     groups_of,
     means_of,
     questions_of,
+    short,
     spread,
     usable,
 )
@@ -96,7 +97,7 @@ def compare_methods(
     require_gap(whole, none)
     made = [_curve(method, found, orders[method], answers, whole) for method, found in ranked.items()]
     return Curves(
-        model=groups[0].masked.model.name,
+        model=short(groups[0].masked.model.name),
         task=task,
         baseline="zero" if means is None else "mean",
         edges=len(wiring),
@@ -156,7 +157,9 @@ def kept(share: float, edges: int) -> int:
 class _Answers:
     """What is left of all answers with some edges; how often that was asked is told."""
 
-    def __init__(self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress) -> None:
+    def __init__(
+        self, groups: Sequence[Group], orders: Mapping[EdgeMethod, Sequence[np.ndarray]], progress: Progress
+    ) -> None:
         self._groups, self._progress, self._done = groups, progress, 0
         alone = sum(method != "random" for method in orders)
         self._total = 2 + alone + (len(SHARES) - 1) * sum(len(own) for own in orders.values())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.comparison.again import Refused, retrace
-from keyhole.comparison.cohort import spread
+from keyhole.comparison.cohort import short, spread
 from keyhole.comparison.floors import Pairs, asked_of, floors, numbers_of
 from keyhole.comparison.stays import Asked, Stability, Stays, in_common
 from keyhole.comparison.variations import Variation, options_of, rounded, usual
@@ -70,7 +70,7 @@ def stability(
     beside, missing = floors(store, asked, other, rng)
     rows += [Stays(name, True, in_common(pairs, roles=roles), {}) for name, pairs in beside.items()]
     name = str(store.manifest.task.get("name"))
-    return Stability(model.name, name, len(asked), roles, tuple(rows), left_out | missing)
+    return Stability(short(model.name), name, len(asked), roles, tuple(rows), left_out | missing)
 
 
 def varied(
