@@ -11,6 +11,10 @@ from keyhole import many
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, families, look, proof, tasks
 from keyhole.comparison.compare import compare as comparison_compare
+from keyhole.cli import bulk, choices, circuits, contrast, curves, discover, look, proof, stability, tasks
+from keyhole.comparison import cohort, edge_scores
+from keyhole.comparison.curves import curves as measure_curves
+from keyhole.comparison.stability import stability as measure_stability
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -60,6 +64,8 @@ SAME = [
     (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
     (bulk, many.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
+    (curves, measure_curves, {"store", "methods", "prompts", "baseline", "draws", "seed"}),
+    (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
@@ -134,6 +140,8 @@ def test_choices_are_the_librarys() -> None:
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
         "Granularity": get_args(Granularity),
+        "Baseline": get_args(cohort.Baseline),
+        "EdgeMethod": get_args(edge_scores.EdgeMethod),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

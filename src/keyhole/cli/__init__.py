@@ -16,12 +16,14 @@ from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace
 from keyhole.cli.compare import compare
 from keyhole.cli.contrast import contrast
+from keyhole.cli.curves import curves
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.families import families
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
+from keyhole.cli.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -40,6 +42,8 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
     app.command()(command)
 app.command()(families)
 app.command()(compare)
+app.command()(curves)
+app.command()(stability)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 
