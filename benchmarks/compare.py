@@ -30,10 +30,10 @@ from keyhole import Circuit, Model, Run
 from keyhole.circuits.circuit import Node
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
-from keyhole.comparison.stability import varied
-from keyhole.comparison.variations import Variation, usual, with_names
 from keyhole.intervene import Estimates, Metric, all_but, answers_without, estimate, mean_writes, places
 from keyhole.models.prompts import encode, one_token_words
+from keyhole.stable.stability import varied
+from keyhole.stable.variations import Variation, usual, with_names
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import NAMES

@@ -9,18 +9,29 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, compare, contrast, discover, families, look, proof, tasks
+from keyhole.cli import (
+    bulk,
+    choices,
+    circuits,
+    compare,
+    contrast,
+    curves,
+    discover,
+    families,
+    look,
+    proof,
+    stability,
+    tasks,
+)
 from keyhole.comparison.compare import compare as comparison_compare
-from keyhole.cli import bulk, choices, circuits, contrast, curves, discover, look, proof, stability, tasks
-from keyhole.comparison import cohort, edge_scores
-from keyhole.comparison.curves import curves as measure_curves
-from keyhole.comparison.stability import stability as measure_stability
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
 from keyhole.discover.all_heads import survey
 from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
+from keyhole.faithful import cohort, edge_scores
+from keyhole.faithful.curves import curves as measure_curves
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import CutMode, Mode
@@ -34,6 +45,7 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
+from keyhole.stable.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys

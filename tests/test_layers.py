@@ -28,7 +28,7 @@ LAYERS = [
         ("contrast", "discover"),
     ],
     *[
-        ("family", "comparison", "sink"),
+        ("family", "comparison", "faithful", "shared", "sink", "stable"),
         ("figures",),
         ("lab",),
         ("reproduce",),
@@ -47,8 +47,8 @@ CONVENIENCES = {
     ("contrast/found.py", "Found.draw"),
     *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html")],
     *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
-    *[("comparison/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
-    *[("comparison/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
+    *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
+    *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

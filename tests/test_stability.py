@@ -13,12 +13,12 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.comparison.again import Refused, retrace
-from keyhole.comparison.floors import floors
-from keyhole.comparison.stability import stability, varied
-from keyhole.comparison.stays import Asked, Stability, Stays, in_common, jaccard_of_pairs
-from keyhole.comparison.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
 from keyhole.models.prompts import one_token_words
+from keyhole.stable.again import Refused, retrace
+from keyhole.stable.floors import floors
+from keyhole.stable.stability import stability, varied
+from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_pairs
+from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
 from keyhole.tasks import greater_than, ioi, published_ioi
 from keyhole.tasks.words import NAMES
 from keyhole.tracing.likelihood import Probability

@@ -78,21 +78,8 @@ _HOMES = {
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *(
-        "circuits",
-        "comparison",
-        "contrast",
-        "discover",
-        "family",
-        "figures",
-        "intervene",
-        "lab",
-        "many",
-        "models",
-        "qk",
-        "reproduce",
-    ),
-    *("store", "story", "tasks", "tracing"),
+    *("circuits", "comparison", "contrast", "discover", "faithful", "family", "figures", "intervene", "lab", "many"),
+    *("models", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

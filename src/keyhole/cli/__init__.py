@@ -40,10 +40,8 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
-app.command()(families)
-app.command()(compare)
-app.command()(curves)
-app.command()(stability)
+for command in (families, compare, curves, stability):
+    app.command()(command)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

@@ -46,7 +46,7 @@ def curves(
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
     asked = _methods(methods)
-    from keyhole.comparison.curves import curves as measure
+    from keyhole.faithful.curves import curves as measure
     from keyhole.figures.curves import FORMATS
     from keyhole.files import require_file
     from keyhole.store import model_of, open_store

@@ -36,9 +36,9 @@ def stability(
 
         keyhole stability ioi.store --roles --out stability.html --out stability.png
     """
-    from keyhole.comparison.stability import stability as measure
     from keyhole.figures.stability import FORMATS
     from keyhole.files import require_file
+    from keyhole.stable.stability import stability as measure
     from keyhole.store import model_of, open_store
 
     places = [require_file(path, FORMATS) for path in out or []]

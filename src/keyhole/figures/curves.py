@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from keyhole.comparison.curves import METHODS
-from keyhole.comparison.faithfulness import Curves
+from keyhole.faithful.curves import METHODS
+from keyhole.faithful.faithfulness import Curves
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import FAINT, GREY, SUFFIXES, blank, colours, heading, legend, plain, save, tidy
 from keyhole.files import json_text, require_file, write_at_once

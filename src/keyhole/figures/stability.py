@@ -5,11 +5,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from keyhole.comparison.stays import MEASURES, Stability
 from keyhole.errors import KeyholeError
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import FAINT, SUFFIXES, blank, colours, heading, legend, plain, save, tidy
 from keyhole.files import json_text, require_file, write_at_once
+from keyhole.stable.stays import MEASURES, Stability
 
 FORMATS = (".json", ".html", *SUFFIXES)
 _APART = 0.17  # of a row: dots of one change do not hide each other

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.comparison.cohort import Group, Question
-from keyhole.comparison.wiring import Wiring
 from keyhole.errors import KeyholeError
+from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.wiring import Wiring
 from keyhole.models.precision import exact_matmul
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.comparison.masked import Masked, masked
 from keyhole.errors import KeyholeError
+from keyhole.faithful.masked import Masked, masked
 from keyhole.intervene.remove import Metric
 from keyhole.models.precision import exact_matmul
 from keyhole.models.weights import Dims

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.comparison.blocks import Block, blocks_of, mlps_of
-from keyhole.comparison.wiring import Wiring, wiring_of
 from keyhole.errors import KeyholeError
+from keyhole.faithful.blocks import Block, blocks_of, mlps_of
+from keyhole.faithful.wiring import Wiring, wiring_of
 from keyhole.models.norms import Norm, read_norm
 from keyhole.models.precision import exact_matmul, working_dtype
 from keyhole.models.tolerance import require_exact

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyhole.comparison.cohort import spread
-from keyhole.comparison.stays import Asked
+from keyhole.faithful.cohort import spread
+from keyhole.stable.stays import Asked
 
 if TYPE_CHECKING:
     from keyhole.store.store import Store

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from jaxtyping import Float
 
-from keyhole.comparison.cohort import (
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.faithful.cohort import (
     LEAST,
     Baseline,
     Group,
@@ -20,9 +21,8 @@ from keyhole.comparison.cohort import (
     spread,
     usable,
 )
-from keyhole.comparison.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
-from keyhole.comparison.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
+from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.store.model import model_of

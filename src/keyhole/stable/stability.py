@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keyhole.comparison.again import Refused, retrace
-from keyhole.comparison.cohort import short, spread
-from keyhole.comparison.floors import Pairs, asked_of, floors, numbers_of
-from keyhole.comparison.stays import Asked, Stability, Stays, in_common
-from keyhole.comparison.variations import Variation, options_of, rounded, usual
 from keyhole.errors import KeyholeError
+from keyhole.faithful.cohort import short, spread
 from keyhole.progress import Progress, silent
+from keyhole.stable.again import Refused, retrace
+from keyhole.stable.floors import Pairs, asked_of, floors, numbers_of
+from keyhole.stable.stays import Asked, Stability, Stays, in_common
+from keyhole.stable.variations import Variation, options_of, rounded, usual
 from keyhole.store.model import model_of
 from keyhole.tracing.levels import ManyOptions
 
