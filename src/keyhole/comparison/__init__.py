@@ -1,0 +1,1 @@
+"""How do circuits, tasks and heads compare?"""
