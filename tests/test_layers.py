@@ -26,6 +26,9 @@ LAYERS = [
         ("store",),
         ("many",),
         ("contrast", "discover"),
+        ("family",),
+        ("comparison",),
+        ("sink",),
     ],
     *[("figures",), ("lab",), ("reproduce",), ("show", "tables"), ("cli",), ("__main__", "__init__")],
 ]
@@ -37,6 +40,8 @@ CONVENIENCES = {
     ("models/model.py", "Model.contrast"),
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
+    *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
+    *[("comparison/shared_record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
+    from keyhole.sink.sinks import sinks as sinks
     from keyhole.store.store import open_store as open_store
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -49,6 +50,7 @@ __all__ = [
     "check",
     "load",
     "open_store",
+    "sinks",
     "trace_many",
 ]
 
@@ -69,11 +71,12 @@ _HOMES = {
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
+    "sinks": "keyhole.sink.sinks",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
-    *("store", "story", "tasks", "tracing"),
+    *("circuits", "comparison", "contrast", "discover", "figures", "intervene", "lab", "many", "models", "qk"),
+    *("reproduce", "sink", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

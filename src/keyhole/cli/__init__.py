@@ -20,6 +20,8 @@ from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - regist
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
+from keyhole.cli.shared import shared
+from keyhole.cli.sinks import sinks
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -35,6 +37,8 @@ app = typer.Typer(
     add_completion=False,
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
+    app.command()(command)
+for command in (sinks, shared):
     app.command()(command)
 app.add_typer(lab, name="lab")
 app.command()(cache)

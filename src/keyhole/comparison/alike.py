@@ -28,14 +28,16 @@ class Likeness:
     """How alike are the heads of different layers, and how alike would they be with other channels?"""
 
     taken: int | None  # out of the signals: nothing, the mean (0), the mean and so many directions
+    pairs: int  # of different layers
     left: float  # share of the signals' squared length that is left, on average over heads
-    near: Interval  # share of pairs with a cosine above `ALIKE`; resampled over prompts
+    near: Interval  # share of pairs with a cosine above a limit; resampled over prompts
     cosine: Interval  # mean over pairs
     rank: int  # dimensions that hold `ENERGY` of the directions
     shuffled_near: Range
     shuffled_cosine: Range
     shuffled_rank: Range
     p: float  # of `near`, against the shuffled heads
+    p_cosine: float  # of `cosine`
 
 
 def spread(heard: Heard) -> float:
@@ -143,29 +145,34 @@ def likeness(
     taken: Mapping[int, Float[Tensor, "d_model q"]],
     *,
     top: int | None,
+    limit: float = ALIKE,
     draws: int = 99,
     seed: int = 0,
+    absolute: bool = False,
 ) -> Likeness:
-    """How alike are these heads once `taken` is out of what they hear? `top` says what that is."""
+    """How alike are these heads once `taken` is out of what they hear? `top` says what that is.
+
+    `absolute`: vectors whose sign says nothing, as that of channels.
+    """
     heads = [one.place for one in heard]
     generator = torch.Generator().manual_seed(seed)
     own = directions(heard, taken)
-    found = cosines(own, heads)
-    near = float((found > ALIKE).double().mean())
-    again = cosines(resampled(heard, taken, draws, generator), heads)
     others = shuffled(heard, taken, draws, generator)
-    apart_ = cosines(others, heads)
-    null = (apart_ > ALIKE).double().mean(-1)
+    tables = [cosines(x, heads) for x in (own, resampled(heard, taken, draws, generator), others)]
+    found, again, null = [table.abs() for table in tables] if absolute else tables
+    near, many, few = ((table > limit).double().mean(-1) for table in (found, again, null))
     return Likeness(
         taken=top,
+        pairs=found.shape[-1],
         left=float(np.mean([_mean(one, one.used[None], taken[one.layer])[1] for one in heard])),
-        near=(near, *_range((again > ALIKE).double().mean(-1))[1:]),
+        near=(float(near), *_range(many)[1:]),
         cosine=(float(found.mean()), *_range(again.mean(-1))[1:]),
         rank=int(rank_of(own)),
-        shuffled_near=_range(null),
-        shuffled_cosine=_range(apart_.mean(-1)),
+        shuffled_near=_range(few),
+        shuffled_cosine=_range(null.mean(-1)),
         shuffled_rank=_range(rank_of(others)),
-        p=(1 + int((null >= near).sum())) / (1 + draws),
+        p=(1 + int((few >= near).sum())) / (1 + draws),
+        p_cosine=(1 + int((null.mean(-1) >= found.mean()).sum())) / (1 + draws),
     )
 
 

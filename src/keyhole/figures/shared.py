@@ -1,0 +1,123 @@
+"""Do heads share directions, and use the same channels in two tasks? Cosines, near-equal pairs, and overlaps."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from keyhole.comparison.alike import Likeness
+from keyhole.comparison.shared_record import Shared, SharedSide
+from keyhole.comparison.shared_text import pair_rows, side_lines, task_lines, task_rows
+from keyhole.comparison.taken import taken_text
+from keyhole.figures.page import Section, page
+from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
+
+_LABELS = 24  # heads that are named along an axis
+_TAKEN = {None: "nothing", 0: "mean"}
+
+
+def shared_figure(found: Shared) -> Figure:
+    """A row per side: cosines of heads, near-equal pairs beside the control; with two tasks, overlaps of channels."""
+    columns = 3 if found.tasks else 2
+    figure = blank(4.6 * columns, 8.2)
+    heading(figure, f"Signals and channels that heads share, {found.model.rpartition('/')[2]}")
+    for row, side in zip(figure.subplots(2, columns, squeeze=False), found.sides, strict=True):
+        _cosines(figure, row[0], side)
+        _pairs(row[1], side)
+        if found.tasks:
+            _overlaps(row[2], found, side)
+    return figure
+
+
+def _cosines(figure: Figure, axis: Any, side: SharedSide) -> None:
+    tidy(axis, f"{side.side} side: cosines of mean signals")
+    n = len(side.heads)
+    if not n:
+        axis.text(0.5, 0.5, "no head fires often enough", ha="center", va="center", transform=axis.transAxes, color=GREY)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        return
+    image = axis.imshow(side.cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+    shown = range(0, n, -(-n // _LABELS))
+    names = [f"{side.heads[i][0]}.{side.heads[i][1]}" for i in shown]
+    axis.set_xticks(shown, names, rotation=90, fontsize=7)
+    axis.set_yticks(shown, names, fontsize=7)
+    scale(figure, axis, image, "cosine")
+
+
+def _pairs(axis: Any, side: SharedSide) -> None:
+    """Counts of near-equal pairs, and where 95 % of the control's lie."""
+    tidy(axis, f"{side.side} side: near-equal pairs", x="taken out of the signals", y="pairs per thousand")
+    for offset, made, shade, name in ((-0.17, side.signals, BLUE, "signals"), (0.17, side.channels, RED, "channels")):
+        for i, one in enumerate(made):
+            axis.bar(i + offset, 1000 * one.near[0], 0.3, color=shade, label=name if i == 0 else None)
+            mean, low, high = (1000 * x for x in one.shuffled_near)
+            ends = np.maximum([[mean - low], [high - mean]], 0.0)
+            mark = "other channels" if i == 0 and shade == BLUE else None
+            axis.errorbar(i + offset, mean, ends, fmt="_", color=INK, markersize=9, capsize=3, label=mark)
+    ticks = [_taken(one) for one in side.signals or side.channels]
+    axis.set_xticks(range(len(ticks)), ticks)
+    if ticks:
+        axis.legend(frameon=False, fontsize=8)
+
+
+def _taken(one: Likeness) -> str:
+    return _TAKEN.get(one.taken, f"mean, {one.taken}")
+
+
+def _overlaps(axis: Any, found: Shared, side: SharedSide) -> None:
+    """Overlap of two tasks against that of halves of one; chance beneath."""
+    tidy(axis, f"{side.side} side: channels in both tasks", x="halves of one task", y="two tasks")
+    own = [one for one in found.tasks if one.side == side.side]
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
+    for kind, shade in (("same", BLUE), ("in part", GREY), ("others", RED)):
+        mine = [one for one in own if one.found == kind]
+        halves = [sum(one.within) / 2 for one in mine]
+        axis.scatter(halves, [one.between for one in mine], s=16, color=shade, label=f"{kind} ({len(mine)})", linewidths=0)
+    axis.scatter(
+        [sum(one.within) / 2 for one in own], [one.chance for one in own], s=14, marker="_", color=INK, label="chance"
+    )
+    axis.set_xlim(-0.03, 1.03)
+    axis.set_ylim(-0.03, 1.03)
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def shared_page(found: Shared) -> str:
+    """All of a study as a page."""
+    said = "; ".join(f"{side.side} side: {'yes' if side.coordinate else 'no'}" for side in found.sides)
+    told = (
+        f"{found.model}, {found.prompts} prompts of {found.stores[0]}. More near-equal signals (cosine above "
+        f"{found.limit:g}) across layers than with other channels of the same heads, anisotropy apart? {said}."
+    )
+    sections = [Section("Heads, pairs and tasks", _READ, figure=shared_figure(found), said=told)]
+    sections += [_side_section(side) for side in found.sides]
+    sections.append(Section("Near-equal pairs of signals", "", *pair_rows(found)))
+    if len(found.stores) > 1:
+        sections.append(Section("Channels in two tasks", "\n".join(task_lines(found)), *task_rows(found)))
+    return page("Do heads coordinate through shared directions?", told, sections)
+
+
+_READ = (
+    "Signals are means per head over the firings of circuits, in residual space; channels are the vectors that a head "
+    "uses in a fifth of its prompts or more. Other channels: as many random ones of the same heads. Only heads of "
+    "different layers are compared."
+)
+
+
+def _side_section(side: SharedSide) -> Section:
+    columns = ("what", "taken out", ">pairs", ">nearly equal", ">other channels", ">p", ">mean cosine", ">other channels")
+    rows = [
+        (
+            what,
+            taken_text(one.taken),
+            one.pairs,
+            round(one.near[0] * one.pairs),
+            one.shuffled_near[0] * one.pairs,
+            one.p,
+            one.cosine[0],
+            one.shuffled_cosine[0],
+        )
+        for what, made in (("signals", side.signals), ("channels", side.channels))
+        for one in made
+    ]
+    return Section(f"{side.side} side", "\n".join(side_lines(side)), columns, rows)
