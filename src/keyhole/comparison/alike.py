@@ -165,8 +165,8 @@ def likeness(
         taken=top,
         pairs=found.shape[-1],
         left=float(np.mean([_mean(one, one.used[None], taken[one.layer])[1] for one in heard])),
-        near=(float(near), *_range(many)[1:]),
-        cosine=(float(found.mean()), *_range(again.mean(-1))[1:]),
+        near=_around(float(near), many),
+        cosine=_around(float(found.mean()), again.mean(-1)),
         rank=int(rank_of(own)),
         shuffled_near=_range(few),
         shuffled_cosine=_range(null.mean(-1)),
@@ -195,6 +195,12 @@ def members(labels: Int[np.ndarray, "heads"], heads: Sequence[Head]) -> Iterator
     """The heads of each cluster, largest first."""
     for number in range(int(labels.max(initial=-1)) + 1):
         yield tuple(head for head, label in zip(heads, labels.tolist(), strict=True) if label == number)
+
+
+def _around(value: float, draws: Float[Tensor, "draw"]) -> Interval:
+    """A value with the spread of its draws: these are lower on average, since means over fewer prompts are noisier."""
+    mean, low, high = _range(draws)
+    return value, value + low - mean, value + high - mean
 
 
 def _range(values: Tensor) -> Range:

@@ -27,7 +27,7 @@ class Ambient:
     mean: Mapping[int, Float[Tensor, "d_model"]]  # by layer, of the tokens after the first
     spread: Mapping[int, Float[Tensor, "d_model top"]]  # orthonormal, largest variance around the mean first
     shares: Mapping[int, Float[Tensor, "top"]]  # of the variance
-    root: Float[Tensor, "d_model d_model"]  # of the second moment over all tokens and layers: what is drawn from
+    root: Float[Tensor, "d_model d_model"]  # of the second moment over these tokens and all layers
 
     def taken(self, top: int | None) -> dict[int, Float[Tensor, "d_model q"]]:
         """By layer, an orthonormal basis of what is taken out: nothing, the mean, or it and the `top` directions."""
@@ -39,7 +39,7 @@ class Ambient:
         }
 
     def draw(self, rank: int, generator: torch.Generator) -> Float[Tensor, "d_model rank"]:
-        """A random subspace in which streams are as large as they are, on average."""
+        """A random subspace, drawn from where streams are: their large directions are in it more often than others."""
         normal = torch.randn(len(self.root), rank, generator=generator, dtype=self.root.dtype)
         return orthonormal(self.root @ normal)
 
@@ -51,32 +51,27 @@ class Moments:
     count: dict[int, int] = field(default_factory=dict)
     first: dict[int, Tensor] = field(default_factory=dict)
     second: dict[int, Tensor] = field(default_factory=dict)
-    everything: Tensor | None = None  # the second moment with the first tokens, of all layers
-    tokens: int = 0
 
     def add(self, writes: Writes, layers: Sequence[int]) -> None:
         """Count the streams that these layers read in some runs."""
         for layer in layers:
             for run in writes.runs:
                 x = run.layers[layer].resid.double().cpu()
-                x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
-                whole, x = x.T @ x, x[1:]
+                x = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12))[1:]
                 self.count[layer] = self.count.get(layer, 0) + len(x)
                 self.first[layer] = self.first.get(layer, 0) + x.sum(0)
                 self.second[layer] = self.second.get(layer, 0) + x.T @ x
-                self.everything = whole if self.everything is None else self.everything + whole
-                self.tokens += len(x) + 1
 
     def ambient(self, top: int = max(t for t in TAKEN if t is not None)) -> Ambient:
         """What was counted so far, with so many directions of largest variance."""
-        assert self.everything is not None, "nothing was counted"
         mean = {layer: total / self.count[layer] for layer, total in self.first.items()}
         spread, shares = {}, {}
         for layer, centre in mean.items():
             values, vectors = torch.linalg.eigh(self.second[layer] / self.count[layer] - torch.outer(centre, centre))
             spread[layer] = vectors.flip(1)[:, :top]
             shares[layer] = values.flip(0)[:top] / values.sum()
-        values, vectors = torch.linalg.eigh(self.everything / self.tokens)
+        total = torch.stack(list(self.second.values())).sum(0) / sum(self.count.values())
+        values, vectors = torch.linalg.eigh(total)
         return Ambient(mean, spread, shares, vectors * values.clamp_min(0).sqrt())
 
 

@@ -31,7 +31,7 @@ def sinks_figure(found: Sinks) -> Figure:
         bar.set_label("cosine of two heads' mean signals", fontsize=9)
         bar.ax.tick_params(labelsize=8)
     marks = [(BLUE, "o", "shared directions"), (RED, "o", "shared, without mean and largest directions")]
-    marks += [(GREY, "x", "random subspaces"), (INK, "+", "of other channels")]
+    marks += [(GREY, "x", "random subspaces"), (INK, "+", "the same writers in other channels")]
     legend(
         figure,
         [Line2D([], [], color=c, marker=m, linestyle="", label=text) for c, m, text in marks],
@@ -103,7 +103,8 @@ _READ = (
     "if its signals are alike over firings; its control signal is their mean. Other channels: the same heads, firings "
     "and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
     "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
-    "firings on other tokens, and its few directions must take away half of the held-out firings, more than any control."
+    "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "
+    "subspace of the same rank."
 )
 
 

@@ -25,13 +25,15 @@ class Massive:
     """One coordinate that is massive at the first token."""
 
     coordinate: int
-    first: int  # the layers whose input has it
+    first: int  # the layers whose input has it so large
     last: int
     peak: int  # where it is largest beside the median
     times: float  # the median magnitude, there
     elsewhere: float  # the same of the largest other token
     value: float  # what it is there, on average over prompts
-    writer: Author  # who writes the largest share of it
+    maker: Author  # who writes the largest share of it where it is massive first
+    made: float
+    writer: Author  # and at its peak
     share: float
 
 
@@ -43,13 +45,11 @@ def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
     for coordinate in np.nonzero((first > times).any(0))[0].tolist():
         at = np.nonzero(first[:, coordinate] > times)[0]
         peak = int(first[:, coordinate].argmax())
-        writer, share = _author(runs, peak, coordinate)
         other = _median([_times(run, peak)[1:, coordinate].max(initial=0.0) for run in runs])
         value = float(np.mean([float(run.layers[peak].resid[0, coordinate]) for run in runs]))
         top = float(first[peak, coordinate])
-        found.append(
-            Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, writer, share)
-        )
+        authors = (*_author(runs, int(at[0]), coordinate), *_author(runs, peak, coordinate))
+        found.append(Massive(coordinate, int(at[0]), int(at[-1]), peak, top, float(other), value, *authors))
     return tuple(sorted(found, key=lambda one: -one.times))
 
 

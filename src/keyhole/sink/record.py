@@ -57,9 +57,10 @@ class Removal:
     taken: int | None  # out of the signals before their directions were found
     rank: int
     energy: float  # share of the stream that lies there, at the tokens where it is taken out
+    random_energy: float  # the same of random subspaces, on average
     explained: Interval  # share of held-out firings that are below tau without it, over prompts
     random_explained: tuple[float, ...]  # subspaces drawn from the streams' own covariance
-    shuffled_explained: tuple[float, ...]  # those of the same heads' other channels
+    shuffled_explained: tuple[float, ...]  # what the same writers put into the heads' other channels has in common
     sinks: Interval | None = None  # mean weight on the first token in passes without it; None: no pass was made
     answer: Interval | None = None
     random_sinks: tuple[float, ...] = ()
@@ -68,17 +69,16 @@ class Removal:
     shuffled_answers: tuple[float, ...] = ()
 
     @property
-    def controls(self) -> tuple[float, ...]:
-        """What other subspaces explain."""
-        return (*self.random_explained, *self.shuffled_explained)
-
-    @property
     def acts(self) -> bool:
-        """Does it take half of the firings away, and more than every control; and more weight in the model's pass?"""
+        """Does it take half of the firings, more than any random subspace; and more weight in the model's pass?
+
+        What the same writers put into other channels is no bar: where all heads hear one vector, its parts in any
+        channels add up to that vector.
+        """
         if self.sinks is None or self.explained[0] < HALF:
             return False
-        passes = (*self.random_sinks, *self.shuffled_sinks)
-        return self.explained[0] > max(self.controls, default=0.0) and self.sinks[0] < min(passes, default=1.0)
+        more = self.explained[0] > max(self.random_explained, default=0.0)
+        return more and self.sinks[0] < min(self.random_sinks, default=1.0)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keyhole.sink.record import Removal, Sinks, SinkSide
 
 _CLUSTERS = 3
+_MASSIVE = 5  # coordinates that are told
 HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", "written by")
 
 
@@ -63,7 +64,7 @@ def removal_line(one: "Removal", found: "Sinks") -> str:
     random, other = middle(one.random_explained), middle(one.shuffled_explained)
     text = (
         f"{one.rank} shared direction{'s' * (one.rank > 1)} gone, {taken_text(one.taken)}: {one.explained[0]:.0%} of "
-        f"firings below tau (random {random:.0%}, other channels {other:.0%})"
+        f"firings below tau (random {random:.0%}, its writers in other channels {other:.0%})"
     )
     if one.sinks is None or one.answer is None:
         return text
@@ -80,10 +81,12 @@ def massive_lines(found: "Sinks") -> list[str]:
         return ["the first token has no massive coordinate (a hundred times the median)"]
     lines = [
         f"coordinate {one.coordinate} of the first token: {one.times:,.0f} times the median at layer {one.peak} "
-        f"({one.elsewhere:,.0f} elsewhere), massive from layer {one.first} to {one.last}, {one.share:.0%} written by "
-        f"{author_name(one.writer)}"
-        for one in found.massive
+        f"({one.elsewhere:,.0f} elsewhere), {one.share:.0%} written by {author_name(one.writer)}; massive from layer "
+        f"{one.first} to {one.last}, first by {author_name(one.maker)} ({one.made:.0%})"
+        for one in found.massive[:_MASSIVE]
     ]
+    if len(found.massive) > _MASSIVE:
+        lines.append(f"and {len(found.massive) - _MASSIVE} more coordinates")
     shares = ", ".join(f"{side.along:.0%} of {side.side} signals" for side in found.sides)
     return [*lines, f"along massive coordinates lie {shares}"]
 
@@ -113,8 +116,8 @@ def sinks_record(found: "Sinks") -> dict[str, Any]:
         plain |= {"found": side.found, "acts": side.acts, "clusters": side.clusters}
         for made, one in zip(plain["removals"], side.removals, strict=True):
             made["acts"] = one.acts
-    for plain, one in zip(told["massive"], found.massive, strict=True):
-        plain["writer"] = author_name(one.writer)
+    for plain, big in zip(told["massive"], found.massive, strict=True):
+        plain |= {"maker": author_name(big.maker), "writer": author_name(big.writer)}
     return told
 
 

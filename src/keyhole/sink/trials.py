@@ -1,11 +1,13 @@
 """Which subspaces are taken out, beside which others? The directions that control signals share, and as many others.
 
-Two controls of the same rank: subspaces drawn from the streams' own covariance, which catch what any large part of the
-stream would do; and what the same heads would share if they listened to other channels.
+The control is drawn from the covariance of the streams after the first token, so that it takes what any large part of
+them would; what is the first token's alone is asked about, and no control. Beside it, what the same writers put into
+other channels of the same heads has in common: where all heads hear one vector, that is this vector again, whichever
+the channels, and the effect is the writers'.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
@@ -116,9 +118,9 @@ def _alone(trial: Trial, one: _Set) -> Removal:
     shares = explained(trial.model, trial.asked, one.cuts, trial.tau)
     means = [fmean(values) if values else 0.0 for values in shares]
     _, random, other = one.parted(means)
-    (size,) = energy(trial.model, trial.asked, [(one.side, one.own)])
+    size, *others = energy(trial.model, trial.asked, [(one.side, basis) for basis in (one.own, *one.random)])
     own = interval(shares[0]) if shares[0] else (0.0, float("nan"), float("nan"))
-    return Removal(one.taken, one.rank, size, own, random, other)
+    return Removal(one.taken, one.rank, size, fmean(others), own, random, other)
 
 
 def _passing(trial: Trial, one: _Set, made: Removal, layer: int) -> Removal:
@@ -127,13 +129,8 @@ def _passing(trial: Trial, one: _Set, made: Removal, layer: int) -> Removal:
     _, random_sinks, shuffled_sinks = one.parted([fmean(own.sinks) for own in found])
     _, random_answers, shuffled_answers = one.parted([fmean(own.answers) for own in found])
     own: Passed = found[0]
-    return Removal(
-        taken=made.taken,
-        rank=made.rank,
-        energy=made.energy,
-        explained=made.explained,
-        random_explained=made.random_explained,
-        shuffled_explained=made.shuffled_explained,
+    return replace(
+        made,
         sinks=interval(own.sinks),
         answer=interval(own.answers),
         random_sinks=random_sinks,
