@@ -46,19 +46,24 @@ def _cosines(figure: Figure, axis: Any, side: SharedSide) -> None:
 
 
 def _pairs(axis: Any, side: SharedSide) -> None:
-    """Counts of near-equal pairs, and where 95 % of the control's lie."""
-    tidy(axis, f"{side.side} side: near-equal pairs", x="taken out of the signals", y="pairs per thousand")
-    for offset, made, shade, name in ((-0.17, side.signals, BLUE, "signals"), (0.17, side.channels, RED, "channels")):
+    """Mean cosines of pairs, and where 95 % of the control's lie; above them, how many pairs are nearly equal."""
+    tidy(axis, f"{side.side} side: pairs of heads", x="taken out of the signals", y="mean cosine")
+    for offset, made, shade, name in ((-0.2, side.signals, BLUE, "signals"), (0.2, side.channels, RED, "channels")):
         for i, one in enumerate(made):
-            axis.bar(i + offset, 1000 * one.near[0], 0.3, color=shade, label=name if i == 0 else None)
-            mean, low, high = (1000 * x for x in one.shuffled_near)
-            ends = np.maximum([[mean - low], [high - mean]], 0.0)
+            axis.bar(i + offset, one.cosine[0], 0.36, color=shade, alpha=0.85, label=name if i == 0 else None)
+            mean, low, high = one.shuffled_cosine
+            ends = np.maximum([[mean - low], [high - mean]], 0.0)  # rounding must not turn one round
             mark = "other channels" if i == 0 and shade == BLUE else None
-            axis.errorbar(i + offset, mean, ends, fmt="_", color=INK, markersize=9, capsize=3, label=mark)
+            axis.errorbar(i + offset, mean, ends, fmt="_", color=INK, markersize=11, capsize=3, label=mark)
+            top = max(one.cosine[0], high, 0.0)
+            near = f"{round(one.near[0] * one.pairs):,}"
+            axis.annotate(near, (i + offset, top), (0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK)
     ticks = [_taken(one) for one in side.signals or side.channels]
     axis.set_xticks(range(len(ticks)), ticks)
+    axis.axhline(0, color=INK, linewidth=0.8)
     if ticks:
-        axis.legend(frameon=False, fontsize=8)
+        axis.margins(y=0.25)
+        axis.legend(frameon=False, fontsize=8, ncols=3, loc="upper left")
 
 
 def _taken(one: Likeness) -> str:
@@ -100,7 +105,7 @@ def shared_page(found: Shared) -> str:
 _READ = (
     "Signals are means per head over the firings of circuits, in residual space; channels are the vectors that a head "
     "uses in a fifth of its prompts or more. Other channels: as many random ones of the same heads. Only heads of "
-    "different layers are compared."
+    "different layers are compared. Numbers above bars: nearly equal pairs."
 )
 
 

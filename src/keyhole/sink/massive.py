@@ -40,12 +40,12 @@ class Massive:
 def massive(runs: Sequence[Run], times: float = MASSIVE) -> tuple[Massive, ...]:
     """The massive coordinates of these runs' first tokens, largest first; medians over runs."""
     layers = len(runs[0].layers)
-    first = np.stack([_median([_times(run, layer)[0] for run in runs]) for layer in range(layers)])
+    first = np.stack([np.median([_times(run, layer)[0] for run in runs], axis=0) for layer in range(layers)])
     found = []
     for coordinate in np.nonzero((first > times).any(0))[0].tolist():
         at = np.nonzero(first[:, coordinate] > times)[0]
         peak = int(first[:, coordinate].argmax())
-        other = _median([_times(run, peak)[1:, coordinate].max(initial=0.0) for run in runs])
+        other = np.median([_times(run, peak)[1:, coordinate].max(initial=0.0) for run in runs])
         value = float(np.mean([float(run.layers[peak].resid[0, coordinate]) for run in runs]))
         top = float(first[peak, coordinate])
         authors = (*_author(runs, int(at[0]), coordinate), *_author(runs, peak, coordinate))
@@ -58,10 +58,6 @@ def _times(run: Run, layer: int) -> Float[np.ndarray, "pos d_model"]:
     x = run.layers[layer].resid.double().abs().cpu().numpy()
     middle = float(np.median(x))
     return np.asarray(x / middle if middle > 0 else np.zeros_like(x))
-
-
-def _median(values: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(np.median(np.stack([np.asarray(value) for value in values]), axis=0))
 
 
 def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Author, float]:

@@ -6,7 +6,7 @@ passing  it is taken out of the stream before every block from a layer on, at th
          first (src): everything downstream feels it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +27,7 @@ from keyhole.tracing.firing import Tau
 from keyhole.tracing.upstream import Writes
 
 Basis = Float[Tensor, "d_model rank"]
+_TOKENS = 1024  # of a batch
 
 
 @dataclass(frozen=True)
@@ -77,21 +78,14 @@ def passed(
 
 
 def _passed(model: Model, asked: Sequence[Asked], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
-    sinks, answers = list[float](), list[float]()
-    for own, ids in _rows(model, asked):
-        captured = _pass(model, ids, cut, layer)
-        sinks += _resting(model, captured, [len(one.token_ids) for one in own], layer)
-        answers += [one.metric.of(captured.logits[i, one.metric.end]) for i, one in enumerate(own)]
+    sinks, answers = [0.0] * len(asked), [0.0] * len(asked)
+    for batch in model.batches([len(one.token_ids) for one in asked], _TOKENS):
+        lengths = [len(asked[i].token_ids) for i in batch]
+        rows = [[*asked[i].token_ids, *[0] * (max(lengths) - n)] for i, n in zip(batch, lengths, strict=True)]
+        captured = _pass(model, torch.tensor(rows, device=model.hf.device), cut, layer)
+        for row, (i, weight) in enumerate(zip(batch, _resting(model, captured, lengths, layer), strict=True)):
+            sinks[i], answers[i] = weight, asked[i].metric.of(captured.logits[row, asked[i].metric.end])
     return Passed(tuple(sinks), tuple(answers))
-
-
-def _rows(model: Model, asked: Sequence[Asked]) -> Iterator[tuple[list[Asked], Tensor]]:
-    """Prompts in padded batches."""
-    for batch in model.batches([len(one.token_ids) for one in asked], 1024):
-        own = [asked[i] for i in batch]
-        most = max(len(one.token_ids) for one in own)
-        rows = [[*one.token_ids, *[0] * (most - len(one.token_ids))] for one in own]
-        yield own, torch.tensor(rows, device=model.hf.device)
 
 
 def _pass(model: Model, ids: Tensor, cut: tuple[SideName, Basis] | None, layer: int) -> Captured:
