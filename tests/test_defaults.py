@@ -9,7 +9,8 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, shared, sinks, tasks
+from keyhole.comparison.shared import shared as compare_heads
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -27,6 +28,7 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
+from keyhole.sink import sinks as study_sinks
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
@@ -59,6 +61,8 @@ SAME = [
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
+    (sinks, study_sinks, {"store", "prompts", "tau", "draws", "controls", "seed"}),
+    (shared, compare_heads, {"store", "other", "prompts", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),

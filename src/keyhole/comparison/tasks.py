@@ -137,7 +137,7 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, draws: int, rng: np.ra
         overlap=whole,
         between=float(overlap(halves[0][0], halves[1][0]).mean()),
         within=(float(overlap(*halves[0]).mean()), float(overlap(*halves[1]).mean())),
-        chance=float(overlap(a.mean(0)[None], b.mean(0)[turned]).mean()),
+        chance=float(overlap(np.broadcast_to(a.mean(0), turned.shape), b.mean(0)[turned]).mean()),
         p=(1 + int((null <= whole).sum())) / (1 + draws),
         q=1.0,
     )

@@ -13,6 +13,7 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
 from keyhole.comparison.alike import Interval, Likeness
 from keyhole.comparison.heard import Head
+from keyhole.errors import KeyholeError
 from keyhole.sink.massive import Massive
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ LAYERS = 2  # in which they must be
 NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
 SURE = 0.01  # a p-value
 HALF = 0.5  # of the firings on the first token
+
+
+class NoSinksError(KeyholeError):
+    """No head rests on the first token."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from keyhole.progress import Stage, quiet
 from keyhole.qk.firings import check_tau
 from keyhole.sink.firings import Asked, Listened, layers_of, listen
 from keyhole.sink.massive import along, massive
-from keyhole.sink.record import Others, SinkHead, Sinks, SinkSide
+from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
 from keyhole.store import Store, model_of, open_store
 from keyhole.tracing.firing import Tau
@@ -92,7 +92,7 @@ def study(
     with stage("Explaining firings") as progress:
         heard = listen(model, fit, tau, seed=seed, progress=progress)
     if not heard.rest:
-        raise KeyholeError(
+        raise NoSinksError(
             f"no head of {model.name} above its first layer fires on the first token in these prompts: there are no "
             "sinks to explain."
         )
