@@ -1,4 +1,4 @@
-"""Sinks: planted ones are found and told from a common mean, quantities equal slow ones, and bad requests are refused."""
+"""Sinks: planted ones are found and told from a common mean, quantities equal slow ones, bad requests are refused."""
 
 import json
 import math
@@ -15,14 +15,24 @@ from commands import keyhole as typed
 from conftest import tiny_model
 from drawn import check_drawn
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import Likeness, clusters, cosines, directions, likeness, members, rank_of, shuffled, spread
-from keyhole.comparison.ambient import Ambient, Moments, orthonormal
+from keyhole.comparison.alike import (
+    Likeness,
+    clusters,
+    cosines,
+    directions,
+    likeness,
+    members,
+    rank_of,
+    shuffled,
+    spread,
+)
+from keyhole.comparison.ambient import Moments, orthonormal
 from keyhole.comparison.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.qk.firings import find_firings
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
-from keyhole.sink.firings import Asked, batches, firing, listen
+from keyhole.sink.firings import Asked, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
 from keyhole.sink.removal import energy, explained, passed
@@ -126,7 +136,7 @@ def test_likeness_of_equal_and_of_random_vectors() -> None:
 
 def test_what_lies_in_the_mean_alone_has_no_direction_left() -> None:
     vector = unit(torch.randn(1, 20, generator=torch.Generator().manual_seed(0))).double()
-    taken = {layer: vector.T for layer in range(1, 5)}
+    taken = dict.fromkeys(range(1, 5), vector.T)
     left = directions(heads_of(vector.expand(8, -1)), taken)
     assert not left.any() and likeness(heads_of(vector.expand(8, -1)), taken, top=0).near[0] == 0
 
@@ -175,12 +185,16 @@ def test_only_heads_of_different_layers_are_compared() -> None:
 # Verdicts must fail on controls.
 
 HEADS = tuple(SinkHead(1 + i // 2, i % 2, 8, 0.1, True, 0, 1.0, ()) for i in range(8))
-LIKE = Likeness(None, 24, 1.0, (0.9, 0.8, 1.0), (0.8, 0.7, 0.9), 2, (0.0, 0.0, 0.0), (0.0, -0.1, 0.1), (7.0, 6.0, 8.0), 0.01, 0.01)
+LIKE = Likeness(
+    None, 24, 1.0, (0.9, 0.8, 1.0), (0.8, 0.7, 0.9), 2, (0.0, 0.0, 0.0), (0.0, -0.1, 0.1), (7.0, 6.0, 8.0), 0.01, 0.01
+)
 GONE = Removal(None, 1, 0.1, 0.1, (0.9, 0.8, 1.0), (0.1, 0.2), (0.9,), (0.1, 0.0, 0.2), (1.0, 0.0, 2.0), (0.5, 0.6))
 EMPTY = np.zeros((8, 8))
 
 
-def side_of(like: list[Likeness], gone: list[Removal], near: float = 0.0, heads: tuple[SinkHead, ...] = HEADS) -> SinkSide:
+def side_of(
+    like: list[Likeness], gone: list[Removal], near: float = 0.0, heads: tuple[SinkHead, ...] = HEADS
+) -> SinkSide:
     others = tuple(Others(one.taken, 8, near, near) for one in like)
     return SinkSide("src", heads, EMPTY, EMPTY, tuple(like), others, tuple(gone), 0.0)
 
@@ -190,7 +204,10 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     assert side_of(ways, cleaned).found == "shared"
     part = [replace(one, near=(0.1, 0.0, 0.2)) for one in ways]
     assert side_of(part, cleaned).found == "a shared part"
-    mean = [ways[0], *[replace(one, near=(0.0, 0.0, 0.0), cosine=(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5) for one in ways[1:]]]
+    mean = [
+        ways[0],
+        *[replace(one, near=(0.0, 0.0, 0.0), cosine=(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5) for one in ways[1:]],
+    ]
     assert side_of(mean, cleaned).found == "not shared"
     assert side_of([*ways[:3], replace(ways[3], p=0.05, p_cosine=0.05)], cleaned).found == "not shared"
     assert side_of(ways, cleaned, near=0.95).found == "not shared"  # as alike on other tokens
@@ -317,7 +334,9 @@ def test_passes_without_a_subspace(gpt2: keyhole.Model) -> None:
     runs = [gpt2.run(list(a.token_ids)) for a in asked]
     slow = [float(torch.stack([run.attention(layer)[:, 1:, 0].mean() for layer in (1, 2)]).mean()) for run in runs]
     assert clean.sinks == pytest.approx(slow, abs=1e-6) and none.sinks == pytest.approx(clean.sinks)
-    assert clean.answers == pytest.approx([a.metric.of(run.logits[5]) for a, run in zip(asked, runs, strict=True)], abs=1e-5)
+    assert clean.answers == pytest.approx(
+        [a.metric.of(run.logits[5]) for a, run in zip(asked, runs, strict=True)], abs=1e-5
+    )
     for cut, side in ((dest, "dest"), (src, "src")):
         by_hand = [_pass_by_hand(gpt2, own, one, side) for own in asked]
         assert cut.answers == pytest.approx(by_hand, abs=1e-4) and cut.answers != pytest.approx(clean.answers, abs=1e-4)
@@ -364,7 +383,7 @@ def test_massive_is_told_by_coordinate(gpt2: keyhole.Model) -> None:
 
 
 def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> None:
-    with pytest.raises(KeyholeError, match="no head .* fires on the first token"):
+    with pytest.raises(KeyholeError, match=r"no head .* fires on the first token"):
         study(gpt2, [Asked(i, (3, 4), Metric(1, (1,))) for i in range(6)])
     from tiny import Sizes
 
@@ -400,7 +419,9 @@ def test_a_study_reads_and_is_drawn(shared: Sinks, tmp_path: Path) -> None:
 
 
 def test_the_command(whole: Path, tmp_path: Path) -> None:
-    told = typed("sinks", str(whole), "--prompts", "6", "--draws", "19", "--controls", "1", "--out", "s.json", folder=tmp_path)
+    told = typed(
+        "sinks", str(whole), "--prompts", "6", "--draws", "19", "--controls", "1", "--out", "s.json", folder=tmp_path
+    )
     assert told.returncode == 0 and "dest side" in told.stdout, told.stderr
     record = json.loads((tmp_path / "s.json").read_text())
     assert record["prompts"] == 4 and record["held_out"] == 2

@@ -82,5 +82,5 @@ def orthonormal(columns: Float[Tensor, "d_model some"]) -> Float[Tensor, "d_mode
     [1.0, 1.0]
     """
     U, S, _ = torch.linalg.svd(columns, full_matrices=False)
-    basis: Tensor = U[:, S > 1e-9 * S.max()] if S.numel() else U
+    basis: Tensor = U[:, 1e-9 * S.max() < S] if S.numel() else U
     return basis

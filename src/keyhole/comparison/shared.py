@@ -49,9 +49,10 @@ def shared(
     if one.manifest.settings.get("method", "accpp") != "accpp":
         raise KeyholeError("signals of another method than accpp have other channels: trace the prompts again.")
     if two is not None and two.manifest.model.get("fingerprint") != one.manifest.model.get("fingerprint"):
+        names = [x.manifest.model.get("name") for x in (one, two)]
         raise KeyholeError(
-            f"{two.path} is of {two.manifest.model.get('name')}, and {one.path} of {one.manifest.model.get('name')} with "
-            "other weights: their channels are not the same. Give two stores of one model."
+            f"{one.path} is of {names[0]}, and {two.path} of {names[1]} with other weights: their channels are not the "
+            "same. Give two stores of one model."
         )
     own, use = model_of(one, model), channel_use(one)
     with stage("Reading signals") as progress:
@@ -86,7 +87,7 @@ def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tu
             parts += hear(writes, caused, [number for number, _ in own])
             progress(start + len(own), len(circuits))
     if not parts:
-        raise KeyholeError(f"the circuits of {store.path} have no signals between writers and heads: nothing to compare.")
+        raise KeyholeError(f"the circuits of {store.path} have no signals that are written: nothing to compare.")
     return joined(parts), moments.ambient(), len(circuits)
 
 

@@ -21,7 +21,7 @@ PAIR_COLUMNS = ("side", "head", "other head", ">cosine")
 
 def shared_text(found: "Shared") -> str:
     """A few lines for each side, and the tasks."""
-    lines = [f"{found.model}, {found.prompts} prompts of {found.stores[0]}: signals with a cosine above {found.limit:g}"]
+    lines = [f"{found.model}, {found.prompts} prompts of {found.stores[0]}; near-equal: a cosine above {found.limit:g}"]
     for side in found.sides:
         lines += ["", *side_lines(side)]
     if len(found.stores) > 1:
@@ -44,8 +44,8 @@ def side_lines(side: "SharedSide") -> list[str]:
 def _line(one: "Likeness") -> str:
     count, other = round(one.near[0] * one.pairs), one.shuffled_near[0] * one.pairs
     return (
-        f"{taken_text(one.taken)}: {count} of {one.pairs:,} pairs nearly equal (other channels {other:.1f}, p {one.p:.2g}), "
-        f"mean cosine {one.cosine[0]:.3f} (other channels {one.shuffled_cosine[0]:.3f})"
+        f"{taken_text(one.taken)}: {count} of {one.pairs:,} pairs nearly equal (other channels {other:.1f}, p "
+        f"{one.p:.2g}), mean cosine {one.cosine[0]:.3f} (other channels {one.shuffled_cosine[0]:.3f})"
     )
 
 
@@ -62,8 +62,8 @@ def task_lines(found: "Shared") -> list[str]:
         lines.append(f"  {what}: {len(own)}{': ' if own else ''}{named}{more}")
     means = [float(np.mean([value(one) for one in found.tasks])) for value in _MEANS]
     lines.append(
-        f"  overlap of as many prompts: {means[0]:.2f} between tasks, {means[1]:.2f} and {means[2]:.2f} in halves of one, "
-        f"{means[3]:.2f} by chance"
+        f"  overlap of as many prompts: {means[0]:.2f} between tasks, {means[1]:.2f} and {means[2]:.2f} in halves of "
+        f"one, {means[3]:.2f} by chance"
     )
     return lines
 
@@ -79,8 +79,18 @@ _MEANS = (
 def task_rows(found: "Shared") -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """A row per head and side in two tasks."""
     rows = [
-        (f"{one.layer}.{one.head}", one.side, *one.prompts, one.overlap, one.between, *one.within, one.chance, one.p, one.q)
-        + (one.found,)
+        (
+            f"{one.layer}.{one.head}",
+            one.side,
+            *one.prompts,
+            one.overlap,
+            one.between,
+            *one.within,
+            one.chance,
+            one.p,
+            one.q,
+            one.found,
+        )
         for one in found.tasks
     ]
     return TASK_COLUMNS, rows

@@ -104,13 +104,13 @@ def compare_use(
     one: Mapping[Place, Use], other: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
 ) -> tuple[HeadUse, ...]:
     """Every head that fires in enough prompts of both tasks."""
-    both = sorted(place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST)
+    both = sorted(
+        place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST
+    )
     rng = np.random.default_rng(seed)
     found = [_compared(place, *_padded(one[place].used, other[place].used), draws, rng) for place in both]
     corrected = benjamini_hochberg(np.array([made.p for made in found]))
-    return tuple(
-        HeadUse(**{**made.__dict__, "q": float(q)}) for made, q in zip(found, corrected, strict=True)
-    )
+    return tuple(HeadUse(**{**made.__dict__, "q": float(q)}) for made, q in zip(found, corrected, strict=True))
 
 
 def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +124,9 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, draws: int, rng: np.ra
     side, layer, head = place
     n = min(len(a), len(b)) // 2
     orders = [np.stack([rng.permutation(len(x)) for _ in range(draws)]) for x in (a, b)]
-    halves = [(x[order[:, :n]].mean(1), x[order[:, n : 2 * n]].mean(1)) for x, order in zip((a, b), orders, strict=True)]
+    halves = [
+        (x[order[:, :n]].mean(1), x[order[:, n : 2 * n]].mean(1)) for x, order in zip((a, b), orders, strict=True)
+    ]
     pooled, whole = np.concatenate([a, b]), float(overlap(a.mean(0), b.mean(0)))
     dealt = np.stack([rng.permutation(len(pooled)) for _ in range(draws)])
     null = overlap(pooled[dealt[:, : len(a)]].mean(1), pooled[dealt[:, len(a) :]].mean(1))

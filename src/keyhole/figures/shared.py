@@ -33,7 +33,9 @@ def _cosines(figure: Figure, axis: Any, side: SharedSide) -> None:
     tidy(axis, f"{side.side} side: cosines of mean signals")
     n = len(side.heads)
     if not n:
-        axis.text(0.5, 0.5, "no head fires often enough", ha="center", va="center", transform=axis.transAxes, color=GREY)
+        axis.text(
+            0.5, 0.5, "no head fires often enough", ha="center", va="center", transform=axis.transAxes, color=GREY
+        )
         axis.set_xticks([])
         axis.set_yticks([])
         return
@@ -57,7 +59,9 @@ def _pairs(axis: Any, side: SharedSide) -> None:
             axis.errorbar(i + offset, mean, ends, fmt="_", color=INK, markersize=11, capsize=3, label=mark)
             top = max(one.cosine[0], high, 0.0)
             near = f"{round(one.near[0] * one.pairs):,}"
-            axis.annotate(near, (i + offset, top), (0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK)
+            axis.annotate(
+                near, (i + offset, top), (0, 3), textcoords="offset points", ha="center", fontsize=8, color=INK
+            )
     ticks = [_taken(one) for one in side.signals or side.channels]
     axis.set_xticks(range(len(ticks)), ticks)
     axis.axhline(0, color=INK, linewidth=0.8)
@@ -78,7 +82,9 @@ def _overlaps(axis: Any, found: Shared, side: SharedSide) -> None:
     for kind, shade in (("same", BLUE), ("in part", GREY), ("others", RED)):
         mine = [one for one in own if one.found == kind]
         halves = [sum(one.within) / 2 for one in mine]
-        axis.scatter(halves, [one.between for one in mine], s=16, color=shade, label=f"{kind} ({len(mine)})", linewidths=0)
+        axis.scatter(
+            halves, [one.between for one in mine], s=16, color=shade, label=f"{kind} ({len(mine)})", linewidths=0
+        )
     axis.scatter(
         [sum(one.within) / 2 for one in own], [one.chance for one in own], s=14, marker="_", color=INK, label="chance"
     )
@@ -110,7 +116,16 @@ _READ = (
 
 
 def _side_section(side: SharedSide) -> Section:
-    columns = ("what", "taken out", ">pairs", ">nearly equal", ">other channels", ">p", ">mean cosine", ">other channels")
+    columns = (
+        "what",
+        "taken out",
+        ">pairs",
+        ">nearly equal",
+        ">other channels",
+        ">p",
+        ">mean cosine",
+        ">other channels",
+    )
     rows = [
         (
             what,

@@ -73,7 +73,12 @@ def _removals(axis: Any, side: SinkSide, found: Sinks) -> None:
         place = at[one.rank] + x
         axis.plot([place] * len(one.random_explained), one.random_explained, "x", color=GREY, markersize=5)
         axis.plot(
-            [place + 0.09] * len(one.shuffled_explained), one.shuffled_explained, "+", color=INK, markersize=6, alpha=0.6
+            [place + 0.09] * len(one.shuffled_explained),
+            one.shuffled_explained,
+            "+",
+            color=INK,
+            markersize=6,
+            alpha=0.6,
         )
         mean, low, high = one.explained
         ends = np.maximum([[mean - max(low, 0.0)], [min(high, 1.0) - mean]], 0.0)  # rounding must not turn one round
@@ -88,8 +93,8 @@ def sinks_page(found: Sinks) -> str:
     """All of a study, with both sides, all heads and the massive coordinates."""
     summary = " ".join(f"{side.side} side: {side.found}." for side in found.sides)
     told = (
-        f"{found.model}, {found.prompts} prompts and {found.held_out} held-out ones. {found.share:.0%} of the heads' tokens "
-        f"after the first fire on the first one. Control signals: {summary}"
+        f"{found.model}, {found.prompts} prompts and {found.held_out} held-out ones. {found.share:.0%} of the heads' "
+        f"tokens after the first fire on the first one. Control signals: {summary}"
     )
     sections = [Section("Heads by cluster, and removals", _READ, figure=sinks_figure(found), said=told)]
     sections += [_side_section(side, found) for side in found.sides]
@@ -99,8 +104,8 @@ def sinks_page(found: Sinks) -> str:
 
 
 _READ = (
-    "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is controlled "
-    "if its signals are alike over firings; its control signal is their mean. Other channels: the same heads, firings "
+    "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is "
+    "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same heads, firings "
     "and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
     "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
     "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "

@@ -122,6 +122,4 @@ def _drawn(fires: Bool[Tensor, "runs heads dest src"], generator: torch.Generato
     runs, heads, n, _ = fires.shape
     order = torch.rand(fires.shape, generator=generator) * fires.cpu()
     value, at = order.flatten(2).max(-1)
-    return [
-        (r, h, *divmod(int(at[r, h]), n)) for r in range(runs) for h in range(heads) if float(value[r, h]) > 0
-    ]
+    return [(r, h, *divmod(int(at[r, h]), n)) for r in range(runs) for h in range(heads) if float(value[r, h]) > 0]

@@ -125,9 +125,7 @@ class SinkSide:
         if all(one.near[0] >= NEAR and one.p <= SURE and not one.near[0] <= other.near for one, other in pairs):
             return "shared"
         part = all(
-            one.p_cosine <= SURE
-            and one.cosine[1] > one.shuffled_cosine[2]
-            and not one.cosine[0] <= other.cosine
+            one.p_cosine <= SURE and one.cosine[1] > one.shuffled_cosine[2] and not one.cosine[0] <= other.cosine
             for one, other in pairs
         )
         return "a shared part" if part else "not shared"

@@ -1,9 +1,9 @@
 """What happens to sinks and answers without a subspace? Head by head, and in the model's own forward pass.
 
-alone    the subspace is taken out of what each head reads, on one side of its scores: of the query's stream, or of every
-         key's (a vector that all keys have in common then makes no difference, as it should). Frozen norms.
-passing  it is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at the
-         first (src): everything downstream feels it.
+alone    the subspace is taken out of what each head reads, on one side of its scores: of the query's stream, or of
+         every key's (a vector that all keys have in common then makes no difference, as it should). Frozen norms.
+passing  it is taken out of the stream before every block from a layer on, at the tokens after the first (dest) or at
+         the first (src): everything downstream feels it.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Which few signals drive firings on the first token, and which heads share them?
 
-    explain   one firing of every head on the first token in every prompt: its dest and src signals in residual space
-    compare   control signals (means of heads whose signals are alike) across layers, beside other channels of the same
-              heads and beside their firings on other tokens; again without mean and largest variance of the streams
-    remove    the few directions that control signals share most, in prompts that they were not found in
+explain   one firing of every head on the first token in every prompt: its dest and src signals in residual space
+compare   control signals (means of heads whose signals are alike) across layers, beside other channels of the same
+          heads and beside their firings on other tokens; again without mean and largest variance of the streams
+remove    the few directions that control signals share most, in prompts that they were not found in
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,9 @@ def sinks(
     `draws`: of shuffled heads and resampled prompts; `controls`: other subspaces that are removed, of each kind.
     """
     if prompts < 2 * _HELD_OUT:
-        raise KeyholeError(f"{prompts} prompts are too few: one in {_HELD_OUT} is held out. Give {2 * _HELD_OUT} or more.")
+        raise KeyholeError(
+            f"{prompts} prompts are too few: one in {_HELD_OUT} is held out. Give {2 * _HELD_OUT} or more."
+        )
     store = store if isinstance(store, Store) else open_store(store)
     own = model_of(store, model)
     asked = prompts_of(store, prompts)

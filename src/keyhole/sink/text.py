@@ -22,8 +22,8 @@ HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", 
 def sinks_text(found: "Sinks") -> str:
     """A few lines for each side."""
     lines = [
-        f"{found.model}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} prompts; mean "
-        f"weight there {found.before:.3f} in {found.held_out} held-out ones"
+        f"{found.model}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} prompts; "
+        f"mean weight there {found.before:.3f} in {found.held_out} held-out ones"
     ]
     for side in found.sides:
         lines += ["", *side_lines(side, found)]
@@ -42,7 +42,8 @@ def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
     lines += [f"  {likeness_line(one)}" for one in side.likeness]
     first = side.others[0]
     lines.append(
-        f"  the same heads on other tokens: cosine {first.cosine:.2f}, {first.near:.1%} of pairs alike ({first.heads} heads)"
+        f"  the same heads on other tokens: cosine {first.cosine:.2f}, {first.near:.1%} of pairs alike ({first.heads} "
+        "heads)"
     )
     big = [own for own in side.clusters if len(own) > 1][:_CLUSTERS]
     lines += [f"  alike: {cluster_text(own)}" for own in big]
@@ -68,10 +69,12 @@ def removal_line(one: "Removal", found: "Sinks") -> str:
     )
     if one.sinks is None or one.answer is None:
         return text
+    higher = sum(one.sinks[0] < other for other in one.random_sinks)
     return (
         f"{text}; in the model's pass weight {found.before:.3f} -> {one.sinks[0]:.3f} (random "
-        f"{middle(one.random_sinks):.3f}, other channels {middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> "
-        f"{one.answer[0]:.2f} (random {middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
+        f"{middle(one.random_sinks):.3f}, {higher} of {len(one.random_sinks)} higher; other channels "
+        f"{middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> {one.answer[0]:.2f} (random "
+        f"{middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
     )
 
 

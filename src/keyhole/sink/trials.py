@@ -110,7 +110,7 @@ def _sets(trial: Trial, side: SideName, heard: Sequence[Heard]) -> list[_Set]:
 def _right(vectors: torch.Tensor) -> Basis:
     """All directions that vectors share, those with most of them first."""
     _, S, Vh = torch.linalg.svd(vectors, full_matrices=False)
-    basis: torch.Tensor = Vh[S > 1e-6 * S.max()].T
+    basis: torch.Tensor = Vh[1e-6 * S.max() < S].T
     return basis
 
 

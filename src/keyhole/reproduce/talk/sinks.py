@@ -37,9 +37,7 @@ def measure(job: Job) -> Rest:
     asked = [_asked(seen, number) for number in range(min(_PROMPTS, len(seen.examples)))]
     draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
     try:
-        found = study(
-            seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress)
-        )
+        found = study(seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress))
     except NoSinksError as error:
         raise (KeyholeError if is_gpt2(job.model) else MissingModelError)(str(error)) from error
     return Rest(job.model, len(asked), found)
@@ -86,8 +84,8 @@ def _tell(record: Rest) -> Told:
         if not math.isnan(other.cosine):
             numbers[side.side]["cosine, other tokens"] = other.cosine
         lines.append(
-            f"{side.side} side: {side.found}. {len(side.controlled)} heads with one signal each; mean cosine across layers "
-            f"{bare.cosine[0]:.2f} (other channels {bare.shuffled_cosine[0]:.2f}, other tokens {other.cosine:.2f}; "
+            f"{side.side} side: {side.found}. {len(side.controlled)} heads with one signal each; mean cosine across "
+            f"layers {bare.cosine[0]:.2f} (other channels {bare.shuffled_cosine[0]:.2f}, other tokens {other.cosine:.2f}; "
             f"without mean and largest directions {strict.cosine[0]:.2f}), {bare.near[0]:.1%} of pairs above .5; their "
             f"first shared direction is behind {one.explained[0]:.0%} of firings (random "
             f"{middle(one.random_explained):.0%})."
@@ -95,8 +93,8 @@ def _tell(record: Rest) -> Told:
     big = record.sinks.massive
     numbers[""] = {"massive coordinates": len(big), "share of tokens that rest": record.sinks.share}
     note = (
-        f"Asked on each side: {_MANY} heads or more with one signal each, of which {NEAR:.0%} of pairs are alike (cosine "
-        "above .5), more than with other channels of the same heads and than on other tokens, with and without the "
+        f"Asked on each side: {_MANY} heads or more with one signal each, of which {NEAR:.0%} of pairs are alike "
+        "(cosine above .5), more than with other channels of the same heads and than on other tokens, with and without the "
         f"streams' mean and largest directions; and few directions that take away {HALF:.0%} of held-out firings, more "
         f"than random ones. {stood_in(record)}"
     )
