@@ -31,6 +31,7 @@ from keyhole.comparison.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.qk.firings import find_firings
+from keyhole.reproduce.talk.sinks import Rest, judge
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
 from keyhole.sink.firings import Asked, firing, listen
 from keyhole.sink.massive import along, massive
@@ -218,6 +219,16 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     assert side_of(ways, cleaned, heads=HEADS[:3]).found == "not shared"
     assert side_of(ways, cleaned, heads=tuple(replace(one, layer=1) for one in HEADS)).found == "not shared"
     assert side_of([], cleaned).found == "not shared"
+
+
+def test_the_published_claim_needs_nearly_equal_signals(shared: Sinks, common: Sinks) -> None:
+    assert judge(Rest("gpt2", 24, shared)) == "reproduced" and judge(Rest(None, 24, shared)) == "partly"
+    assert judge(Rest("gpt2", 24, common)) == "not" and judge(Rest(None, 24, common)) == "needs a model"
+    one = replace(shared, sides=(shared.sides[0], common.sides[1]))
+    assert judge(Rest("gpt2", 24, one)) == "partly" and judge(Rest("gpt2", 4, shared)) == "not"
+    ways = [replace(LIKE, taken=top, near=(0.1, 0.0, 0.2)) for top in (None, 3)]
+    part = side_of(ways, [GONE])
+    assert part.found == "a shared part" and judge(Rest("gpt2", 24, replace(shared, sides=(part, part)))) == "not"
 
 
 # Quantities against slow ones.

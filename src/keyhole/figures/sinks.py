@@ -105,8 +105,8 @@ def sinks_page(found: Sinks) -> str:
 
 _READ = (
     "Each signal is the sum of what a firing's writers put into their channels, in residual space. A head is "
-    "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same heads, firings "
-    "and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
+    "controlled if its signals are alike over firings; its control signal is their mean. Other channels: the same "
+    "heads, firings and writers, with as many random channels of each head. Heads of one layer are not compared.\n\n"
     "A shared signal must survive without the streams' mean and largest variance, exceed that of other channels and of "
     "firings on other tokens, and its few directions must take away half of the held-out firings, more than any random "
     "subspace of the same rank."

@@ -85,18 +85,18 @@ def _tell(record: Rest) -> Told:
             numbers[side.side]["cosine, other tokens"] = other.cosine
         lines.append(
             f"{side.side} side: {side.found}. {len(side.controlled)} heads with one signal each; mean cosine across "
-            f"layers {bare.cosine[0]:.2f} (other channels {bare.shuffled_cosine[0]:.2f}, other tokens {other.cosine:.2f}; "
-            f"without mean and largest directions {strict.cosine[0]:.2f}), {bare.near[0]:.1%} of pairs above .5; their "
-            f"first shared direction is behind {one.explained[0]:.0%} of firings (random "
+            f"layers {bare.cosine[0]:.2f} (other channels {bare.shuffled_cosine[0]:.2f}, other tokens "
+            f"{other.cosine:.2f}; without mean and largest directions {strict.cosine[0]:.2f}), {bare.near[0]:.1%} of "
+            f"pairs above .5; their first shared direction is behind {one.explained[0]:.0%} of firings (random "
             f"{middle(one.random_explained):.0%})."
         )
     big = record.sinks.massive
     numbers[""] = {"massive coordinates": len(big), "share of tokens that rest": record.sinks.share}
     note = (
         f"Asked on each side: {_MANY} heads or more with one signal each, of which {NEAR:.0%} of pairs are alike "
-        "(cosine above .5), more than with other channels of the same heads and than on other tokens, with and without the "
-        f"streams' mean and largest directions; and few directions that take away {HALF:.0%} of held-out firings, more "
-        f"than random ones. {stood_in(record)}"
+        "(cosine above .5), more than with other channels of the same heads and than on other tokens, with and without "
+        f"the streams' mean and largest directions; and few directions that take away {HALF:.0%} of held-out firings, "
+        f"more than random ones. {stood_in(record)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
 
