@@ -31,14 +31,19 @@ def shared_text(found: "Shared") -> str:
 
 def side_lines(side: "SharedSide") -> list[str]:
     """One side: signals, clusters, channels."""
-    said = "more than by chance, anisotropy apart" if side.coordinate else "no more than by chance, or by anisotropy"
+    first, *groups = head_lines(side)
+    lines = [first, *[f"  signals {_line(one)}" for one in side.signals], *[f"  {line}" for line in groups]]
+    ends = side.channels[:: max(1, len(side.channels) - 1)]
+    return lines + [f"  {side.used} channels {_line(one)}" for one in ends]
+
+
+def head_lines(side: "SharedSide") -> list[str]:
+    """Do heads share directions, and which are nearly equal?"""
     if not side.signals:
         return [f"{side.side} side: too few heads, or all in one layer: nothing to compare"]
-    lines = [f"{side.side} side: {len(side.heads)} heads share directions {said}"]
-    lines += [f"  signals {_line(one)}" for one in side.signals]
-    lines += [f"  near-equal: {cluster_text(group)}" for group in side.clusters[:_CLUSTERS]]
-    lines += [f"  {side.used} channels {_line(one)}" for one in side.channels[:: max(1, len(side.channels) - 1)]]
-    return lines
+    said = "more than by chance, anisotropy apart" if side.coordinate else "no more than by chance, or by anisotropy"
+    groups = [f"near-equal: {cluster_text(group)}" for group in side.clusters[:_CLUSTERS]]
+    return [f"{side.side} side: {len(side.heads)} heads share directions {said}", *groups]
 
 
 def _line(one: "Likeness") -> str:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from keyhole.comparison.alike import Likeness
 from keyhole.comparison.shared_record import Shared, SharedSide
-from keyhole.comparison.shared_text import pair_rows, side_lines, task_lines, task_rows
+from keyhole.comparison.shared_text import head_lines, pair_rows, task_lines, task_rows
 from keyhole.comparison.taken import taken_text
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
@@ -102,7 +102,8 @@ def shared_page(found: Shared) -> str:
     )
     sections = [Section("Heads, pairs and tasks", _READ, figure=shared_figure(found), said=told)]
     sections += [_side_section(side) for side in found.sides]
-    sections.append(Section("Near-equal pairs of signals", "", *pair_rows(found)))
+    columns, pairs = pair_rows(found)
+    sections.append(Section("Near-equal pairs of signals", "" if pairs else "None.", columns if pairs else (), pairs))
     if len(found.stores) > 1:
         sections.append(Section("Channels in two tasks", "\n".join(task_lines(found)), *task_rows(found)))
     return page("Do heads coordinate through shared directions?", told, sections)
@@ -140,4 +141,4 @@ def _side_section(side: SharedSide) -> Section:
         for what, made in (("signals", side.signals), ("channels", side.channels))
         for one in made
     ]
-    return Section(f"{side.side} side", "\n".join(side_lines(side)), columns, rows)
+    return Section(f"{side.side} side", "\n".join(head_lines(side)), columns, rows)

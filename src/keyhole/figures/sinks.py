@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 from keyhole.comparison.taken import taken_text
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
-from keyhole.sink.record import Sinks, SinkSide
-from keyhole.sink.text import HEAD_COLUMNS, head_rows, massive_lines, side_lines
+from keyhole.sink.record import Sinks, SinkSide, middle
+from keyhole.sink.text import HEAD_COLUMNS, head_lines, head_rows, massive_lines
 
 _LABELS = 24  # heads that are named along an axis
 
@@ -97,7 +97,7 @@ def sinks_page(found: Sinks) -> str:
         f"tokens after the first fire on the first one. Control signals: {summary}"
     )
     sections = [Section("Heads by cluster, and removals", _READ, figure=sinks_figure(found), said=told)]
-    sections += [_side_section(side, found) for side in found.sides]
+    sections += [section for side in found.sides for section in _side_sections(side, found)]
     sections.append(Section("The first token's massive coordinates", "\n".join(massive_lines(found))))
     sections.append(Section("Heads", columns=HEAD_COLUMNS, rows=head_rows(found)))
     return page("Which signals drive firings on the first token?", told, sections)
@@ -113,20 +113,36 @@ _READ = (
 )
 
 
-def _side_section(side: SinkSide, found: Sinks) -> Section:
-    columns = ("signals", ">cosine", ">other channels", ">p", ">alike", ">other channels", ">p", ">rank", ">other")
+def _side_sections(side: SinkSide, found: Sinks) -> list[Section]:
+    """How alike heads are, and what happens without what they share."""
+    other = ">other channels"
+    columns = ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other)
     rows = [
         (
-            taken_text(one.taken),
-            one.cosine[0],
-            one.shuffled_cosine[0],
-            one.p_cosine,
-            one.near[0],
-            one.shuffled_near[0],
-            one.p,
-            one.rank,
-            one.shuffled_rank[0],
+            *(taken_text(one.taken), one.cosine[0], one.shuffled_cosine[0], one.p_cosine),
+            *(one.near[0], one.shuffled_near[0], one.p, one.rank, one.shuffled_rank[0]),
         )
         for one in side.likeness
     ]
-    return Section(f"{side.side} side: {side.found}", "\n".join(side_lines(side, found)[1:]), columns, rows)
+    gone = (
+        *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
+        *(">weight", ">random", ">other channels", ">answer", ">random", ">other channels"),
+    )
+    lost = [
+        (
+            *(taken_text(one.taken), one.rank, one.energy, one.explained[0]),
+            *(middle(one.random_explained), middle(one.shuffled_explained)),
+            *(_mean(one.sinks), middle(one.random_sinks), middle(one.shuffled_sinks)),
+            *(_mean(one.answer), middle(one.random_answers), middle(one.shuffled_answers)),
+        )
+        for one in side.removals
+    ]
+    told = f"Before: mean weight on the first token {found.before:.3f}, answer {found.answer:.2f}."
+    return [
+        Section(f"{side.side} side: {side.found}", "\n".join(head_lines(side)), columns, rows),
+        Section(f"{side.side} side: without what heads share", told, gone, lost),
+    ]
+
+
+def _mean(value: tuple[float, float, float] | None) -> float | None:
+    return None if value is None else value[0]

@@ -32,23 +32,20 @@ def sinks_text(found: "Sinks") -> str:
 
 def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
     """One side: heads, how alike they are, what removal does."""
-    controlled = side.controlled
-    lines = [
-        f"{side.side} side: {side.found}",
-        f"  {len(controlled)} of {len(side.heads)} heads have one signal each (mean cosine distance below 0.5)",
-    ]
-    if not side.likeness:
-        return [*lines, "  too few of them, or all in one layer: nothing to compare"]
+    lines = [f"{side.side} side: {side.found}", *[f"  {line}" for line in head_lines(side)]]
     lines += [f"  {likeness_line(one)}" for one in side.likeness]
-    first = side.others[0]
-    lines.append(
-        f"  the same heads on other tokens: cosine {first.cosine:.2f}, {first.near:.1%} of pairs alike ({first.heads} "
-        "heads)"
-    )
-    big = [own for own in side.clusters if len(own) > 1][:_CLUSTERS]
-    lines += [f"  alike: {cluster_text(own)}" for own in big]
-    lines += [f"  {removal_line(one, found)}" for one in side.removals]
-    return lines
+    return lines + [f"  {removal_line(one, found)}" for one in side.removals]
+
+
+def head_lines(side: "SinkSide") -> list[str]:
+    """Which heads have one signal each, and which of them are alike?"""
+    lines = [f"{len(side.controlled)} of {len(side.heads)} heads have one signal each (mean cosine distance below 0.5)"]
+    if not side.likeness:
+        return [*lines, "too few of them, or all in one layer: nothing to compare"]
+    other = side.others[0]
+    lines += [f"alike: {cluster_text(own)}" for own in side.clusters[:_CLUSTERS] if len(own) > 1]
+    told = f"cosine {other.cosine:.2f}, {other.near:.1%} of pairs alike ({other.heads} heads)"
+    return [*lines, f"the same heads on other tokens: {told}"]
 
 
 def likeness_line(one: "Likeness") -> str:
