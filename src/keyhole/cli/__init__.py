@@ -38,8 +38,8 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
-for command in (sinks, shared):
-    app.command()(command)
+app.command()(sinks)
+app.command()(shared)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

@@ -18,6 +18,7 @@ from keyhole.contrast.features.subspace import energy_rank
 
 ALIKE = 0.5  # a cosine from which two signals are alike
 ENERGY = 0.9  # of the directions, which the shared subspace holds
+_RANKED = 19  # draws whose rank is taken: that of hundreds of vectors takes its time
 _NOTHING = 1e-4  # of a signal's squared length: what is left below that is rounding and has no direction
 Interval = tuple[float, float, float]  # of what was measured: it, and its 95 % interval
 Range = tuple[float, float, float]  # of a control: its mean, and where 95 % of its draws lie
@@ -158,22 +159,34 @@ def likeness(
     generator = torch.Generator().manual_seed(seed)
     own = directions(heard, taken)
     others = shuffled(heard, taken, draws, generator)
-    tables = [cosines(x, heads) for x in (own, resampled(heard, taken, draws, generator), others)]
-    found, again, null = [table.abs() for table in tables] if absolute else tables
-    near, many, few = ((table > limit).double().mean(-1) for table in (found, again, null))
+    again = resampled(heard, taken, draws if any(len(one) > 1 for one in heard) else 1, generator)
+    told = [_pairs(x, heads, limit, absolute) for x in (own[None], again, others)]
+    (near, cosine), (nears, means), (null_near, null) = told
     return Likeness(
         taken=top,
-        pairs=found.shape[-1],
+        pairs=len(apart(heads)[0]),
         left=float(np.mean([_mean(one, one.used[None], taken[one.layer])[1] for one in heard])),
-        near=_around(float(near), many),
-        cosine=_around(float(found.mean()), again.mean(-1)),
+        near=_around(float(near), nears),
+        cosine=_around(float(cosine), means),
         rank=int(rank_of(own)),
-        shuffled_near=_range(few),
-        shuffled_cosine=_range(null.mean(-1)),
-        shuffled_rank=_range(rank_of(others)),
-        p=(1 + int((few >= near).sum())) / (1 + draws),
-        p_cosine=(1 + int((null.mean(-1) >= found.mean()).sum())) / (1 + draws),
+        shuffled_near=_range(null_near),
+        shuffled_cosine=_range(null),
+        shuffled_rank=_range(rank_of(others[:_RANKED])),
+        p=(1 + int((null_near >= near).sum())) / (1 + draws),
+        p_cosine=(1 + int((null >= cosine).sum())) / (1 + draws),
     )
+
+
+def _pairs(
+    vectors: Float[Tensor, "draw heads d_model"], heads: Sequence[Head], limit: float, absolute: bool
+) -> tuple[Float[Tensor, "draw"], Float[Tensor, "draw"]]:
+    """The share of near pairs and the mean cosine of each draw, one at a time: hundreds of channels have many pairs."""
+    near, mean = [], []
+    for one in vectors:
+        found = cosines(one, heads).abs() if absolute else cosines(one, heads)
+        near.append((found > limit).double().mean())
+        mean.append(found.mean())
+    return torch.stack(near), torch.stack(mean)
 
 
 def clusters(vectors: Float[Tensor, "heads d_model"], distance: float = 1 - ALIKE) -> Int[np.ndarray, "heads"]:

@@ -16,6 +16,7 @@ from keyhole.brief import brief
 from keyhole.tracing.upstream import Writes
 
 TAKEN: tuple[int | None, ...] = (None, 0, 1, 3)  # nothing; the mean; and so many directions of largest variance
+_TOP = max(top or 0 for top in TAKEN)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Moments:
                 self.first[layer] = self.first.get(layer, 0) + x.sum(0)
                 self.second[layer] = self.second.get(layer, 0) + x.T @ x
 
-    def ambient(self, top: int = max(t for t in TAKEN if t is not None)) -> Ambient:
+    def ambient(self, top: int = _TOP) -> Ambient:
         """What was counted so far, with so many directions of largest variance."""
         mean = {layer: total / self.count[layer] for layer, total in self.first.items()}
         spread, shares = {}, {}

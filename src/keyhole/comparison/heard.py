@@ -11,7 +11,7 @@ is kept beside it: a control may then listen to others (`keyhole.comparison.alik
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -141,19 +141,14 @@ def _joined(own: Sequence[Heard]) -> Heard:
     for one in own:
         for author, share in one.authors.items():
             authors[author] += share * len(one) / total
-    rows = [torch.cat([getattr(one, name) for one in own]) for name in ("prompt", "used", "written", "chosen")]
-    first = own[0]
-    ordered = dict(sorted(authors.items(), key=lambda item: -item[1]))
-    return Heard(first.layer, first.head, first.side, *rows, first.basis, ordered)
-
-
-def of_prompts(heard: Heard, prompts: set[int]) -> Heard | None:
-    """The firings of some prompts alone; who wrote them is told of all."""
-    kept = torch.tensor([prompt in prompts for prompt in heard.prompt.tolist()], dtype=torch.bool)
-    if not bool(kept.any()):
-        return None
-    rows = (heard.prompt[kept], heard.used[kept], heard.written[kept], heard.chosen[kept])
-    return Heard(heard.layer, heard.head, heard.side, *rows, heard.basis, heard.authors)
+    return replace(
+        own[0],
+        prompt=torch.cat([one.prompt for one in own]),
+        used=torch.cat([one.used for one in own]),
+        written=torch.cat([one.written for one in own]),
+        chosen=torch.cat([one.chosen for one in own]),
+        authors=dict(sorted(authors.items(), key=lambda item: -item[1])),
+    )
 
 
 def author_name(author: Author) -> str:

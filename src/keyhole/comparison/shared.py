@@ -66,9 +66,9 @@ def shared(
     if two is not None:
         with stage("Comparing tasks"):
             tasks = compare_use(use, channel_use(two), draws=2 * draws + 1, seed=seed)
-    names = tuple(str(x.path) for x in (one, two) if x is not None)
+    paths = tuple(str(x.path) for x in (one, two) if x is not None)
     settings = {"draws": draws, "seed": seed}
-    return Shared(own.name, names, count, LIMIT, (sides[0], sides[1]), tasks, settings)
+    return Shared(own.name, paths, count, LIMIT, (sides[0], sides[1]), tasks, settings)
 
 
 def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tuple[list[Heard], Ambient, int]:

@@ -65,20 +65,13 @@ def task_lines(found: "Shared") -> list[str]:
         more = f" and {len(own) - 8} more" if len(own) > 8 else ""
         what = {"same": "the same channels", "in part": "in part the same", "others": "others"}[kind]
         lines.append(f"  {what}: {len(own)}{': ' if own else ''}{named}{more}")
-    means = [float(np.mean([value(one) for one in found.tasks])) for value in _MEANS]
+    every = [(one.between, *one.within, one.chance) for one in found.tasks]
+    between, here, there, chance = np.mean(every, axis=0).tolist()
     lines.append(
-        f"  overlap of as many prompts: {means[0]:.2f} between tasks, {means[1]:.2f} and {means[2]:.2f} in halves of "
-        f"one, {means[3]:.2f} by chance"
+        f"  overlap of as many prompts: {between:.2f} between tasks, {here:.2f} and {there:.2f} in halves of one, "
+        f"{chance:.2f} by chance"
     )
     return lines
-
-
-_MEANS = (
-    lambda one: one.between,
-    lambda one: one.within[0],
-    lambda one: one.within[1],
-    lambda one: one.chance,
-)
 
 
 def task_rows(found: "Shared") -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
