@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
-    from keyhole.sink.sinks import sinks as sinks
+    from keyhole.sink.explore import sinks as sinks
     from keyhole.store.store import open_store as open_store
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -71,7 +71,7 @@ _HOMES = {
     "check": "keyhole.tracing.exactness",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
-    "sinks": "keyhole.sink.sinks",
+    "sinks": "keyhole.sink.explore",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (

@@ -44,7 +44,7 @@ def shared(
 
     opened = open_store(store)
     second = None if other is None else open_store(other)
-    loaded = stored_model(opened, model, revision, dtype, device)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
     save_all(found, places)
     if json:

@@ -45,7 +45,7 @@ def sinks(
     from keyhole.store import open_store
 
     opened = open_store(store)
-    loaded = stored_model(opened, model, revision, dtype, device)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(
         opened,
         loaded,

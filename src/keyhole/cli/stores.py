@@ -32,7 +32,7 @@ def require_places(out: list[Path] | None) -> list[Path]:
     return [require_file(path, _WRITTEN) for path in out or []]
 
 
-def stored_model(store: Store, given: str | None, revision: str | None, dtype: Dtype, device: str | None) -> Model:
+def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
     """The model that made a store, checked by its weights."""
     from keyhole.store import model_of
 

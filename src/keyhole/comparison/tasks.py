@@ -108,7 +108,7 @@ def compare_use(
         place for place in one if place in other and min(len(one[place].prompts), len(other[place].prompts)) >= LEAST
     )
     rng = np.random.default_rng(seed)
-    found = [_compared(place, *_padded(one[place].used, other[place].used), draws, rng) for place in both]
+    found = [_compared(place, *_padded(one[place].used, other[place].used), draws=draws, rng=rng) for place in both]
     corrected = benjamini_hochberg(np.array([made.p for made in found]))
     return tuple(HeadUse(**{**made.__dict__, "q": float(q)}) for made, q in zip(found, corrected, strict=True))
 
@@ -120,7 +120,7 @@ def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def _compared(place: Place, a: np.ndarray, b: np.ndarray, draws: int, rng: np.random.Generator) -> HeadUse:
+def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np.random.Generator) -> HeadUse:
     side, layer, head = place
     n = min(len(a), len(b)) // 2
     orders = [np.stack([rng.permutation(len(x)) for _ in range(draws)]) for x in (a, b)]

@@ -24,7 +24,7 @@ def sinks_figure(found: Sinks) -> Figure:
     for row, side in zip(grid, found.sides, strict=True):
         order = _order(side)
         for axis, table, what in ((row[0], side.cosines, "signals"), (row[1], side.shuffled, "other channels")):
-            image = _matrix(axis, table, side, order, f"{side.side} side, {what}") or image
+            image = _matrix(axis, table, side, order, title=f"{side.side} side, {what}") or image
         _removals(row[2], side, found)
     if image is not None:
         bar = figure.colorbar(image, ax=grid[:, :2], location="bottom", shrink=0.5, pad=0.02, aspect=40)
@@ -47,7 +47,7 @@ def _order(side: SinkSide) -> list[int]:
     return sorted(range(len(heads)), key=lambda i: (heads[i].cluster, heads[i].layer, heads[i].head))
 
 
-def _matrix(axis: Any, table: np.ndarray, side: SinkSide, order: list[int], title: str) -> Any:
+def _matrix(axis: Any, table: np.ndarray, side: SinkSide, order: list[int], *, title: str) -> Any:
     tidy(axis, title)
     if not order:
         axis.text(0.5, 0.5, "no head has one signal", ha="center", va="center", transform=axis.transAxes, color=GREY)

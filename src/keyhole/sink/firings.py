@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -41,7 +42,7 @@ class Listened:
     firings: int = 0  # on the first token, of all prompts
     sites: int = 0  # and how many there could be: heads times tokens after the first
 
-    @property
+    @cached_property
     def ambient(self) -> Ambient:
         """What the streams have in common."""
         return self.moments.ambient()

@@ -14,9 +14,9 @@ from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.intervals import Interval, numbered
 from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, metric_of, stood_in, subject
+from keyhole.sink.explore import study
 from keyhole.sink.firings import Asked
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
-from keyhole.sink.sinks import study
 
 _PROMPTS = 24
 _MANY = 8  # heads

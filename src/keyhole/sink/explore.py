@@ -13,12 +13,11 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import clusters, cosines, directions, likeness, shuffled, spread
-from keyhole.comparison.ambient import TAKEN, Ambient
+from keyhole.comparison.alike import ALIKE, clusters, cosines, directions, likeness, shuffled, spread
+from keyhole.comparison.ambient import TAKEN
 from keyhole.comparison.heard import Heard, author_name
 from keyhole.errors import KeyholeError
 from keyhole.intervene.verification import metric_of
@@ -98,33 +97,21 @@ def study(
             f"no head of {model.name} above its first layer fires on the first token in these prompts: there are no "
             "sinks to explain."
         )
-    ambient = heard.ambient
     own = {side: _controlled(heard, side) for side in get_args(SideName)}
+    with stage("Removing what they share") as progress:
+        trial = Trial(model, test, heard.ambient, tau=tau, ranks=RANKS, controls=controls, seed=seed)
+        done = removals(trial, own, progress)
+    big = massive(model.run_many([list(one.token_ids) for one in test], bos=False))
     with stage("Comparing heads") as progress:
         sides = []
         for number, side in enumerate(get_args(SideName)):
-            sides.append(_side(heard, side, own[side], ambient, draws=draws, seed=seed))
+            made = _side(heard, side, own[side], draws=draws, seed=seed)
+            sides.append(replace(made, removals=done.of[side], along=along(directions(own[side]), big)))
             progress(number + 1, 2)
-    with stage("Removing what they share") as progress:
-        trial = Trial(model, test, ambient, tau=tau, ranks=RANKS, controls=controls, seed=seed)
-        done = removals(trial, own, progress)
-    runs = model.run_many([list(one.token_ids) for one in test], bos=False)
-    big = massive(runs)
-    return Sinks(
-        model=model.name,
-        prompts=len(fit),
-        held_out=len(test),
-        share=heard.firings / heard.sites,
-        before=done.before,
-        answer=done.answer,
-        layer=done.layer,
-        sides=(
-            replace(sides[0], removals=done.of["dest"], along=along(_directions(own["dest"]), big)),
-            replace(sides[1], removals=done.of["src"], along=along(_directions(own["src"]), big)),
-        ),
-        massive=big,
-        settings={"tau": tau if not callable(tau) else "function", "draws": draws, "controls": controls, "seed": seed},
-    )
+    share, counts = heard.firings / heard.sites, (len(fit), len(test))
+    settings = {"tau": "function" if callable(tau) else tau, "draws": draws, "controls": controls, "seed": seed}
+    before = (done.before, done.answer, done.layer)
+    return Sinks(model.name, *counts, share, *before, (sides[0], sides[1]), big, settings)
 
 
 def _controlled(heard: Listened, side: SideName) -> list[Heard]:
@@ -132,13 +119,7 @@ def _controlled(heard: Listened, side: SideName) -> list[Heard]:
     return [one for one in heard.rest if one.side == side and len(one) >= _LEAST and spread(one) < CONTROLLED]
 
 
-def _directions(own: Sequence[Heard]) -> Float[Tensor, "heads d_model"]:
-    return directions(own)
-
-
-def _side(
-    heard: Listened, side: SideName, own: Sequence[Heard], ambient: Ambient, *, draws: int, seed: int
-) -> SinkSide:
+def _side(heard: Listened, side: SideName, own: Sequence[Heard], *, draws: int, seed: int) -> SinkSide:
     vectors, heads = directions(own), [one.place for one in own]
     labels = dict(zip(heads, clusters(vectors).tolist(), strict=True)) if own else {}
     every = [one for one in heard.rest if one.side == side]
@@ -149,6 +130,7 @@ def _side(
     found, others = [], []
     there = {one.place: one for one in heard.other if one.side == side and len(one) >= _LEAST}
     same = [there[head] for head in heads if head in there]
+    ambient = heard.ambient
     for top in TAKEN:
         taken = ambient.taken(top)
         found.append(likeness(own, taken, top=top, draws=draws, seed=seed))
@@ -163,7 +145,7 @@ def _others(same: Sequence[Heard], taken: dict[int, Tensor], top: int | None) ->
     if len({layer for layer, _ in heads}) < 2:
         return Others(top, len(same), float("nan"), float("nan"))
     found = cosines(directions(same, taken), heads)
-    return Others(top, len(same), float((found > 0.5).double().mean()), float(found.mean()))
+    return Others(top, len(same), float((found > ALIKE).double().mean()), float(found.mean()))
 
 
 def _head(heard: Heard, cluster: int | None) -> SinkHead:
