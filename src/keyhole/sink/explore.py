@@ -108,10 +108,19 @@ def study(
             made = _side(heard, side, own[side], draws=draws, seed=seed)
             sides.append(replace(made, removals=done.of[side], along=along(directions(own[side]), big)))
             progress(number + 1, 2)
-    share, counts = heard.firings / heard.sites, (len(fit), len(test))
     settings = {"tau": "function" if callable(tau) else tau, "draws": draws, "controls": controls, "seed": seed}
-    before = (done.before, done.answer, done.layer)
-    return Sinks(model.name, *counts, share, *before, (sides[0], sides[1]), big, settings)
+    return Sinks(
+        model=model.name,
+        prompts=len(fit),
+        held_out=len(test),
+        share=heard.firings / heard.sites,
+        before=done.before,
+        answer=done.answer,
+        layer=done.layer,
+        sides=(sides[0], sides[1]),
+        massive=big,
+        settings=settings,
+    )
 
 
 def _controlled(heard: Listened, side: SideName) -> list[Heard]:
