@@ -51,6 +51,7 @@ def test_planted_channels_of_two_tasks_are_told_apart() -> None:
     assert same.found == "same" and same.p > 0.05 and same.share == pytest.approx(1, abs=0.1)
     assert other.found == "others" and other.q <= 0.05 and other.between < 0.15 < 0.8 < min(other.within)
     assert half.found == "in part" and 0.5 < half.share < 0.8 and half.q <= 0.05
+    assert 0.8 < min(same.within) <= max(same.within) < 1  # two halves, not one and itself
     assert same.prompts == (60, 40) and same.chance < 0.6 * same.between
 
 
