@@ -41,9 +41,12 @@ def head_lines(side: "SharedSide") -> list[str]:
     """Do heads share directions, and which are nearly equal?"""
     if not side.signals:
         return [f"{side.side} side: too few heads, or all in one layer: nothing to compare"]
-    said = "more than by chance, anisotropy apart" if side.coordinate else "no more than by chance, or by anisotropy"
+    said = "more" if side.coordinate else "no more"
     groups = [f"near-equal: {cluster_text(group)}" for group in side.clusters[:_CLUSTERS]]
-    return [f"{side.side} side: {len(side.heads)} heads share directions {said}", *groups]
+    first = (
+        f"{side.side} side: {len(side.heads)} heads, {said} near-equal pairs than by other channels or by anisotropy"
+    )
+    return [first, *groups]
 
 
 def _line(one: "Likeness") -> str:
