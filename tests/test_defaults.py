@@ -24,6 +24,8 @@ from keyhole.cli import (
     tasks,
 )
 from keyhole.comparison.compare import compare as comparison_compare
+from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, shared, sinks, tasks
+from keyhole.comparison.shared import shared as compare_heads
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -46,6 +48,7 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
 from keyhole.stable.stability import stability as measure_stability
+from keyhole.sink import sinks as study_sinks
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
@@ -82,6 +85,8 @@ SAME = [
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
     (compare, comparison_compare, {"a", "b", "model", "members", "threshold", "mode", "draws", "seed"}),
+    (sinks, study_sinks, {"store", "prompts", "tau", "draws", "controls", "seed"}),
+    (shared, compare_heads, {"store", "other", "prompts", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),

@@ -26,6 +26,9 @@ LAYERS = [
         ("store",),
         ("many",),
         ("contrast", "discover"),
+        ("family",),
+        ("comparison",),
+        ("sink",),
     ],
     *[
         ("family", "comparison", "faithful", "shared", "sink", "stable"),
@@ -49,6 +52,8 @@ CONVENIENCES = {
     *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
     *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
+    *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
+    *[("comparison/shared_record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
+    from keyhole.sink.explore import sinks as sinks
     from keyhole.store.store import open_store as open_store
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -53,6 +54,7 @@ __all__ = [
     "families",
     "load",
     "open_store",
+    "sinks",
     "trace_many",
 ]
 
@@ -75,11 +77,14 @@ _HOMES = {
     "compare": "keyhole.comparison.compare",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
+    "sinks": "keyhole.sink.explore",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
     *("circuits", "comparison", "contrast", "discover", "faithful", "family", "figures", "intervene", "lab", "many"),
     *("models", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
+    *("circuits", "comparison", "contrast", "discover", "figures", "intervene", "lab", "many", "models", "qk"),
+    *("reproduce", "sink", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

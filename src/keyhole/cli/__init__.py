@@ -24,6 +24,8 @@ from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
 from keyhole.cli.stability import stability
+from keyhole.cli.shared import shared
+from keyhole.cli.sinks import sinks
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -42,6 +44,8 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
     app.command()(command)
 for command in (families, compare, curves, stability):
     app.command()(command)
+app.command()(sinks)
+app.command()(shared)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 
