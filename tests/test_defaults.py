@@ -20,12 +20,12 @@ from keyhole.cli import (
     families,
     look,
     proof,
+    shared,
+    sinks,
     stability,
     tasks,
 )
 from keyhole.comparison.compare import compare as comparison_compare
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, shared, sinks, tasks
-from keyhole.comparison.shared import shared as compare_heads
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -47,8 +47,9 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
-from keyhole.stable.stability import stability as measure_stability
+from keyhole.shared.signals import shared as compare_heads
 from keyhole.sink import sinks as study_sinks
+from keyhole.stable.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys

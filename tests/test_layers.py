@@ -27,11 +27,10 @@ LAYERS = [
         ("many",),
         ("contrast", "discover"),
         ("family",),
-        ("comparison",),
-        ("sink",),
+        ("comparison", "faithful", "shared"),
+        ("sink", "stable"),
     ],
     *[
-        ("family", "comparison", "faithful", "shared", "sink", "stable"),
         ("figures",),
         ("lab",),
         ("reproduce",),
@@ -53,7 +52,7 @@ CONVENIENCES = {
     *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
-    *[("comparison/shared_record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
+    *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

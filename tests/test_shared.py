@@ -12,11 +12,11 @@ import torch
 import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn
-from keyhole.comparison.shared import _used, shared
-from keyhole.comparison.shared_record import Shared, SharedSide
-from keyhole.comparison.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use, overlap
 from keyhole.errors import KeyholeError
 from keyhole.qk.omega import omega
+from keyhole.shared.record import Shared, SharedSide
+from keyhole.shared.signals import _used, shared
+from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use, overlap
 from stores import stored
 
 
@@ -124,7 +124,7 @@ def test_a_study_of_the_organism(study: Shared, whole: Path) -> None:
 
 
 def side_of(near: list[float], p: list[float]) -> SharedSide:
-    from keyhole.comparison.alike import Likeness
+    from keyhole.shared.alike import Likeness
 
     control = (0.0, 0.0, 0.0)
     made = [

@@ -10,12 +10,16 @@ import pytest
 import torch
 
 import keyhole
-import planted
+import planted_sinks as planted
 from commands import keyhole as typed
 from conftest import tiny_model
 from drawn import check_drawn
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import (
+from keyhole.errors import KeyholeError
+from keyhole.intervene.remove import Metric
+from keyhole.qk.firings import find_firings
+from keyhole.reproduce.talk.sinks import Rest, judge
+from keyhole.shared.alike import (
     Likeness,
     clusters,
     cosines,
@@ -26,12 +30,8 @@ from keyhole.comparison.alike import (
     shuffled,
     spread,
 )
-from keyhole.comparison.ambient import Moments, orthonormal
-from keyhole.comparison.heard import Heard, hear, joined, of_circuit, of_firings
-from keyhole.errors import KeyholeError
-from keyhole.intervene.remove import Metric
-from keyhole.qk.firings import find_firings
-from keyhole.reproduce.talk.sinks import Rest, judge
+from keyhole.shared.ambient import Moments, orthonormal
+from keyhole.shared.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
 from keyhole.sink.firings import Asked, firing, listen
 from keyhole.sink.massive import along, massive

@@ -23,9 +23,9 @@ from keyhole.cli.families import families
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
-from keyhole.cli.stability import stability
 from keyhole.cli.shared import shared
 from keyhole.cli.sinks import sinks
+from keyhole.cli.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -42,10 +42,8 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
-for command in (families, compare, curves, stability):
-    app.command()(command)
-app.command()(sinks)
-app.command()(shared)
+for of_store in (families, compare, sinks, shared, curves, stability):
+    app.command()(of_store)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

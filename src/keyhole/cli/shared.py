@@ -39,7 +39,7 @@ def shared(
         keyhole shared ioi.store years.store --out shared.html --out shared.csv
     """
     places = require_places(out)
-    from keyhole.comparison.shared import shared as study
+    from keyhole.shared.signals import shared as study
     from keyhole.store import open_store
 
     opened = open_store(store)

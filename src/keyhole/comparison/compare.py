@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from keyhole.family.families import Families
+    from keyhole.family.record import Families
     from keyhole.models.load import Source
     from keyhole.models.model import Model
 

@@ -29,7 +29,7 @@ from keyhole.family.sets import Sets, circuit_sets, store_sets
 from keyhole.store.store import Store, open_store
 
 if TYPE_CHECKING:
-    from keyhole.family.families import Families
+    from keyhole.family.record import Families
 
 PREFIX = "published:"
 MOST = 5000  # circuits whose pairs are looked at for a representative

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from keyhole.comparison.alike import Likeness
-from keyhole.comparison.shared_record import Shared, SharedSide
-from keyhole.comparison.shared_text import head_lines, pair_rows, task_lines, task_rows
-from keyhole.comparison.taken import taken_text
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
+from keyhole.shared.alike import Likeness
+from keyhole.shared.record import Shared, SharedSide
+from keyhole.shared.taken import taken_text
+from keyhole.shared.text import head_lines, pair_rows, task_lines, task_rows
 
 _LABELS = 24  # heads that are named along an axis
 _TAKEN = {None: "nothing", 0: "mean"}

@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from keyhole.comparison.taken import taken_text
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
+from keyhole.shared.taken import taken_text
 from keyhole.sink.record import Sinks, SinkSide, middle
 from keyhole.sink.text import HEAD_COLUMNS, head_lines, head_rows, massive_lines
 

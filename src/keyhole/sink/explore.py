@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import ALIKE, clusters, cosines, directions, likeness, shuffled, spread
-from keyhole.comparison.ambient import TAKEN
-from keyhole.comparison.heard import Heard, author_name
 from keyhole.errors import KeyholeError
 from keyhole.intervene.verification import metric_of
 from keyhole.models.load import Source
 from keyhole.models.model import Model
 from keyhole.progress import Stage, quiet
 from keyhole.qk.firings import check_tau
+from keyhole.shared.alike import ALIKE, clusters, cosines, directions, likeness, shuffled, spread
+from keyhole.shared.ambient import TAKEN
+from keyhole.shared.heard import Heard, author_name
 from keyhole.sink.firings import Asked, Listened, layers_of, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide

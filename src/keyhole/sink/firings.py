@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from keyhole.comparison.ambient import Ambient, Moments
-from keyhole.comparison.heard import Caused, Heard, hear, joined, of_firings
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
 from keyhole.models.run import AttentionRun, Run
 from keyhole.progress import Progress, silent
+from keyhole.shared.ambient import Ambient, Moments
+from keyhole.shared.heard import Caused, Heard, hear, joined, of_firings
 from keyhole.tracing.firing import Tau, threshold
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.why import explain_sites

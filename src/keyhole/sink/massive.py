@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.comparison.heard import Author
 from keyhole.models.run import Run
+from keyhole.shared.heard import Author
 from keyhole.tracing.writers import split
 
 MASSIVE = 100.0  # times the median magnitude

@@ -11,9 +11,9 @@ from jaxtyping import Float
 
 from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import Interval, Likeness
-from keyhole.comparison.heard import Head
 from keyhole.errors import KeyholeError
+from keyhole.shared.alike import Interval, Likeness
+from keyhole.shared.heard import Head
 from keyhole.sink.massive import Massive
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keyhole.comparison.heard import author_name
-from keyhole.comparison.taken import cluster_text, taken_text
+from keyhole.shared.heard import author_name
+from keyhole.shared.taken import cluster_text, taken_text
 from keyhole.sink.record import middle
 from keyhole.stats import as_text
 
 if TYPE_CHECKING:
-    from keyhole.comparison.alike import Likeness
+    from keyhole.shared.alike import Likeness
     from keyhole.sink.record import Removal, Sinks, SinkSide
 
 _CLUSTERS = 3

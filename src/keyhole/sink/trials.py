@@ -13,11 +13,11 @@ from statistics import fmean
 import torch
 
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import directions, shuffled
-from keyhole.comparison.ambient import TAKEN, Ambient
-from keyhole.comparison.heard import Heard
 from keyhole.models.model import Model
 from keyhole.progress import Progress
+from keyhole.shared.alike import directions, shuffled
+from keyhole.shared.ambient import TAKEN, Ambient
+from keyhole.shared.heard import Heard
 from keyhole.sink.firings import Asked, layers_of
 from keyhole.sink.record import HALF, Removal
 from keyhole.sink.removal import Basis, Passed, energy, explained, passed

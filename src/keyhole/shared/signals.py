@@ -13,17 +13,17 @@ import numpy as np
 import torch
 
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import Likeness, clusters, directions, likeness, members
-from keyhole.comparison.ambient import TAKEN, Ambient, Moments
-from keyhole.comparison.heard import Heard, hear, joined, of_circuit
-from keyhole.comparison.shared_record import Shared, SharedSide
-from keyhole.comparison.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.errors import KeyholeError
 from keyhole.models.load import Source
 from keyhole.models.model import Model
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, Stage, quiet
 from keyhole.qk.omega import omega
+from keyhole.shared.alike import Likeness, clusters, directions, likeness, members
+from keyhole.shared.ambient import TAKEN, Ambient, Moments
+from keyhole.shared.heard import Heard, hear, joined, of_circuit
+from keyhole.shared.record import Shared, SharedSide
+from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.store import Store, model_of, open_store
 from keyhole.tracing.upstream import Writes
 

@@ -2,7 +2,7 @@
 
 Heads are compared across layers only: heads of one layer may share their keys. The control lets every head listen to as
 many random channels of its own, to the same writers in the same firings. Signals are taken as they are, and again
-without what all streams have in common (`keyhole.comparison.ambient`): what does not survive that is anisotropy.
+without what all streams have in common (`keyhole.shared.ambient`): what does not survive that is anisotropy.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.comparison.heard import Head, Heard
 from keyhole.contrast.features.subspace import energy_rank
+from keyhole.shared.heard import Head, Heard
 
 ALIKE = 0.5  # a cosine from which two signals are alike
 ENERGY = 0.9  # of the directions, which the shared subspace holds

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keyhole.comparison.taken import cluster_text, taken_text
+from keyhole.shared.taken import cluster_text, taken_text
 
 if TYPE_CHECKING:
-    from keyhole.comparison.alike import Likeness
-    from keyhole.comparison.shared_record import Shared, SharedSide
+    from keyhole.shared.alike import Likeness
+    from keyhole.shared.record import Shared, SharedSide
 
 _CLUSTERS = 5
 TASK_COLUMNS = (

@@ -6,7 +6,7 @@ A firing's signal on one side is the sum over its writers c of what each puts in
     s = sum over c of P_{S_c} o_c = U a,    a_k = sum over c with k in S_c of u_k . o_c
 
 U has orthonormal columns, so lengths and shares can be had from `a` alone. What the same writers put into all channels
-is kept beside it: a control may then listen to others (`keyhole.comparison.alike`).
+is kept beside it: a control may then listen to others (`keyhole.shared.alike`).
 """
 
 from collections import defaultdict

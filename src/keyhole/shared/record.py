@@ -10,9 +10,9 @@ from jaxtyping import Float
 
 from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
-from keyhole.comparison.alike import Likeness
-from keyhole.comparison.heard import Head
-from keyhole.comparison.tasks import HeadUse
+from keyhole.shared.alike import Likeness
+from keyhole.shared.heard import Head
+from keyhole.shared.tasks import HeadUse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,19 +55,19 @@ class Shared:
     settings: dict[str, Any]
 
     def __str__(self) -> str:
-        from keyhole.comparison.shared_text import shared_text
+        from keyhole.shared.text import shared_text
 
         return shared_text(self)
 
     def record(self) -> dict[str, Any]:
         """As plain data: what JSON has."""
-        from keyhole.comparison.shared_text import shared_data
+        from keyhole.shared.text import shared_data
 
         return shared_data(self)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Columns and rows: of two tasks a row per head and side, else of near-equal pairs."""
-        from keyhole.comparison.shared_text import pair_rows, task_rows
+        from keyhole.shared.text import pair_rows, task_rows
 
         return task_rows(self) if self.tasks else pair_rows(self)
 
