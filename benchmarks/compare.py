@@ -26,13 +26,14 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 import keyhole
-from keyhole import Circuit, KeyholeError, Model, Run
+from keyhole import Circuit, Model, Run
 from keyhole.circuits.circuit import Node
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.intervene import Estimates, Metric, all_but, answers_without, estimate, mean_writes, places
 from keyhole.models.prompts import encode, one_token_words
-from keyhole.qk.firings import dynamic_tau
+from keyhole.stable.stability import varied
+from keyhole.stable.variations import Variation, usual, with_names
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import NAMES
@@ -78,7 +79,7 @@ def cases(model: Model, n: int) -> Iterable[Case]:
 
 def case_of(model: Model, example: Example) -> Case | None:
     """None: the model does not tell the names apart, or these are more tokens in each other's place."""
-    run, swapped = (model.run(one.text) for one in (example, renamed(example, example.wrong, example.answer)))
+    run, swapped = (model.run(one.text) for one in (example, with_names(example, example.wrong, example.answer)))
     metric = Metric(len(run) - 1, tuple(token_ids(run, example.answer)), tuple(token_ids(run, example.wrong)))
     if len(run) != len(swapped) or metric.of(run.logits[-1]) < LEAST:
         return None
@@ -93,15 +94,6 @@ def case_of(model: Model, example: Example) -> Case | None:
         estimates={"gradient": estimate(run, metric), "patching": estimate(run, metric, swapped)},
         instead={"zero": None, "mean": mean_writes(alike(model, example, len(run)))},
     )
-
-
-def renamed(example: Example, receiver: str, giver: str) -> Example:
-    """The same words with other names."""
-    text = example.text
-    names = {example.roles["IO"]: receiver, example.roles["S1"]: giver, example.roles["S2"]: giver}
-    for (start, end), name in sorted(names.items(), reverse=True):  # from the end: what stands before keeps its place
-        text = text[:start] + name + text[end:]
-    return replace(example, text=text, answer=receiver, wrong=giver, answers=(receiver,), roles={})
 
 
 def alike(model: Model, example: Example, length: int) -> list[Run]:
@@ -243,47 +235,29 @@ def _jaccard(a: set, b: set) -> float:
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
-def variations(case: Case, halves: Mapping[str, Model]) -> dict[str, Circuit]:
-    """The same question, asked a little differently."""
-    example, run = case.example, case.run
+def changes(model: Model, examples: Sequence[Example]) -> list[Variation]:
+    """The library's, where tokens stay in their places, and some settings more."""
+    usually = [one for one in usual(model, examples) if one.name not in ("nothing: traced again", "another wording")]
+    taus = [Variation(f"tau {tau}", options=lambda told, tau=tau: {**told, "tau": tau}) for tau in (0.1, 0.3)]
+    epses = [
+        Variation(f"eps {eps}", options=lambda told, eps=eps: {**told, "through": Through(eps=eps)})
+        for eps in (0.02, 0.005)
+    ]
+    return [*usually, *taus, *epses]
 
-    def traced(run: Run = run, example: Example = example, **options: object) -> Circuit:
-        return run.trace(example.answer, against=example.wrong, **{"through": "mlps", **options})
 
-    asked: dict[str, Callable[[], Circuit]] = {
-        **{label: lambda half=half: traced(half.run(example.text)) for label, half in halves.items()},
-        "tau half": lambda: traced(tau=lambda dest: 0.5 * dynamic_tau(dest + 1)),
-        "tau double": lambda: traced(tau=lambda dest: min(0.99, 2 * dynamic_tau(dest + 1))),
-        "tau 0.1": lambda: traced(tau=0.1),
-        "tau 0.3": lambda: traced(tau=0.3),
-        "eps 0.02": lambda: traced(through=Through(eps=0.02)),
-        "eps 0.005": lambda: traced(through=Through(eps=0.005)),
-    }
-    for label, other in (("receiver", other_name(case, "IO")), ("giver", other_name(case, "S2"))):
-        if other is not None:
-            asked[f"another {label}"] = lambda other=other: traced(run.model.run(other.text), other)
+def stays(model: Model, asked: Sequence[tuple[Example, Circuit]]) -> dict[str, list[tuple[Agreement, Agreement]]]:
+    """What each change leaves of every circuit, and of what is shown of it."""
     found = {}
-    for label, trace in asked.items():
-        try:
-            found[label] = trace()
-        except KeyholeError as refused:  # in half precision a run may be too coarse to be rebuilt
-            print(f"  {label}: {refused}", file=sys.stderr)
+    for change in changes(model, [example for example, _ in asked]):
+        pairs, refused = varied(model, asked, change, {"through": "mlps"})
+        for why, n in refused.items():  # in half precision a run may be too coarse to be rebuilt
+            print(f"  {change.name}: {n} refused, {why}", file=sys.stderr)
+        if pairs:
+            found[change.name] = [
+                (agreement(own, other), agreement(shown(own), shown(other))) for (_, own), (_, other) in pairs
+            ]
     return found
-
-
-def other_name(case: Case, role: str) -> Example | None:
-    """The same prompt with one other name, of as many tokens, that the model answers rightly."""
-    example, model = case.example, case.run.model
-    for name in one_token_words(model, NAMES):
-        if name in (example.answer, example.wrong):
-            continue
-        names = (name, example.wrong) if role == "IO" else (example.answer, name)
-        other = renamed(example, *names)
-        run = model.run(other.text)
-        ids = [token_ids(run, word) for word in names]
-        if len(run) == len(case.run) and Metric(len(run) - 1, tuple(ids[0]), tuple(ids[1])).of(run.logits[-1]) > 0:
-            return other
-    return None
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -342,21 +316,17 @@ def tell_stability(found: Mapping[str, list[tuple[Agreement, Agreement]]]) -> No
 
 
 def compare(source: str | None, n: int, *, everything: bool) -> None:
-    model, half, rounded = keyhole.load(source), *(keyhole.load(source, dtype=torch.bfloat16) for _ in range(2))
-    halves = {"bfloat16": half, "bfloat16 weights": keyhole.load((rounded.hf.float(), rounded.tokenizer))}
+    model = keyhole.load(source)
     rows: list[Row] = []
-    stable: dict[str, list[tuple[Agreement, Agreement]]] = {}
+    asked: list[tuple[Example, Circuit]] = []
     start = time.perf_counter()
     for case in cases(model, n):
-        own = case.circuits
-        for label, other in variations(case, halves).items():
-            both = agreement(own["found"], other), agreement(own["shown"], shown(other))
-            stable.setdefault(label, []).append(both)
+        asked.append((case.example, replace(case.circuits["found"], run=None)))
         rows.append(measure(case, everything=everything))
         print(f"  {len(rows)} of {n}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     print(f"{model.name}: {len(rows)} prompts")
     tell_rows(rows)
-    tell_stability(stable)
+    tell_stability(stays(model, asked))
     print(flush=True)
 
 

@@ -9,14 +9,34 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks
+from keyhole.cli import (
+    bulk,
+    choices,
+    circuits,
+    compare,
+    contrast,
+    curves,
+    discover,
+    families,
+    look,
+    proof,
+    shared,
+    sinks,
+    stability,
+    tasks,
+)
+from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
 from keyhole.discover.all_heads import survey
 from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
-from keyhole.intervene.remove import Mode
+from keyhole.faithful import cohort, edge_scores
+from keyhole.faithful.curves import curves as measure_curves
+from keyhole.family.columns import Granularity
+from keyhole.family.families import families as find_families
+from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
@@ -27,6 +47,9 @@ from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
+from keyhole.shared.signals import shared as compare_heads
+from keyhole.sink import sinks as study_sinks
+from keyhole.stable.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.candidates import Keys
@@ -56,9 +79,15 @@ SAME = [
     (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
     (bulk, many.Ray, {"workers", "address"}),
+    (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
+    (curves, measure_curves, {"store", "methods", "prompts", "baseline", "draws", "seed"}),
+    (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
     (tasks, examples, {"n", "seed"}),
+    (compare, comparison_compare, {"a", "b", "model", "members", "threshold", "mode", "draws", "seed"}),
+    (sinks, study_sinks, {"store", "prompts", "tau", "draws", "controls", "seed"}),
+    (shared, compare_heads, {"store", "other", "prompts", "draws", "seed"}),
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
@@ -115,6 +144,7 @@ def test_choices_are_the_librarys() -> None:
         "Sinks": get_args(Sinks),
         "SeedRule": get_args(get_args(Seeds)[0]),
         "Mode": get_args(Mode),
+        "CutMode": get_args(CutMode),
         "Frame": get_args(frames.Frame),
         "Centre": get_args(sums.Centre),
         "Balance": get_args(sums.Balance),
@@ -127,6 +157,9 @@ def test_choices_are_the_librarys() -> None:
         "Constants": get_args(Constants),
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
+        "Granularity": get_args(Granularity),
+        "Baseline": get_args(cohort.Baseline),
+        "EdgeMethod": get_args(edge_scores.EdgeMethod),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -26,9 +26,11 @@ LAYERS = [
         ("store",),
         ("many",),
         ("contrast", "discover"),
+        ("family",),
+        ("comparison", "faithful", "shared"),
+        ("sink", "stable"),
     ],
     *[
-        ("family", "comparison", "sink"),
         ("figures",),
         ("lab",),
         ("reproduce",),
@@ -45,6 +47,12 @@ CONVENIENCES = {
     ("models/model.py", "Model.contrast"),
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "story", "verify")],
     ("contrast/found.py", "Found.draw"),
+    *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html")],
+    *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
+    *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
+    *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
+    *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
+    *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -23,7 +23,7 @@ from keyhole.qk import find_firings
 from keyhole.tracing import trace_svt
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
-PACKAGES = ("circuits", "intervene", "many", "models", "qk", "tracing")
+PACKAGES = ("circuits", "intervene", "many", "models", "qk", "sink", "tracing")
 
 
 @pytest.fixture(scope="module")

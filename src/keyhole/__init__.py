@@ -13,13 +13,16 @@ from keyhole.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit as Circuit
+    from keyhole.comparison.compare import compare as compare
     from keyhole.contrast.data.sites import Contrast as Contrast
+    from keyhole.family.families import families as families
     from keyhole.many.driver import bulk as bulk
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
+    from keyhole.sink.explore import sinks as sinks
     from keyhole.store.store import open_store as open_store
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
@@ -47,8 +50,11 @@ __all__ = [
     "Untraced",
     "bulk",
     "check",
+    "compare",
+    "families",
     "load",
     "open_store",
+    "sinks",
     "trace_many",
 ]
 
@@ -67,13 +73,16 @@ _HOMES = {
     "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.many.driver",
     "check": "keyhole.tracing.exactness",
+    "families": "keyhole.family.families",
+    "compare": "keyhole.comparison.compare",
     "load": "keyhole.models.load",
     "open_store": "keyhole.store.store",
+    "sinks": "keyhole.sink.explore",
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "contrast", "discover", "family", "figures", "intervene", "lab", "many", "models", "qk", "reproduce"),
-    *("store", "story", "tasks", "tracing"),
+    *("circuits", "comparison", "contrast", "discover", "faithful", "family", "figures", "intervene", "lab", "many"),
+    *("models", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

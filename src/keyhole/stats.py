@@ -1,6 +1,7 @@
 """How do a few seeds differ? Means with Student's interval, shares with Wilson's, and ranges: as numbers and text."""
 
 import math
+import statistics
 from collections.abc import Sequence
 
 
@@ -19,6 +20,39 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
     half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
     return mean, mean - half, mean + half
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median and its 95 % interval, between two of the values, whatever they are drawn from; fewer than 6 have none.
+
+    >>> median_interval([5.0, 1.0, 2.0, 3.0, 4.0, 100.0, 6.0])
+    (4.0, 1.0, 100.0)
+    """
+    from scipy.special import bdtr
+
+    ordered, n = sorted(values), len(values)
+    middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+    rank = sum(float(bdtr(k, n, 0.5)) <= 0.025 for k in range(n // 2))  # how many may be left out on each side
+    return (middle, ordered[rank - 1], ordered[n - rank]) if rank else (middle, math.nan, math.nan)
+
+
+def difference(mine: Sequence[float], its: Sequence[float]) -> tuple[float, float, float]:
+    """The difference of two means with Welch's 95 % interval; NaN with fewer than two values on a side.
+
+    >>> [round(x, 2) for x in difference([1.0, 2.0, 3.0], [0.0, 0.1, 0.2])]
+    [1.9, -0.55, 4.35]
+    """
+    if min(len(mine), len(its)) < 2:
+        return math.nan, math.nan, math.nan
+    from scipy.special import stdtrit
+
+    parts = [statistics.variance(values) / len(values) for values in (mine, its)]
+    found, error = statistics.mean(mine) - statistics.mean(its), math.sqrt(sum(parts))
+    if not error:
+        return found, found, found
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (mine, its), strict=True))
+    half = float(stdtrit(freedom, 0.975)) * error
+    return found, found - half, found + half
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:

@@ -14,12 +14,18 @@ from keyhole import show
 from keyhole.cli.bulk import bulk
 from keyhole.cli.cache import cache
 from keyhole.cli.circuits import explain, trace
+from keyhole.cli.compare import compare
 from keyhole.cli.contrast import contrast
+from keyhole.cli.curves import curves
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.families import families
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
+from keyhole.cli.shared import shared
+from keyhole.cli.sinks import sinks
+from keyhole.cli.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
 from keyhole.cli.words import words
@@ -36,6 +42,8 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
+for of_store in (families, compare, sinks, shared, curves, stability):
+    app.command()(of_store)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

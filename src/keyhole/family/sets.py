@@ -82,10 +82,14 @@ def circuit_sets(
     return _sets(blocks, granularity, Rows(numbers, roles), side=side, weighted=weighted)
 
 
-def _asked(store: "Store", where: Where, prompts: Sequence[int] | None) -> Int[np.ndarray, "circuits"]:
-    """The prompts that have a circuit, of those that are asked for."""
+def traced_prompts(store: "Store", where: Where = None) -> Int[np.ndarray, "circuits"]:
+    """The prompts that have a circuit, of those that `where` (of the table `prompts`) asks for; in order."""
     found = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
-    traced = np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
+    return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
+
+
+def _asked(store: "Store", where: Where, prompts: Sequence[int] | None) -> Int[np.ndarray, "circuits"]:
+    traced = traced_prompts(store, where)
     if prompts is None:
         return traced
     asked = np.unique(np.array(prompts, np.int64))

@@ -173,6 +173,14 @@ def read_queries_keys(
     return queries, keys
 
 
+def read_unnormed(
+    layer: nn.Module, attn: nn.Module, family: Family, dims: Dims
+) -> list[tuple[Float[Tensor, "heads d_model d_head"], Float[Tensor, "heads d_head"]]]:
+    """(W, b) of queries, keys and values with the norm before them folded in, but not a norm on queries and keys."""
+    norm = _input_norm(layer, family)
+    return [fold_input(W, b, norm) for W, b in _projections(attn, family, dims)]
+
+
 def _input_norm(layer: nn.Module, family: Family) -> Norm | None:
     module = optional(layer, family.attn_norm)
     return None if module is None else read_norm(module, family.norm, family.norm_adds_one)

@@ -1,0 +1,87 @@
+"""The command that keeps the best edges and cuts the rest: which method's edges carry the answer?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from keyhole import show
+from keyhole.cli.choices import Baseline, EdgeMethod
+from keyhole.cli.options import JsonOption
+from keyhole.errors import KeyholeError
+
+
+def curves(
+    store: Annotated[Path, typer.Argument(help="A store of circuits (`keyhole bulk` makes one).")],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Default: the one that the store names.")] = None,
+    prompts: Annotated[
+        int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut.")
+    ] = 32,
+    baseline: Annotated[Baseline, typer.Option(help="What stands in for what is cut: its mean, or nothing.")] = "mean",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas. Default: all."),
+    ] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Of random edges.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of random orders.")] = 0,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="Where to write: .html, .json, .csv, .png, .svg, .pdf. Repeatable.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
+
+    f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
+    and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads
+    (ACC++ that ends at MLPs) and svt trace circuits; gradients and integrated attribute to edges; random is the floor.
+
+    Examples:
+
+        keyhole curves ioi.store
+
+        keyhole curves ioi.store --methods accpp,gradients,random --baseline zero
+
+        keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
+    """
+    asked = _methods(methods)
+    from keyhole.faithful.curves import curves as measure
+    from keyhole.figures.curves import FORMATS
+    from keyhole.files import require_file
+    from keyhole.store import model_of, open_store
+
+    places = [require_file(path, FORMATS) for path in out or []]
+    opened = open_store(store)
+    with show.progress("Loading the model"):
+        loaded = model_of(opened, model)
+    with show.progress_bar("Cutting edges") as progress:
+        found = measure(
+            opened,
+            loaded,
+            methods=asked,
+            prompts=prompts,
+            baseline=baseline,
+            draws=draws,
+            seed=seed,
+            progress=progress,
+        )
+    for path in places:
+        found.save(path)
+    if json:
+        show.as_json(found.record())
+        return
+    columns, rows = found.cells
+    show.table(columns, [tuple("-" if cell is None else str(cell) for cell in row) for row in rows])
+    show.plain("\n".join(line for line in (found.own_told, found.summary) if line))
+
+
+def _methods(text: str | None) -> list[EdgeMethod] | None:
+    """Names parted by commas."""
+    if text is None:
+        return None
+    asked = [name.strip() for name in text.split(",")]
+    known = get_args(EdgeMethod)
+    if unknown := [name for name in asked if name not in known]:
+        raise KeyholeError(f"--methods takes some of {', '.join(known)}, parted by commas, not {unknown[0]!r}.")
+    return cast("list[EdgeMethod]", asked)

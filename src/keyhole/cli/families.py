@@ -1,0 +1,128 @@
+"""The command that finds families of circuits in a store."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.choices import Granularity
+from keyhole.cli.options import JsonOption, read_choices
+from keyhole.files import require_file
+
+if TYPE_CHECKING:
+    from keyhole.family.record import Families
+
+_LOG = logging.getLogger("keyhole")
+_SUFFIXES = (".json", ".csv", ".html", ".png", ".svg", ".pdf")
+_FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
+_LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
+_AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
+
+
+def families(
+    store: Annotated[Path, typer.Argument(help="A store of circuits, as `keyhole bulk` makes it.")],
+    granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
+    side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
+    role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
+    weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
+    k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--where", help="Only such prompts: label_order=ABBA (repeatable).")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
+    ] = False,
+    most: Annotated[int, typer.Option(min=10, help="Of more circuits, a sample of so many is cut.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of samples, resamples and nulls.")] = 0,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="A file: .json, .csv, .html (a page), .png, .svg or .pdf (repeatable).")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Do the circuits of a task come in families? Which, how surely, and what do they follow?
+
+    Circuits are sets (of heads, edges, or edges with their channels); those that share much are joined. A cut is
+    believed if other prompts would give the same families and if they stand further apart than where there are none;
+    otherwise there is one family. Beside it: agreement with every label of the prompts, at all three granularities, the
+    circuit that represents each family, and how much of the averaged circuit is any prompt's.
+
+    Examples:
+
+        keyhole families ioi.store
+
+        keyhole families ioi.store --role --out families.html --out families.png
+
+        keyhole families ioi.store --granularity heads --role --k 2 --json
+
+        keyhole families ioi.store --where label_order=ABBA --weighted
+    """
+    for path in out or ():
+        require_file(path, _SUFFIXES)
+    from keyhole.family.families import RIGHT
+    from keyhole.family.families import families as find
+    from keyhole.store.store import open_store
+
+    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | read_choices(only)
+    asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
+    with show.progress_bar("Comparing circuits") as progress:
+        found = find(open_store(store), **asked, where=where, most=most, seed=seed, progress=progress)
+    if json:
+        show.as_json(found.record())
+    else:
+        _tell(found)
+    for path in out or ():  # after the answer, which a full disk must not cost
+        found.save(path)
+        _LOG.info(f"wrote {path}")
+
+
+def _tell(found: Families) -> None:
+    from keyhole.family.report import asked_text, rest_text, verdict
+
+    show.plain(f"{asked_text(found)}\n")
+    show.plain(" ".join(filter(None, [verdict(found), rest_text(found)])) + "\n")
+    show.table(_FAMILIES, [_family_row(one) for one in found.families])
+    show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
+    show.table(_LABELS, _label_rows(found))
+    show.plain("averaged circuits: what half of the circuits have, beside the circuits (Jaccard)")
+    show.table(_AVERAGES, [_average_row(one) for one in found.averages])
+
+
+def _family_row(one: Any) -> list[str]:
+    from keyhole.family.report import common_text
+
+    numbers = [_number(x) for x in (one.stability, one.silhouette, one.mean_distance)]
+    return [
+        str(one.number),
+        f"{one.size:,}",
+        str(one.representative),
+        *numbers,
+        f"{one.mean_size:.0f}",
+        common_text(one),
+    ]
+
+
+def _label_rows(found: Families) -> list[list[str]]:
+    from keyhole.family.report import level_rows
+
+    return [
+        [level.granularity, one.label, str(one.values)]
+        + [_beside(x) for x in (one.ari, one.nmi, one.tree, one.explained, one.nearest)]
+        for level, one in level_rows(found)
+    ]
+
+
+def _average_row(one: Any) -> list[str]:
+    shares = [f"{x:.0%}" for x in (one.nearest, one.typical, one.held, one.missed, one.again)]
+    return [one.group, f"{one.circuits:,}", f"{one.mean_size:.0f}", str(one.size), *shares]
+
+
+def _beside(one: Any) -> str:
+    return "-" if one is None else f"{one.value:.3f} ({one.high:.3f})"
+
+
+def _number(value: float) -> str:
+    return "-" if value != value else f"{value:.3f}"

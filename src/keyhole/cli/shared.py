@@ -1,0 +1,53 @@
+"""The command that looks for directions that heads share, and for channels that serve two tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
+from keyhole.cli.stores import OutOption, StoreArgument, StoreModelOption, require_places, save_all, stored_model
+
+
+def shared(
+    store: StoreArgument,
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="A store of another task, of the same model.")
+    ] = None,
+    model: StoreModelOption = None,
+    prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
+    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Do heads coordinate through shared directions, and use the same channels in two tasks?
+
+    Counts near-equal signals of heads in different layers, beside other channels of the same heads, with and without
+    what all streams have in common. With OTHER, each head's channels in both tasks are compared, beside halves of one.
+
+    Examples:
+
+        keyhole shared ioi.store
+
+        keyhole shared ioi.store years.store --out shared.html --out shared.csv
+    """
+    places = require_places(out)
+    from keyhole.shared.signals import shared as study
+    from keyhole.store import open_store
+
+    opened = open_store(store)
+    second = None if other is None else open_store(other)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
+    save_all(found, places)
+    if json:
+        show.as_json(found.record())
+    else:
+        show.plain(str(found))

@@ -1,0 +1,63 @@
+"""The command that studies firings on the first token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.circuits import TauOption, read_tau
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
+from keyhole.cli.stores import OutOption, StoreArgument, StoreModelOption, require_places, save_all, stored_model
+
+
+def sinks(
+    store: StoreArgument,
+    model: StoreModelOption = None,
+    prompts: Annotated[int, typer.Option(min=6, help="How many of the store's; one in three is held out.")] = 24,
+    tau: TauOption = "dynamic",
+    draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads, and of resampled prompts.")] = 99,
+    controls: Annotated[int, typer.Option(min=1, help="Other subspaces that are removed, of each kind.")] = 9,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Which few signals drive firings on the first token, and which heads share them?
+
+    Explains firings of all heads above the first layer in some of a store's prompts, compares their signals across
+    layers beside other channels of the same heads, with and without what all streams have in common, and removes what
+    they share, head by head and in the model's own pass. The first token's massive coordinates are named.
+
+    Examples:
+
+        keyhole sinks ioi.store
+
+        keyhole sinks smol.store --prompts 48 --out sinks.html --out sinks.png
+
+        keyhole sinks ioi.store --json
+    """
+    places = require_places(out)
+    from keyhole.sink import sinks as study
+    from keyhole.store import open_store
+
+    opened = open_store(store)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    found = study(
+        opened,
+        loaded,
+        prompts=prompts,
+        tau=read_tau(tau),
+        draws=draws,
+        controls=controls,
+        seed=seed,
+        stage=show.progress_bar,
+    )
+    save_all(found, places)
+    if json:
+        show.as_json(found.record())
+    else:
+        show.plain(str(found))

@@ -1,0 +1,50 @@
+"""What commands on stores share: where the store is, its model, and where results are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keyhole.cli.choices import Dtype
+from keyhole.cli.options import load_model
+from keyhole.files import require_file
+
+if TYPE_CHECKING:
+    from keyhole.figures.results import Result
+    from keyhole.models.model import Model
+    from keyhole.store import Store
+
+StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store that `keyhole bulk` made.")]
+StoreModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help="Where the store's model is. Default: the place it was loaded from.")
+]
+OutOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
+]
+_WRITTEN = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
+
+
+def require_places(out: list[Path] | None) -> list[Path]:
+    """Where results go, refused before any work if nothing can be written there."""
+    return [require_file(path, _WRITTEN) for path in out or []]
+
+
+def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
+    """The model that made a store, checked by its weights."""
+    from keyhole.store import model_of
+
+    name = store.manifest.model.get("name")
+    source = given if given is not None else None if name == "organism" else name
+    return model_of(store, load_model(source, revision, dtype, device))
+
+
+def save_all(result: Result, places: list[Path]) -> None:
+    """Write a result to every place."""
+    if places:
+        from keyhole.figures.results import save_result
+
+        for path in places:
+            save_result(result, path)

@@ -1,0 +1,224 @@
+"""How do two circuits, families or stores differ? What they share, what their heads are told, and what acts where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keyhole.brief import brief
+from keyhole.comparison.exclusive import Exclusive, remove_exclusive
+from keyhole.comparison.members import Member
+from keyhole.comparison.operands import MOST, Comparable, Operand, operand
+from keyhole.comparison.published import Published
+from keyhole.comparison.score import THRESHOLD, THRESHOLDS, Against, score
+from keyhole.comparison.signals import SignalComparison, compare_signals
+from keyhole.comparison.terms import TermComparison, compare_terms
+from keyhole.comparison.unified import Unified
+from keyhole.errors import KeyholeError
+from keyhole.family.columns import Granularity
+from keyhole.intervene.remove import CutMode
+from keyhole.progress import Stage, quiet
+from keyhole.store.model import model_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from keyhole.family.record import Families
+    from keyhole.models.load import Source
+    from keyhole.models.model import Model
+
+GRANULARITIES: tuple[Granularity, ...] = ("heads", "edges", "channels")
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Two sides, compared as far as they can be; `notes` say what could not be, and why."""
+
+    a: str
+    b: str
+    circuits: tuple[int, int]
+    representatives: tuple[int | None, int | None] = (None, None)  # prompts
+    terms: tuple[TermComparison, ...] = ()
+    signals: SignalComparison | None = None
+    exclusive: Exclusive | None = None
+    reference: Published | None = None
+    published: tuple[Against, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    __repr__ = brief
+
+    def __str__(self) -> str:
+        from keyhole.comparison.told import comparison_text
+
+        return comparison_text(self)
+
+    def record(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        from keyhole.comparison.told import comparison_record
+
+        return comparison_record(self)
+
+    def plot(self) -> "Figure":
+        """Cosines of heads beside their floor, removals two by two, or scores. See `keyhole.figures.comparison`."""
+        from keyhole.figures.comparison import comparison_figure
+
+        return comparison_figure(self)
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        from keyhole.figures.comparison import comparison_page
+
+        return comparison_page(self)
+
+    def save(self, path: "str | Path") -> None:
+        """Write it: .json, .html (a page), .csv (the terms), .png, .svg or .pdf (the figure)."""
+        from keyhole.figures.comparison import save_comparison
+
+        save_comparison(self, path)
+
+
+def compare(
+    a: Comparable,
+    b: Comparable,
+    *,
+    model: "Model | Source | None" = None,
+    members: int = 40,
+    threshold: float = THRESHOLD,
+    mode: CutMode = "local",
+    draws: int = 3,
+    seed: int = 0,
+    stage: Stage = quiet,
+) -> Comparison:
+    """Compare stores, families, selections, circuits or published circuits (see `keyhole.comparison.operands`).
+
+    Signals and removals need the model, and `members` prompts of each side; the model is that of the store if none is
+    given. `members=0` does without. Terms are held against each other from this share of circuits on (`threshold`).
+    """
+    if members < 0:
+        raise KeyholeError(f"members is how many prompts of each side are run: {members} cannot be.")
+    known: dict[Path, Families] = {}
+    mine, its = operand(a, known), operand(b, known)
+    if mine.reference is not None or its.reference is not None:
+        return _against_published(mine, its, threshold, seed)
+    terms = tuple(compare_terms(mine.sets(one), its.sets(one), threshold=threshold) for one in GRANULARITIES)
+    notes = _remarks(mine, its)
+    told: dict[str, Any] = {"a": mine.label, "b": its.label, "circuits": terms[0].circuits, "terms": terms}
+    if not _same_model(mine, its):
+        notes.append("the models differ: what 3.1 does in one says nothing of 3.1 in the other, nor do shared names")
+        return Comparison(**told, notes=tuple(notes))
+    pair = (mine.representative(), its.representative())
+    told["representatives"] = (pair[0].prompt, pair[1].prompt)
+    if members == 0:
+        return Comparison(**told, notes=(*notes, "no prompts were run: signals and removals are not compared"))
+    try:
+        run_by = _model(mine, its, model)
+    except KeyholeError as error:
+        if model is not None:
+            raise
+        return Comparison(**told, notes=(*notes, f"signals and removals are not compared: {error}"))
+    families = _families(mine, its, (pair[0].prompt, pair[1].prompt), members, seed)
+    with stage("Comparing signals") as progress:
+        told["signals"] = compare_signals(pair, families, run_by, progress=progress)
+    notes += _signal_remarks(told["signals"])
+    if reason := _cannot_remove(pair, families):
+        return Comparison(**told, notes=(*notes, f"edges of one side alone are not removed: {reason}"))
+    with stage("Removing edges") as progress:
+        removed = remove_exclusive(pair, families, run_by, mode=mode, draws=draws, seed=seed, progress=progress)
+    return Comparison(**told, exclusive=removed, notes=tuple(notes))
+
+
+def _families(
+    mine: Operand, its: Operand, representatives: tuple[int | None, int | None], n: int, seed: int
+) -> tuple[list[Member], list[Member]]:
+    """Other prompts of both sides: neither representative is among those of its own store."""
+    one = mine.store is not None and its.store is not None and _one_store(mine, its)
+    left = [representatives, representatives] if one else [representatives[:1], representatives[1:]]
+    return mine.members(n, seed=seed, but=left[0]), its.members(n, seed=seed + 1, but=left[1])
+
+
+def _against_published(mine: Operand, its: Operand, threshold: float, seed: int) -> Comparison:
+    """Circuits against a published one; whichever side it was given on, it is the reference."""
+    if mine.reference is not None and its.reference is not None:
+        raise KeyholeError("two published circuits have nothing of ours in them: give a store or a circuit for one.")
+    ours, reference = (mine, its.reference) if its.reference is not None else (its, mine.reference)
+    assert reference is not None
+    unified: Unified = ours.unified()
+    thresholds = sorted({*THRESHOLDS, threshold}) if unified.circuits > 1 else [0.0]
+    notes = [reference.note] if reference.note else []
+    name = str(ours.model.get("name")).rsplit("/", 1)[-1]
+    if name not in (reference.model, reference.model + "-small"):
+        notes.append(
+            f"the published circuit is one of {reference.model}, and these are of {name}: this score says nothing"
+        )
+    if ours.store is not None and ours.store.manifest.task.get("name") not in (reference.task, None):
+        task = ours.store.manifest.task["name"]
+        notes.append(f"the published circuit is for the task {reference.task}, and these prompts are of {task}")
+    return Comparison(
+        a=mine.label,
+        b=its.label,
+        circuits=(unified.circuits, 1) if ours is mine else (1, unified.circuits),
+        reference=reference,
+        published=score(unified, reference, thresholds=thresholds, seed=seed),
+        notes=tuple(notes),
+    )
+
+
+def _remarks(mine: Operand, its: Operand) -> list[str]:
+    """What a reader should know before all numbers."""
+    notes = [
+        f"the representative of {one.label} is that of {MOST:,} of its circuits" for one in (mine, its) if one.sampled
+    ]
+    if mine.store is not None and its.store is not None:
+        tasks = [str(one.manifest.task.get("name")) for one in (mine.store, its.store)]
+        if tasks[0] != tasks[1]:
+            notes.append(f"the prompts are of other tasks: {tasks[0]} and {tasks[1]}")
+        both = set(mine.prompts) & set(its.prompts) if _one_store(mine, its) else set()
+        if both:
+            notes.append(f"{len(both)} prompts are on both sides, which makes them more alike")
+    return notes
+
+
+def _signal_remarks(signals: SignalComparison) -> list[str]:
+    notes = []
+    if signals.matched == "heads":
+        notes.append("some prompts have no roles, so all firings of a head are summed, whatever tokens they join")
+    if not signals.rows:
+        notes.append("the representatives have no explained head at the same place: there is no signal to compare")
+    elif all(row.verdict == "no floor" for row in signals.rows):
+        notes.append("no head fires in enough pairs of prompts of both sides: cosines have no floor beside them")
+    return notes
+
+
+def _cannot_remove(pair: tuple[Member, Member], families: tuple[Sequence[Member], Sequence[Member]]) -> str | None:
+    """Why edges cannot be removed in both families, if so."""
+    if not families[0] or not families[1]:
+        return "one side is a single circuit, and has no other prompts"
+    if any(one.names is None for one in (*pair, *families[0], *families[1])):
+        return "edges are placed in other prompts by roles, and some prompts have none"
+    if not all(one.circuit.parameters.target_ids for one in (*families[0], *families[1])):
+        return "some circuits have no answer to measure by"
+    return None
+
+
+def _same_model(mine: Operand, its: Operand) -> bool:
+    return mine.model.get("fingerprint") == its.model.get("fingerprint")
+
+
+def _one_store(mine: Operand, its: Operand) -> bool:
+    assert mine.store is not None and its.store is not None
+    return mine.store.path.resolve() == its.store.path.resolve()
+
+
+def _model(mine: Operand, its: Operand, given: "Model | Source | None") -> "Model":
+    """The model behind both sides: given, or that of a store, or loaded by the name in a circuit."""
+    from keyhole.models.load import load
+    from keyhole.models.model import Model
+
+    for one in (mine, its):
+        if one.store is not None:
+            return model_of(one.store, given)
+    if isinstance(given, Model):
+        return given
+    name = str(mine.model.get("name"))
+    return load(given if given is not None else None if name == "organism" else name)

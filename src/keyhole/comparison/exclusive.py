@@ -1,0 +1,219 @@
+"""Do edges that one family's representative has alone act on that family? Removed in both families, beside controls.
+
+The effect is the change of the answer's metric over its size, (F' - F) / |F|: -1 takes all of it away. Per prompt, all
+edges that have a place there are removed at once. Beside them: as many edges that both representatives have, and as
+many random channels of the same writers and heads. Prompts that the model gets wrong (F <= 0) say nothing of what is
+lost; the representatives themselves, on which the edges were chosen, are left out.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import TYPE_CHECKING, Literal
+
+from keyhole.comparison.members import Member
+from keyhole.comparison.placed import PlacedEdge, cut_in, not_signals, of_both, of_one_alone, placed_edges
+from keyhole.errors import KeyholeError, require_choice
+from keyhole.intervene import Cut, intervene, random_cut
+from keyhole.intervene.remove import CutMode
+from keyhole.intervene.verification import metric_of, run_of
+from keyhole.progress import Progress, silent
+from keyhole.stats import difference, interval, median_interval
+
+if TYPE_CHECKING:
+    import torch
+
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+Which = Literal["a", "b"]
+What = Literal["exclusive", "shared", "random"]
+WHATS: tuple[What, ...] = ("exclusive", "shared", "random")
+PLACEABLE = 0.5  # of the edges, on the mean prompt of the other family: with fewer there, nothing is compared
+LEAST = 5  # prompts of a family
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What some edges of one representative do to the prompts of one family."""
+
+    edges: Which
+    prompts: Which
+    what: What
+    effects: tuple[float, ...]  # of each prompt that the model gets right; NaN: no edge has a place there
+    placed: float  # mean share of the edges that have a place in a prompt
+
+    @property
+    def measured(self) -> tuple[float, ...]:
+        """The effects that there are."""
+        return tuple(effect for effect in self.effects if not math.isnan(effect))
+
+    @property
+    def spread(self) -> tuple[float, float, float]:
+        """Mean effect with its 95 % interval over prompts; NaN if there is nothing."""
+        return interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
+
+    @property
+    def median(self) -> tuple[float, float, float]:
+        """The same for the median, which a prompt whose answer was hardly there to begin with does not move."""
+        return median_interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Exclusive:
+    """The two by two: edges of each representative, on prompts of each family, beside controls."""
+
+    a: tuple[PlacedEdge, ...]  # that one representative has alone
+    b: tuple[PlacedEdge, ...]
+    shared: tuple[int, int]  # edges that both have, removed as a control beside those of each
+    uncut: tuple[int, int]  # edges of each that are no signals of a firing, and cannot be removed
+    wrong: tuple[int, int]  # prompts of each family that the model gets wrong
+    mode: CutMode
+    cells: tuple[Cell, ...]
+
+    def cell(self, edges: Which, prompts: Which, what: What = "exclusive") -> Cell:
+        """One of them."""
+        return next(c for c in self.cells if (c.edges, c.prompts, c.what) == (edges, prompts, what))
+
+    def verdict(self, which: Which) -> tuple[bool | None, str]:
+        """Do a representative's own edges act on its own family? None: it cannot be told; with the reason."""
+        other: Which = "b" if which == "a" else "a"
+        return judge(self.cell(which, which), self.cell(which, other), self.cell(which, which, "random"))
+
+    @property
+    def interaction(self) -> tuple[float, float, float]:
+        """Mean effect on the own family less that on the other, with its 95 % interval. Below 0: each hurts its own.
+
+        Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
+        neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
+        """
+        found, low, high = difference(self._differences("a"), self._differences("b"))
+        return found / 2, low / 2, high / 2
+
+    def _differences(self, prompts: Which) -> list[float]:
+        mine, its = self.cell("a", prompts).effects, self.cell("b", prompts).effects
+        return [one - other for one, other in zip(mine, its, strict=True) if not math.isnan(one - other)]
+
+
+def judge(own: Cell, other: Cell, control: Cell) -> tuple[bool | None, str]:
+    """Own edges act on their own family if they hurt it more than the other, and more than random channels do.
+
+    Intervals must be apart both times.
+    """
+    if not own.measured or not control.measured:
+        return None, "there is nothing to remove"
+    if not other.measured:
+        return None, "no edge has a place in the other family's prompts"
+    if min(len(own.measured), len(other.measured)) < LEAST:
+        return None, f"fewer than {LEAST} prompts"
+    if other.placed < PLACEABLE:
+        return None, f"only {other.placed:.0%} of the edges have a place in the other family's prompts"
+    if own.spread[2] >= control.spread[1]:
+        return False, "no more effect than random channels"
+    if own.spread[2] >= other.spread[1]:
+        return False, "no more effect on its own family than on the other"
+    return True, "acts on its own family"
+
+
+def remove_exclusive(
+    pair: tuple[Member, Member],
+    families: tuple[Sequence[Member], Sequence[Member]],
+    model: "Model | None" = None,
+    *,
+    mode: CutMode = "local",
+    draws: int = 3,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Exclusive:
+    """Remove the edges that each of two representatives has alone on prompts of both families."""
+    require_choice("mode", mode, CutMode)
+    mine, its = (placed_edges(one) for one in pair)
+    alone: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_one_alone(mine, its), "b": of_one_alone(its, mine)}
+    both: dict[Which, tuple[PlacedEdge, ...]] = {"a": of_both(mine, its), "b": of_both(its, mine)}
+    rng = random.Random(seed)
+    chosen = {which: tuple(rng.sample(both[which], min(len(alone[which]), len(both[which])))) for which in alone}
+    plan = _Plan((("a", alone["a"], chosen["a"]), ("b", alone["b"], chosen["b"])), mode, draws, seed)
+    everyone, tell, found = [*families[0], *families[1]], progress or silent, list[_Found | None]()
+    for done, one in enumerate(everyone):
+        found.append(_effects(one, plan, model))
+        tell(done + 1, len(everyone))
+    first, second = found[: len(families[0])], found[len(families[0]) :]
+    return Exclusive(
+        a=alone["a"],
+        b=alone["b"],
+        shared=(len(chosen["a"]), len(chosen["b"])),
+        uncut=(not_signals(pair[0].circuit), not_signals(pair[1].circuit)),
+        wrong=(first.count(None), second.count(None)),
+        mode=mode,
+        cells=(*_cells("a", first), *_cells("b", second)),
+    )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is removed in every prompt."""
+
+    edges: tuple[tuple[Which, tuple[PlacedEdge, ...], tuple[PlacedEdge, ...]], ...]  # whose, alone, of both
+    mode: CutMode
+    draws: int
+    seed: int
+
+    def removals(self) -> Iterator[tuple[tuple[Which, What], tuple[PlacedEdge, ...]]]:
+        """Edges by whose they are and what they are; random channels are drawn in those of one alone."""
+        for which, alone, both in self.edges:
+            yield (which, "exclusive"), alone
+            yield (which, "shared"), both
+            yield (which, "random"), alone
+
+
+_Found = dict[tuple[Which, What], tuple[float, float]]  # effect (NaN: nothing to remove), share placed
+
+
+def _effects(one: Member, plan: _Plan, model: "Model | None") -> _Found | None:
+    """What each removal does to one prompt; None if the model gets it wrong."""
+    import torch
+
+    metric, run = metric_of(one.circuit), run_of(one.circuit, model)
+    if not metric.targets:
+        raise KeyholeError("these circuits have no answer to measure by: trace with a target.")
+    clean = metric.of(run.logits[metric.end])
+    if metric.against and clean <= 0:
+        return None
+    generator = torch.Generator().manual_seed(plan.seed + (one.prompt or 0))
+    sets: list[list[Cut]] = []
+    owners: list[tuple[Which, What]] = []
+    shares: dict[tuple[Which, What], float] = {}
+    for (which, what), edges in plan.removals():
+        cuts = _cuts(edges, one)
+        shares[which, what] = len(cuts) / len(edges) if edges else 0.0
+        made = _random(run, cuts, plan.draws, generator) if what == "random" else [cuts]
+        sets += [cut for cut in made if cut]
+        owners += [(which, what) for cut in made if cut]
+    changes: dict[tuple[Which, What], list[float]] = {owner: [] for owner in shares}
+    for owner, outcome in zip(owners, intervene(run, sets, metric, mode=plan.mode), strict=True):
+        changes[owner].append((outcome.metric_after - clean) / abs(clean))
+    return {owner: (mean(own) if own else math.nan, shares[owner]) for owner, own in changes.items()}
+
+
+def _cuts(edges: Sequence[PlacedEdge], one: Member) -> list[Cut]:
+    if one.names is None:
+        raise KeyholeError("edges are placed in other prompts by roles, and one of these has none.")
+    made = [cut_in(edge, one.names) for edge in edges]
+    return [cut for cut in made if cut is not None]
+
+
+def _random(run: "Run", cuts: Sequence[Cut], draws: int, generator: "torch.Generator") -> list[list[Cut]]:
+    return [[random_cut(run, cut, generator) for cut in cuts] for _ in range(draws)]
+
+
+def _cells(prompts: Which, every: Sequence[_Found | None]) -> list[Cell]:
+    found, cells = [one for one in every if one is not None], []
+    whose: tuple[Which, Which] = ("a", "b")
+    for which in whose:
+        for what in WHATS:
+            own = [one[which, what] for one in found]
+            effects = tuple(effect for effect, _ in own)
+            cells.append(Cell(which, prompts, what, effects, mean(share for _, share in own) if own else 0.0))
+    return cells

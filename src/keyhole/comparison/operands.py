@@ -1,0 +1,197 @@
+"""What can be compared? A store, a family or a selection of it, one circuit, or a published circuit, by a short text.
+
+ioi.store                 all circuits of a store
+ioi.store:1               family 1 of `keyhole families ioi.store`
+ioi.store[order=ABBA]     prompts with this label; several are parted by commas
+ioi.store#129             the circuit of prompt 129
+mary.json                 a circuit file
+published:gpt2-ioi        a circuit that others found
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.comparison.members import Member, draw, member
+from keyhole.comparison.published import Published, published
+from keyhole.comparison.unified import Unified, unify
+from keyhole.errors import KeyholeError
+from keyhole.family.columns import Granularity
+from keyhole.family.distances import jaccard
+from keyhole.family.representatives import medoid
+from keyhole.family.sets import Sets, circuit_sets, store_sets
+from keyhole.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from keyhole.family.record import Families
+
+PREFIX = "published:"
+MOST = 5000  # circuits whose pairs are looked at for a representative
+_PARTS = re.compile(r"(?P<path>.+?)(?:\[(?P<where>[^\[\]]*)\]|:(?P<family>\d+)|#(?P<prompt>\d+))?")
+
+
+@dataclass(frozen=True, repr=False)
+class Operand:
+    """One side of a comparison: prompts of a store, a circuit in hand, or a published circuit."""
+
+    label: str
+    store: Store | None = None
+    prompts: tuple[int, ...] = ()  # of the store, that have a circuit
+    medoid: int | None = None  # their representative, where it is known already
+    circuit: Member | None = None
+    reference: Published | None = None
+
+    @property
+    def model(self) -> Mapping[str, str]:
+        """The name of the model, and of its weights where they are known."""
+        if self.store is not None:
+            return self.store.manifest.model
+        return {"name": self.reference.model} if self.reference is not None else self._own.circuit.model
+
+    def sets(self, granularity: Granularity) -> Sets:
+        """Its circuits as sets."""
+        if self.store is not None:
+            return store_sets(self.store, granularity, prompts=self.prompts)
+        return circuit_sets([self._own.circuit], granularity)
+
+    def unified(self) -> Unified:
+        """Its circuits as one."""
+        return unify([self._own.circuit]) if self.store is None else unify(self.store, prompts=self.prompts)
+
+    def representative(self) -> Member:
+        """The circuit with the least mean Jaccard distance to the others, over edges with channels."""
+        if self.store is None:
+            return self._own
+        return member(self.store, self.prompts[0] if len(self.prompts) == 1 else self._medoid())
+
+    def members(self, n: int, *, seed: int, but: Sequence[int | None]) -> list[Member]:
+        """At most n of its circuits, without some."""
+        return [] if self.store is None else draw(self.store, self.prompts, n, seed=seed, but=but)
+
+    @property
+    def sampled(self) -> bool:
+        """Is its representative that of a sample alone? All pairs of very many circuits are too many."""
+        return self.medoid is None and len(self.prompts) > MOST
+
+    def _medoid(self) -> int:
+        if self.medoid is not None:
+            return self.medoid
+        assert self.store is not None
+        chosen = random.Random(0).sample(self.prompts, min(MOST, len(self.prompts)))
+        return medoid_of(store_sets(self.store, "channels", prompts=chosen))
+
+    @property
+    def _own(self) -> Member:
+        assert self.circuit is not None, "an operand without a store is a circuit"
+        return self.circuit
+
+
+def medoid_of(sets: Sets) -> int:
+    """The prompt whose set has the least summed Jaccard distance to the others; of equals, the first."""
+    at, _ = medoid(jaccard(sets.matrix), np.arange(len(sets)))
+    return int(sets.prompts[at])
+
+
+Comparable = str | Path | Store | Circuit | Published | Operand
+
+
+def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Operand:
+    """What is meant by a text or a thing; families that were found before need not be found again."""
+    if isinstance(what, Operand):
+        return what
+    if isinstance(what, Published):
+        return Operand(PREFIX + what.name, reference=what)
+    if isinstance(what, Circuit):
+        return Operand("a circuit", circuit=Member.of(what))
+    if isinstance(what, Store):
+        return _whole(what, str(what.path))
+    text = str(what)
+    if text.startswith(PREFIX):
+        return operand(published(text.removeprefix(PREFIX)))
+    if Path(text).is_dir():
+        return _whole(open_store(text), text)
+    if text.endswith(".json"):
+        return Operand(text, circuit=Member.of(Circuit.load(text)))
+    return _part_of(text, {} if known is None else known)
+
+
+def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
+    """The prompts of a store that have these labels, or these values of other columns of its table `prompts`."""
+    names = {name: f"label_{name}" if name in store.manifest.labels else name for name in where}
+    for name, column in names.items():
+        if column == name and name not in store.dataset("prompts").schema.names:
+            told = ", ".join(store.manifest.labels) or "no labels at all"
+            raise KeyholeError(f"prompts of {store.path} have no label {name!r}: they have {told}.")
+    asked = {names[name]: value for name, value in where.items()}
+    found = _traced(store, asked)
+    if not found:
+        values = {name: _values(store, column) for name, column in names.items()}
+        told = "; ".join(f"{name} is one of {', '.join(some)}" for name, some in values.items())
+        raise KeyholeError(f"{label} selects no prompt with a circuit: {told}.")
+    return Operand(label, store, found)
+
+
+def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
+    parts = _PARTS.fullmatch(text)
+    if parts is None or not Path(parts["path"]).is_dir():
+        raise KeyholeError(
+            f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
+            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json), or "
+            f"{PREFIX}gpt2-ioi."
+        )
+    store = open_store(parts["path"])
+    if parts["prompt"] is not None:
+        number = int(parts["prompt"])
+        store.circuit(number)  # refused with the reason, if there is none
+        return Operand(text, store, (number,), number)
+    if parts["where"] is not None:
+        return select(store, _conditions(parts["where"], text), text)
+    return _family(store, int(parts["family"]), text, known)
+
+
+def _family(store: Store, number: int, text: str, known: "dict[Path, Families]") -> Operand:
+    from keyhole.family.families import families
+
+    path = store.path.resolve()
+    if path not in known:
+        known[path] = families(store)
+    for family in known[path].families:
+        if family.number == number:
+            return Operand(text, store, tuple(family.members), family.representative)
+    numbers = ", ".join(str(family.number) for family in known[path].families)
+    raise KeyholeError(f"{store.path} has no family {number}: `keyhole families` finds {numbers}.")
+
+
+def _conditions(text: str, whole: str) -> dict[str, str]:
+    found = {}
+    for piece in text.split(","):
+        name, equals, value = (part.strip() for part in piece.partition("="))
+        if not (name and equals and value):
+            raise KeyholeError(f"{whole}: prompts are selected as in ioi.store[order=ABBA], not by {piece.strip()!r}.")
+        found[name] = value
+    return found
+
+
+def _whole(store: Store, label: str) -> Operand:
+    found = _traced(store, {})
+    if not found:
+        raise KeyholeError(f"{store.path} has no circuits to compare: {store}.")
+    return Operand(label, store, found)
+
+
+def _traced(store: Store, where: Mapping[str, str]) -> tuple[int, ...]:
+    """The prompts that have a circuit, of those with these values."""
+    asked = store.table("prompts", columns=["prompt"], where=dict(where))["prompt"].to_numpy()
+    circuits = store.table("circuits", columns=["prompt"])["prompt"].to_numpy()
+    return tuple(np.intersect1d(asked, circuits).tolist())
+
+
+def _values(store: Store, column: str, most: int = 8) -> list[str]:
+    found = sorted({str(value) for value in store.table("prompts", columns=[column])[column].to_pylist()})
+    return [*found[:most], *(["..."] if len(found) > most else [])]

@@ -1,0 +1,104 @@
+"""Which circuits were published for a model and a task? Lists of components by class, and where each list is from.
+
+Only lists that a source which can be read gives component by component are here. Two that papers compare with are not:
+gendered pronouns of GPT-2 by ACDC (16 components) and indirect objects of Pythia-160M by EAP-IG (14 heads). Their
+sizes are told, their members are drawn in pictures alone: see `MISSING`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from keyhole.errors import KeyholeError
+
+Named = tuple[str, int, int | None]  # kind, layer, head
+
+
+@dataclass(frozen=True)
+class Published:
+    """A circuit as others found it."""
+
+    name: str
+    model: str
+    task: str
+    method: str
+    source: str
+    classes: Mapping[str, frozenset[Named]]
+    kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
+    shape: tuple[int, int]  # layers of the model, heads of each
+    note: str = ""
+
+    @property
+    def components(self) -> frozenset[Named]:
+        """All components, whatever their class."""
+        return frozenset[Named]().union(*self.classes.values())
+
+    @property
+    def universe(self) -> tuple[Named, ...]:
+        """Every component of the model that could have been named."""
+        layers, heads = self.shape
+        found: list[Named] = [("head", layer, head) for layer in range(layers) for head in range(heads)]
+        found += [("mlp", layer, None) for layer in range(layers)]
+        return tuple(one for one in found if one[0] in self.kinds)
+
+
+def _heads(*texts: str) -> frozenset[Named]:
+    return frozenset(("head", int(layer), int(head)) for layer, head in (text.split(".") for text in texts))
+
+
+def _mlps(*layers: int) -> frozenset[Named]:
+    return frozenset(("mlp", layer, None) for layer in layers)
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "gpt2-ioi": Published(
+        name="gpt2-ioi",
+        model="gpt2",
+        task="ioi",
+        method="path patching",
+        source="Wang et al. 2022, arXiv 2211.00593",
+        classes={
+            "name mover": _heads("9.9", "10.0", "9.6"),
+            "backup name mover": _heads("10.10", "10.6", "10.2", "10.1", "11.2", "9.7", "9.0", "11.9"),
+            "negative name mover": _heads("10.7", "11.10"),
+            "S-inhibition": _heads("7.3", "7.9", "8.6", "8.10"),
+            "induction": _heads("5.5", "5.8", "5.9", "6.9"),
+            "duplicate token": _heads("0.1", "0.10", "3.0"),
+            "previous token": _heads("2.2", "4.11"),
+        },
+        kinds=frozenset({"head"}),
+        shape=(12, 12),
+    ),
+    "gpt2-greater-than": Published(
+        name="gpt2-greater-than",
+        model="gpt2",
+        task="greater_than",
+        method="path patching",
+        source="Hanna et al. 2023, arXiv 2305.00586",
+        classes={
+            "into MLP 9": _heads("9.1"),
+            "into MLP 8": _heads("8.11", "8.8", "7.10", "6.9", "5.5", "5.1"),
+            "added later": _heads("6.1"),
+            "MLP": _mlps(8, 9, 10, 11),
+        },
+        kinds=frozenset({"head", "mlp"}),
+        shape=(12, 12),
+        note="the paper's text names seven heads; 6.1 is the eighth of later comparisons (Conmy et al. 2023)",
+    ),
+}
+MISSING: Mapping[str, str] = {
+    "gpt2-pronouns": "no list of the 16 components that ACDC found could be had to compare with",
+    "pythia-160m-ioi": "no list of the 14 heads that EAP-IG found could be had to compare with",
+}
+
+
+def published(name: str) -> Published:
+    """A published circuit by its name.
+
+    >>> len(published("gpt2-ioi").components), len(published("gpt2-greater-than").components)
+    (26, 12)
+    """
+    if name in MISSING:
+        raise KeyholeError(f"published:{name} cannot be compared with: {MISSING[name]}.")
+    if name not in PUBLISHED:
+        raise KeyholeError(f"there is no published circuit {name!r} here: there are {', '.join(PUBLISHED)}.")
+    return PUBLISHED[name]

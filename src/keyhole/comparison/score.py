@@ -1,0 +1,90 @@
+"""How much of one circuit is in another? Precision, recall and F1, over components or over any other terms."""
+
+import random
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass
+from statistics import mean
+
+from keyhole.comparison.published import Named, Published
+from keyhole.comparison.unified import Unified, prune
+from keyhole.errors import KeyholeError
+
+THRESHOLD = 0.1  # share of prompts; the published comparison of ACC's circuits used 0.2
+THRESHOLDS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True)
+class Score:
+    """How many were found, how many are in the reference, and how many are both."""
+
+    found: int
+    there: int
+    both: int
+
+    @property
+    def precision(self) -> float:
+        """The share of what was found that the reference has; of nothing, 0."""
+        return self.both / self.found if self.found else 0.0
+
+    @property
+    def recall(self) -> float:
+        """The share of the reference that was found."""
+        return self.both / self.there if self.there else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Their harmonic mean.
+
+        >>> round(Score(found=33, there=26, both=19).f1, 3)  # ACC on GPT-2's indirect objects, as it was published
+        0.644
+        """
+        return 2 * self.both / (self.found + self.there) if self.found + self.there else 0.0
+
+
+@dataclass(frozen=True)
+class Against:
+    """A unified circuit at one threshold against a published one, beside random circuits that are as large."""
+
+    threshold: float
+    score: Score
+    classes: tuple[tuple[str, Score], ...]  # recall alone means something here: what is of other classes is no error
+    missed: tuple[Named, ...]
+    random_f1: float  # mean F1 of random circuits of as many components
+
+
+def overlap(found: Set[Hashable], there: Set[Hashable]) -> Score:
+    """Two sets against each other.
+
+    >>> score = overlap({"9.9", "9.6"}, {"9.9", "10.0", "10.7", "11.10"})
+    >>> score.precision, score.recall
+    (0.5, 0.25)
+    """
+    return Score(len(found), len(there), len(found & there))
+
+
+def score(
+    unified: Unified,
+    reference: Published,
+    *,
+    thresholds: Sequence[float] = THRESHOLDS,
+    draws: int = 200,
+    seed: int = 0,
+) -> tuple[Against, ...]:
+    """A unified circuit, pruned by frequency, against a published one: over thresholds.
+
+    Only kinds that the published study could have named count: biases and embeddings never, MLPs where it looked at
+    them. Random circuits have as many components, drawn from all of these kinds in the model.
+    """
+    there, pool = reference.components, list(reference.universe)
+    if not there:
+        raise KeyholeError(f"{reference.name} has no components, and cannot be compared with.")
+    generator = random.Random(seed)
+    found = []
+    for threshold in thresholds:
+        ours = frozenset(one for one in prune(unified, threshold).named if one[0] in reference.kinds)
+        size = min(len(ours), len(pool))
+        chance = mean(overlap(set(generator.sample(pool, size)), there).f1 for _ in range(draws)) if draws else 0.0
+        classes = tuple((name, overlap(ours & own, own)) for name, own in reference.classes.items())
+        missed = tuple(sorted(there - ours, key=lambda one: (one[1], -1 if one[2] is None else one[2])))
+        found.append(Against(threshold, overlap(ours, there), classes, missed, chance))
+    return tuple(found)

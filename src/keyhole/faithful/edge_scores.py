@@ -1,0 +1,94 @@
+"""How much does a method think of every edge? Circuits added up over tokens and prompts, or slopes of the answer.
+
+accpp       influence, in circuits that go through MLPs
+heads, svt  an edge's share of all weights into the same firing and side (into the answer: of all its seeds)
+gradients   the slope of the answer by the edge's mask, all edges kept: edge attribution patching
+integrated  the same along the way from no edge to all: all edges together are the whole change of the answer
+random      none
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError
+from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.wiring import Wiring
+from keyhole.models.precision import exact_matmul
+from keyhole.tracing.levels import ThroughOption
+from keyhole.tracing.methods import Method, trace_by
+
+EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "random"]
+STEPS = 5  # of the way, for "integrated"
+_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
+
+
+def scores(
+    method: EdgeMethod, wiring: Wiring, questions: Sequence[Question], groups: Sequence[Group]
+) -> Float[np.ndarray, "edge"] | None:
+    """What a method thinks of every edge, from these questions; None: nothing (random)."""
+    if method == "random":
+        return None
+    if method in ("gradients", "integrated"):
+        return slopes(groups, 1 if method == "gradients" else STEPS)
+    return circuit_scores([traced(method, one) for one in questions], wiring)
+
+
+def traced(method: EdgeMethod, question: Question) -> Circuit:
+    """By one of the methods that trace: the store's own, or traced with default settings."""
+    own, metric = question.circuit, question.metric
+    through: ThroughOption = "mlps" if method == "accpp" else "heads"
+    told = {} if own is None else own.parameters.record()
+    if own is not None and (told["method"], told.get("through", "heads")) == ("accpp", through) and method != "svt":
+        return own
+    against = list(metric.against) or None
+    by: Method = "svt" if method == "svt" else "accpp"
+    return trace_by(by, question.run, list(metric.targets), against=against, through=through)
+
+
+def circuit_scores(circuits: Iterable[Circuit], wiring: Wiring) -> Float[np.ndarray, "edge"]:
+    """Circuits added up, edge by edge, without their tokens; what they do not have is 0."""
+    total = np.zeros(wiring.joined.shape)
+    for circuit in circuits:
+        whole: dict[tuple[int, str], float] = defaultdict(float)
+        for edge in circuit.edges:
+            whole[edge.target, edge.side] += max(edge.weight, 0.0)
+        for edge in circuit.edges:
+            place = wiring.number(circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side)
+            if place is None:
+                continue
+            if circuit.influence:
+                total[place] += edge.influence or 0.0
+            elif whole[edge.target, edge.side] > 0:
+                total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
+    return np.asarray(total[tuple(wiring.edges.T)])
+
+
+def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]:
+    """The slope of the answers' sum by every edge's mask: at 1 or, of several steps, in the middle of each."""
+    if not groups:
+        raise KeyholeError("there are no prompts to take slopes of.")
+    wiring = groups[0].masked.wiring
+    total = torch.zeros(wiring.joined.shape, dtype=torch.float64)
+    points = [1.0] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
+    with exact_matmul(), torch.inference_mode(False), torch.enable_grad():
+        for group in groups:
+            words = group.masked.words
+            size = max(1, _FLOATS // (len(wiring.writers) * words[0].numel()))
+            for part in group.parts(size):
+                for point in points:
+                    mask = torch.full(wiring.joined.shape, point, dtype=words.dtype).requires_grad_()
+                    (slope,) = torch.autograd.grad(part.answers(mask).sum(), mask)
+                    total += slope.double() / len(points)
+    return np.asarray(total.numpy()[tuple(wiring.edges.T)])
+
+
+def ranking(found: Float[np.ndarray, "edge"] | None, n: int, rng: np.random.Generator) -> np.ndarray:
+    """All edges, best first; equals, and those that a method has nothing to say of, in random order."""
+    order = rng.permutation(n)
+    return order if found is None else order[np.argsort(-found[order], kind="stable")]

@@ -1,0 +1,233 @@
+"""How much of an answer do a method's best edges carry? Faithfulness over the share of edges kept, and its areas.
+
+    f(C) = (m(C) - m(nothing)) / (m(everything) - m(nothing)),      m: means over prompts
+
+CPR is the area under f, CMD the area between f and 1, both by trapezoids over the shares themselves, not their
+logarithms, as in MIB (Mueller and others, 2025). A perfect method has CPR about 1 and CMD 0. Intervals are of prompts:
+they are drawn anew (bootstrap), and a method's ranking stays as it is.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.stats import as_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from keyhole.dataframes import Table
+
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # MIB's
+RESAMPLED = 1000
+Told = tuple[float, float, float]  # a value and its 95 % interval
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One method: what is left of each answer with its best edges."""
+
+    __repr__ = brief
+
+    method: str
+    found: int | None  # edges that it says something good of; None: it says nothing
+    answers: Float[np.ndarray, "draw share prompt"]  # several draws of random edges
+    alone: Float[np.ndarray, "prompt"] | None  # with all that it found, and nothing else
+
+
+@dataclass(frozen=True, eq=False)
+class OwnCircuits:
+    """What is left of each answer with the edges of the prompt's own circuit (ACC++), and with another prompt's."""
+
+    __repr__ = brief
+
+    own: Float[np.ndarray, "prompt"]
+    other: Float[np.ndarray, "prompt"]
+    edges: float  # of a circuit, on average
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Faithfulness of several methods on the same prompts."""
+
+    __repr__ = brief
+
+    model: str
+    task: str
+    baseline: str
+    edges: int
+    shares: tuple[float, ...]
+    found_on: int  # prompts that methods were shown
+    tried_on: int  # other prompts, that edges were cut in
+    everything: Float[np.ndarray, "prompt"]
+    nothing: Float[np.ndarray, "prompt"]
+    error: float  # of the pass with all edges, against the model's own logits
+    curves: tuple[Curve, ...]
+    own: OwnCircuits | None = None
+
+    def __getitem__(self, method: str) -> Curve:
+        for curve in self.curves:
+            if curve.method == method:
+                return curve
+        raise KeyholeError(f"there is no curve of {method!r}: there are {', '.join(c.method for c in self.curves)}.")
+
+    def faithfulness(self, method: str) -> list[Told]:
+        """F at every share, with its interval; the mean over draws."""
+        drawn = self._drawn(self[method].answers).mean(1)  # resample share
+        return [_told(column) for column in drawn.T]
+
+    def alone(self, method: str) -> Told | None:
+        """F of all edges that a method found, and nothing else."""
+        own = self[method].alone
+        return None if own is None else self._of(own)
+
+    def of_own_circuits(self) -> tuple[Told, Told] | None:
+        """F of each prompt's own circuit, and of another prompt's."""
+        return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
+
+    def _of(self, answers: Float[np.ndarray, "prompt"]) -> Told:
+        return _told(self._drawn(answers[None, None])[:, 0, 0])
+
+    def cpr(self, method: str) -> Told:
+        """The area under f: the larger, the better."""
+        return _told(area(self.shares, self._drawn(self[method].answers)).mean(1))
+
+    def cmd(self, method: str) -> Told:
+        """The area between f and 1: the smaller, the better."""
+        return _told(area(self.shares, np.abs(1 - self._drawn(self[method].answers))).mean(1))
+
+    @cached_property
+    def _resamples(self) -> Int[np.ndarray, "resample prompt"]:
+        """Which prompts each resample has; the first has all of them, once."""
+        rng, n = np.random.default_rng(0), len(self.everything)
+        return np.concatenate([np.arange(n)[None], rng.integers(0, n, (RESAMPLED, n))])
+
+    def _drawn(self, answers: Float[np.ndarray, "draw share prompt"]) -> Float[np.ndarray, "resample draw share"]:
+        gained = (answers - self.nothing)[..., self._resamples].mean(-1)
+        whole = (self.everything - self.nothing)[self._resamples].mean(-1)
+        return np.moveaxis(gained / whole, -1, 0)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row a method, best CMD first: its areas, how many edges it found, and what these are worth alone."""
+        found = []
+        for curve in self.curves:
+            own = {"cpr": self.cpr(curve.method), "cmd": self.cmd(curve.method)}
+            row: dict[str, Any] = {"method": curve.method, **own, "found": curve.found}
+            found.append({**row, "alone": self.alone(curve.method)})
+        return sorted(found, key=lambda row: row["cmd"][0])
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        names = ("model", "task", "baseline", "edges", "shares", "found_on", "tried_on", "error")
+        methods = [
+            {**row, "faithfulness": self.faithfulness(row["method"]), "draws": len(self[row["method"]].answers)}
+            for row in self.rows()
+        ]
+        means = {"everything": float(self.everything.mean()), "nothing": float(self.nothing.mean())}
+        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | means
+        if own is not None and self.own is not None:
+            told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
+        return {**told, "methods": methods}
+
+    def to_dataframe(self) -> "Table":
+        """A row for each method and share."""
+        from keyhole.dataframes import as_dataframe
+
+        names = ("faithfulness", "low", "high")
+        return as_dataframe(
+            [
+                {"method": curve.method, "share": share, **dict(zip(names, told, strict=True))}
+                for curve in self.curves
+                for share, told in zip(self.shares, self.faithfulness(curve.method), strict=True)
+            ]
+        )
+
+    @property
+    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
+        """Columns and rows of a table."""
+        columns = ("method", ">CPR", ">CMD", ">edges found", ">f of these alone")
+        rows: list[tuple[str | int | None, ...]] = []
+        for row in self.rows():
+            alone = None if row["alone"] is None else as_text(row["alone"], 2)
+            rows.append((row["method"], as_text(row["cpr"], 3), as_text(row["cmd"], 3), row["found"], alone))
+        return columns, rows
+
+    @property
+    def summary(self) -> str:
+        """What was done, in words."""
+        change = {"mean": "its mean over prompts of equal length, token by token", "zero": "nothing"}[self.baseline]
+        return (
+            f"{self.model}, {self.task}: {self.edges:,} edges between components, ranked on {self.found_on} prompts "
+            f"and cut in {self.tried_on} others; what is cut is replaced by {change}. Logit difference: "
+            f"{self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges that a method "
+            "did not find come last, in random order. 95 % intervals over prompts."
+        )
+
+    @property
+    def own_told(self) -> str:
+        """How each prompt's own circuit does, in words; empty where it was not asked."""
+        found = self.of_own_circuits()
+        if found is None or self.own is None:
+            return ""
+        own, other = (as_text(one, 2) for one in found)
+        return (
+            f"With the edges of its own ACC++ circuit alone ({self.own.edges:.0f} of {self.edges:,}), each prompt "
+            f"keeps f = {own}; with those of another prompt's, {other}."
+        )
+
+    def __str__(self) -> str:
+        lines = [self.summary, *([self.own_told] if self.own_told else [])]
+        for row in self.rows():
+            alone = (
+                "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
+            )
+            lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{alone}")
+        return "\n".join(lines)
+
+    def plot(self) -> "Figure":
+        """Faithfulness over the share of edges. See `keyhole.figures.curves`."""
+        from keyhole.figures.curves import curves_figure
+
+        return curves_figure(self)
+
+    def to_html(self) -> str:
+        """One page. See `keyhole.figures.curves`."""
+        from keyhole.figures.curves import curves_page
+
+        return curves_page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json, .csv, .html, or a picture, by the suffix. See `keyhole.figures.curves`."""
+        from keyhole.figures.curves import save_curves
+
+        return save_curves(self, path)
+
+
+def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float[np.ndarray, "*any"]:
+    """By trapezoids, over the shares.
+
+    >>> float(area((0.0, 0.5, 1.0), np.array([0.0, 1.0, 1.0])))
+    0.75
+    """
+    return np.asarray(np.trapezoid(f, np.array(shares), axis=-1))
+
+
+def _told(resampled: Float[np.ndarray, "resample"]) -> Told:
+    """The first is the value itself; the others are where it could have been."""
+    low, high = np.quantile(resampled[1:], [0.025, 0.975])
+    return float(resampled[0]), float(low), float(high)
+
+
+def require_gap(everything: Float[np.ndarray, "prompt"], nothing: Float[np.ndarray, "prompt"]) -> None:
+    """Refuse to share out an answer that does not need any edge."""
+    if not everything.mean() > nothing.mean():
+        raise KeyholeError(
+            f"with all edges the answers are at {everything.mean():.2f}, with none at {nothing.mean():.2f}: there is "
+            "nothing that edges could carry. Take another baseline, or prompts that the model gets right."
+        )

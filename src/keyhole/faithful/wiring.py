@@ -1,0 +1,106 @@
+"""Which edges are there between the components of a model? Everybody who writes, into everybody who reads later.
+
+A component is whole: a head with all it moves to a token, an MLP, the embedding. A head reads three times (its query,
+its keys, its values), and the answer reads once, at the last token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from keyhole.circuits.circuit import EdgeSide, Node
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+@dataclass(frozen=True)
+class Source:
+    """A component that writes."""
+
+    kind: Literal["embedding", "head", "mlp"]
+    layer: int
+    head: int | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "head":
+            return f"{self.layer}.{self.head}"
+        return "words" if self.kind == "embedding" else f"MLP {self.layer}"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A place where a component, or the answer, reads: sides are called as those of a circuit's edges."""
+
+    side: EdgeSide
+    layer: int | None = None  # None: the answer
+    head: int | None = None
+
+    def __str__(self) -> str:
+        if self.layer is None:
+            return "answer"
+        return f"MLP {self.layer}" if self.head is None else f"{self.layer}.{self.head} {self.side}"
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """All writers, all readers, and which of them an edge can join; both in the order of the forward pass."""
+
+    writers: tuple[Source, ...]
+    readers: tuple[Reader, ...]
+    joined: Bool[np.ndarray, "writer reader"]
+
+    @cached_property
+    def edges(self) -> Int[np.ndarray, "edge 2"]:
+        """Every edge, as the numbers of its writer and its reader."""
+        return np.argwhere(self.joined)
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    @cached_property
+    def _writer_numbers(self) -> dict[Source, int]:
+        return {writer: i for i, writer in enumerate(self.writers)}
+
+    @cached_property
+    def _reader_numbers(self) -> dict[Reader, int]:
+        return {reader: i for i, reader in enumerate(self.readers)}
+
+    def number(self, source: Node, target: Node, side: EdgeSide) -> tuple[int, int] | None:
+        """A circuit's edge without its tokens; None for what always stays here: biases, offsets."""
+        if source.kind not in ("embedding", "head", "mlp"):
+            return None
+        writer = Source(source.kind, source.layer or 0, source.head)  # type: ignore[arg-type]
+        reader = Reader(side) if target.kind == "target" else Reader(side, target.layer, target.head)
+        return self._writer_numbers[writer], self._reader_numbers[reader]
+
+    def sides(self) -> dict[str, int]:
+        """How many edges end at each kind of reader."""
+        into = [self.readers[reader].side for _, reader in self.edges]
+        return {side: into.count(side) for side in dict.fromkeys(into)}
+
+    def name(self, edge: int) -> str:
+        """An edge in words, by its number."""
+        writer, reader = self.edges[edge]
+        return f"{self.writers[writer]} -> {self.readers[reader]}"
+
+
+def wiring_of(model: "Model", *, parallel: Sequence[bool]) -> Wiring:
+    """All edges of a model; `parallel` says of each layer whether its MLP reads what its attention reads."""
+    writers, readers, seen = [Source("embedding", 0)], list[Reader](), list[int]()  # seen: writers before each reader
+    for layer, beside in enumerate(parallel):
+        below, heads = len(writers), range(model.dims.heads)
+        sides: tuple[EdgeSide, ...] = ("dest", "src", "value")
+        readers += [Reader(side, layer, head) for side in sides for head in heads]
+        writers += [Source("head", layer, head) for head in heads]
+        readers.append(Reader("mlp", layer))
+        seen += [below] * (len(sides) * len(heads)) + [below if beside else len(writers)]
+        writers.append(Source("mlp", layer))
+    readers.append(Reader("target"))
+    seen.append(len(writers))
+    joined = np.arange(len(writers))[:, None] < np.array(seen)[None]
+    return Wiring(tuple(writers), tuple(readers), joined)

@@ -1,0 +1,176 @@
+"""Are there families, and how many? A cut by silhouette that other prompts would give too, beside worlds without any.
+
+A cut is believed if its families are stable under resampling, and if it is better than 95 % of the cuts of either world
+without families (`keyhole.family.nulls`), by both of two measures. The *margin*: four of five circuits are nearer to
+their own family by more. What it *explains*: the share of all squared distances that lies between families. Otherwise
+there is one family. A wide and even gradient between two extremes may still pass for two families.
+
+Silhouettes are small where circuits differ in hundreds of ways, and there a cloud is hard to exclude. So what heaps up
+in two places (`keyhole.family.modes`) is told as well: a *split*, which is stable and no matter of sizes and
+frequencies, but may have no border.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.family.cuts import Cut, cuts_of, least_size, silhouettes, summed, tree_of
+from keyhole.family.modes import Modes, modes_of
+from keyhole.family.nulls import one_cloud, shuffled_distances
+from keyhole.family.stability import STABLE, stabilities
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MOST_FAMILIES = 40
+WORLDS = 300  # circuits of a world without families: a sample, where there are more
+LEVEL = 0.05
+MEASURES = ("margin", "explained")
+SHUFFLED = "shuffled"
+_MODES = 199  # draws
+_MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
+
+
+@dataclass(frozen=True)
+class Null:
+    """What worlds without families give, beside what was found."""
+
+    name: str  # of the world
+    measure: str  # margin, or explained
+    value: float  # what was found
+    mean: float
+    high: float  # 95 % are below
+    p: float
+    draws: int
+
+
+@dataclass(frozen=True, repr=False)
+class Clustering:
+    """The tree of circuits, its cuts, and which of them is believed."""
+
+    tree: Float[np.ndarray, "merges 4"]
+    least: int  # circuits of the smallest family
+    cuts: tuple[Cut, ...]  # the best for each number of families
+    stability: tuple[Float[np.ndarray, "families"], ...]  # of every cut's families
+    best: int | None  # which of the cuts is the best; None: no cut leaves two families
+    given: bool  # was the number of families asked for?
+    nulls: tuple[Null, ...]  # both measures in both worlds
+    modes: Modes | None  # None: there is no cut
+
+    __repr__ = brief
+
+    @property
+    def cut(self) -> Cut | None:
+        """The best cut, whether it is believed or not."""
+        return None if self.best is None else self.cuts[self.best]
+
+    @property
+    def stable(self) -> bool:
+        """Would other prompts give the same families?"""
+        return self.best is not None and float(self.stability[self.best].mean()) >= STABLE
+
+    @property
+    def separate(self) -> bool:
+        """Do the families stand apart, other than in any world without families?"""
+        return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
+
+    @property
+    def split(self) -> bool:
+        """Do circuits heap up in more than one place, in a way that other prompts would repeat?"""
+        chance = [null for null in self.nulls if null.name == SHUFFLED]
+        heaps = self.modes is not None and self.modes.p <= LEVEL
+        return self.stable and heaps and all(null.p <= LEVEL for null in chance)
+
+
+def clusters(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    *,
+    k: int | None = None,
+    draws: int = 49,
+    resamples: int = 50,
+    seed: int = 0,
+) -> Clustering:
+    """Cut circuits into families: the best silhouette of all stable cuts, or `k` families."""
+    n, rng = len(distances), np.random.default_rng(seed)
+    least = least_size(n)
+    if k is not None and not 2 <= k <= n:
+        raise KeyholeError(f"{n} circuits cannot be cut into {k} families: ask for 2 to {n}.")
+    tree = tree_of(distances) if n > 1 else np.zeros((0, 4))
+    found = cuts_of(distances, tree, least=least, most=max(MOST_FAMILIES, k or 0)) if n > 1 else {}
+    if k is not None and k not in found:
+        told = ", ".join(map(str, sorted(found))) or "none"
+        raise KeyholeError(f"no cut has {k} families of {least} circuits or more; there are cuts into {told}.")
+    steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
+    best = k if k is not None else _best(found, steady)
+    order = sorted(found)
+    nulls = () if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
+    modes = None if best is None else modes_of(distances, draws=_MODES, rng=rng)
+    return Clustering(
+        tree=tree,
+        least=least,
+        cuts=tuple(found[one] for one in order),
+        stability=tuple(steady[one] for one in order),
+        best=None if best is None else order.index(best),
+        given=k is not None,
+        nulls=nulls,
+        modes=modes,
+    )
+
+
+def margin_of(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The silhouette that four of five circuits exceed."""
+    return float(np.quantile(silhouettes(summed(distances, labels), labels), _MARGIN))
+
+
+def explained(distances: Float[np.ndarray, "circuits circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
+    """The share of all distances that lies between families. 1 - J is half a squared distance: see `one_cloud`."""
+    sizes = np.bincount(labels)
+    own = [float(distances[np.ix_(m, m)].sum(dtype=np.float64)) / max(len(m), 1) for m in _members(labels, len(sizes))]
+    whole = float(distances.sum(dtype=np.float64)) / len(labels)
+    return 1 - sum(own) / whole if whole > 0 else 0.0
+
+
+def _members(labels: Int[np.ndarray, "circuits"], groups: int) -> list[np.ndarray]:
+    return [np.flatnonzero(labels == one) for one in range(groups)]
+
+
+def _best(found: dict[int, Cut], steady: dict[int, np.ndarray]) -> int | None:
+    stable = [one for one in found if steady[one].mean() >= STABLE]
+    return max(stable or found, key=lambda one: found[one].silhouette, default=None)
+
+
+def _beside_nulls(
+    matrix: "csr_array",
+    distances: Float[np.ndarray, "circuits circuits"],
+    cut: Cut,
+    *,
+    draws: int,
+    rng: np.random.Generator,
+) -> tuple[Null, ...]:
+    """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
+    some = np.sort(rng.permutation(len(distances))[:WORLDS])
+    own, labels = distances[np.ix_(some, some)], cut.labels[some]
+    value = np.array([margin_of(own, labels), explained(own, labels)])
+    found = []
+    for name, draw in ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own))):
+        drawn = np.array([_measures(draw(rng), cut.families) for _ in range(draws)])
+        p = (1 + (drawn >= value).sum(0)) / (draws + 1)
+        for i, measure in enumerate(MEASURES):
+            mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))
+            found.append(Null(name, measure, float(value[i]), mean, high, float(p[i]), draws))
+    return tuple(found)
+
+
+def _measures(distances: Float[np.ndarray, "circuits circuits"], families: int) -> tuple[float, float]:
+    """The margin of the best cut of a world, and what its cut into as many families explains."""
+    found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
+    if not found:
+        return 0.0, 0.0
+    best = max(found.values(), key=lambda cut: cut.silhouette)
+    margin = margin_of(distances, best.labels)
+    return margin, explained(distances, found[families].labels) if families in found else 0.0

@@ -1,0 +1,26 @@
+"""How are groups of heads, and what was taken out of their signals, called?"""
+
+_HEADS = 6  # of a cluster, that are named
+
+
+def taken_text(taken: int | None) -> str:
+    """What was taken out of signals.
+
+    >>> taken_text(None), taken_text(0), taken_text(3)
+    ('as they are', 'without the mean', 'without the mean and 3 largest directions')
+    """
+    if taken is None:
+        return "as they are"
+    return "without the mean" if taken == 0 else f"without the mean and {taken} largest direction{'s' * (taken > 1)}"
+
+
+def cluster_text(heads: tuple[tuple[int, int], ...]) -> str:
+    """Some heads of a cluster, and how many more.
+
+    >>> cluster_text(((1, 0), (2, 3)))
+    '2 heads in 2 layers: 1.0, 2.3'
+    """
+    named = ", ".join(f"{layer}.{head}" for layer, head in heads[:_HEADS])
+    more = f" and {len(heads) - _HEADS} more" if len(heads) > _HEADS else ""
+    layers = len({layer for layer, _ in heads})
+    return f"{len(heads)} heads in {layers} layer{'s' * (layers > 1)}: {named}{more}"

@@ -1,0 +1,199 @@
+"""What drives firings on the first token? The record of a study: heads, how alike they are, and what removal does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from keyhole.brief import brief
+from keyhole.circuits.writer import SideName
+from keyhole.errors import KeyholeError
+from keyhole.shared.alike import Interval, Likeness
+from keyhole.shared.heard import Head
+from keyhole.sink.massive import Massive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Found = Literal["shared", "a shared part", "not shared"]
+MANY = 4  # heads, without which nothing is shared
+LAYERS = 2  # in which they must be
+NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
+SURE = 0.01  # a p-value
+HALF = 0.5  # of the firings on the first token
+
+
+class NoSinksError(KeyholeError):
+    """No head rests on the first token."""
+
+
+@dataclass(frozen=True)
+class SinkHead:
+    """A head that fires on the first token, on one side of its scores."""
+
+    layer: int
+    head: int
+    firings: int  # that were explained
+    spread: float  # mean cosine distance of its signals from each other
+    controlled: bool  # are they alike?
+    cluster: int | None  # of controlled heads, the largest cluster first
+    channels: float  # of a signal, on average
+    writers: tuple[tuple[str, float], ...]  # the largest shares of its signals
+
+
+@dataclass(frozen=True)
+class Others:
+    """The same heads when they fire on other tokens."""
+
+    taken: int | None
+    heads: int
+    near: float  # NaN where fewer than two layers have such heads
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What the directions that most control signals share do, once they are gone: beside others of the same rank."""
+
+    taken: int | None  # out of the signals before their directions were found
+    rank: int
+    energy: float  # share of the stream that lies there, at the tokens where it is taken out
+    random_energy: float  # the same of random subspaces, on average
+    explained: Interval  # share of held-out firings that are below tau without it, over prompts
+    random_explained: tuple[float, ...]  # subspaces drawn from the streams' own covariance
+    shuffled_explained: tuple[float, ...]  # what the same writers put into the heads' other channels has in common
+    sinks: Interval | None = None  # mean weight on the first token in passes without it; None: no pass was made
+    answer: Interval | None = None
+    random_sinks: tuple[float, ...] = ()
+    random_answers: tuple[float, ...] = ()
+    shuffled_sinks: tuple[float, ...] = ()
+    shuffled_answers: tuple[float, ...] = ()
+
+    @property
+    def acts(self) -> bool:
+        """Does it take half of the firings, more than any random subspace; and more weight in the model's pass?
+
+        What the same writers put into other channels is no bar: where all heads hear one vector, its parts in any
+        channels add up to that vector.
+        """
+        if self.sinks is None or self.explained[0] < HALF:
+            return False
+        more = self.explained[0] > max(self.random_explained, default=0.0)
+        return more and self.sinks[0] < min(self.random_sinks, default=1.0)
+
+
+@dataclass(frozen=True)
+class SinkSide:
+    """One side of all firings on the first token."""
+
+    __repr__ = brief
+
+    side: SideName
+    heads: tuple[SinkHead, ...]
+    cosines: Float[np.ndarray, "controlled controlled"] = field(repr=False)  # of controlled heads, in their order
+    shuffled: Float[np.ndarray, "controlled controlled"] = field(repr=False)  # one draw of the control
+    likeness: tuple[Likeness, ...]  # with nothing taken out, then more and more; empty of too few heads
+    others: tuple[Others, ...]
+    removals: tuple[Removal, ...]
+    along: float  # share of the control signals along the first token's massive coordinates
+
+    @property
+    def controlled(self) -> tuple[SinkHead, ...]:
+        """The heads whose signals are alike over firings."""
+        return tuple(head for head in self.heads if head.controlled)
+
+    @property
+    def clusters(self) -> tuple[tuple[Head, ...], ...]:
+        """Controlled heads that belong together, the largest cluster first."""
+        groups: dict[int, list[Head]] = {}
+        for head in self.controlled:
+            assert head.cluster is not None
+            groups.setdefault(head.cluster, []).append((head.layer, head.head))
+        return tuple(tuple(groups[number]) for number in sorted(groups))
+
+    @property
+    def found(self) -> Found:
+        """Is there a shared control signal? It must survive without what all streams have in common."""
+        heads = self.controlled
+        if not self.likeness or len(heads) < MANY or len({one.layer for one in heads}) < LAYERS or not self.acts:
+            return "not shared"
+        pairs = list(zip(self.likeness, self.others, strict=True))
+        if all(one.near[0] >= NEAR and one.p <= SURE and not one.near[0] <= other.near for one, other in pairs):
+            return "shared"
+        part = all(
+            one.p_cosine <= SURE and one.cosine[1] > one.shuffled_cosine[2] and not one.cosine[0] <= other.cosine
+            for one, other in pairs
+        )
+        return "a shared part" if part else "not shared"
+
+    @property
+    def acts(self) -> bool:
+        """Do few directions make the firings, and still so if what all streams have in common is taken out first?"""
+        ways = {one.taken for one in self.removals}
+        return bool(ways) and all(any(one.acts for one in self.removals if one.taken == taken) for taken in ways)
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Firings on the first token, over some prompts of a model."""
+
+    __repr__ = brief
+
+    model: str
+    prompts: int  # explained
+    held_out: int  # others, on which removals were tried
+    share: float  # of heads' tokens after the first that fire on it
+    before: float  # mean weight on the first token, in held-out prompts
+    answer: float  # and their answers
+    layer: int  # from which on subspaces were taken out
+    sides: tuple[SinkSide, SinkSide]
+    massive: tuple[Massive, ...]
+    settings: dict[str, Any]
+
+    def side(self, name: SideName) -> SinkSide:
+        """The dest or the src side."""
+        return self.sides[0] if name == "dest" else self.sides[1]
+
+    def __str__(self) -> str:
+        from keyhole.sink.text import sinks_text
+
+        return sinks_text(self)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data: what JSON has."""
+        from keyhole.sink.text import sinks_record
+
+        return sinks_record(self)
+
+    def plot(self) -> "Figure":
+        """Cosines of heads beside the control, and what removal does. See `keyhole.figures.sinks`."""
+        from keyhole.figures.sinks import sinks_figure
+
+        return sinks_figure(self)
+
+    def to_html(self) -> str:
+        """All of it as one page."""
+        from keyhole.figures.sinks import sinks_page
+
+        return sinks_page(self)
+
+    def save(self, path: "str | Path") -> None:
+        """Write the study: .json, .html (a page), .csv (heads), or a figure as .png, .svg or .pdf."""
+        from keyhole.figures.results import save_result
+
+        save_result(self, path)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Columns and rows: a row per head and side."""
+        from keyhole.sink.text import HEAD_COLUMNS, head_rows
+
+        return HEAD_COLUMNS, head_rows(self)
+
+
+def middle(values: tuple[float, ...]) -> float:
+    """The mean of some; NaN of none."""
+    return fmean(values) if values else float("nan")

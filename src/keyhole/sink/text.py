@@ -1,0 +1,126 @@
+"""How do sinks read? What was found on each side, in numbers beside their controls."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keyhole.shared.heard import author_name
+from keyhole.shared.taken import cluster_text, taken_text
+from keyhole.sink.record import middle
+from keyhole.stats import as_text
+
+if TYPE_CHECKING:
+    from keyhole.shared.alike import Likeness
+    from keyhole.sink.record import Removal, Sinks, SinkSide
+
+_CLUSTERS = 3
+_MASSIVE = 5  # coordinates that are told
+HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", "written by")
+
+
+def sinks_text(found: "Sinks") -> str:
+    """A few lines for each side."""
+    lines = [
+        f"{found.model}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} prompts; "
+        f"mean weight there {found.before:.3f} in {found.held_out} held-out ones"
+    ]
+    for side in found.sides:
+        lines += ["", *side_lines(side, found)]
+    return "\n".join([*lines, "", *massive_lines(found)])
+
+
+def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
+    """One side: heads, how alike they are, what removal does."""
+    lines = [f"{side.side} side: {side.found}", *[f"  {line}" for line in head_lines(side)]]
+    lines += [f"  {likeness_line(one)}" for one in side.likeness]
+    return lines + [f"  {removal_line(one, found)}" for one in side.removals]
+
+
+def head_lines(side: "SinkSide") -> list[str]:
+    """Which heads have one signal each, and which of them are alike?"""
+    lines = [f"{len(side.controlled)} of {len(side.heads)} heads have one signal each (mean cosine distance below 0.5)"]
+    if not side.likeness:
+        return [*lines, "too few of them, or all in one layer: nothing to compare"]
+    other = side.others[0]
+    lines += [f"alike: {cluster_text(own)}" for own in side.clusters[:_CLUSTERS] if len(own) > 1]
+    told = f"cosine {other.cosine:.2f}, {other.near:.1%} of pairs alike ({other.heads} heads)"
+    return [*lines, f"the same heads on other tokens: {told}"]
+
+
+def likeness_line(one: "Likeness") -> str:
+    """How alike heads are, in one condition."""
+    return (
+        f"{taken_text(one.taken)}: cosine {as_text(one.cosine, 2)} (other channels {one.shuffled_cosine[0]:.2f}, p "
+        f"{one.p_cosine:.2g}), {one.near[0]:.1%} of pairs alike (other channels {one.shuffled_near[0]:.1%}, p "
+        f"{one.p:.2g}), rank {one.rank} (other channels {one.shuffled_rank[0]:.0f})"
+    )
+
+
+def removal_line(one: "Removal", found: "Sinks") -> str:
+    """What a removal does, beside its controls."""
+    random, other = middle(one.random_explained), middle(one.shuffled_explained)
+    text = (
+        f"{one.rank} shared direction{'s' * (one.rank > 1)} gone, {taken_text(one.taken)}: {one.explained[0]:.0%} of "
+        f"firings below tau (random {random:.0%}, its writers in other channels {other:.0%})"
+    )
+    if one.sinks is None or one.answer is None:
+        return text
+    higher = sum(one.sinks[0] < other for other in one.random_sinks)
+    return (
+        f"{text}; in the model's pass weight {found.before:.3f} -> {one.sinks[0]:.3f} (random "
+        f"{middle(one.random_sinks):.3f}, {higher} of {len(one.random_sinks)} higher; other channels "
+        f"{middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> {one.answer[0]:.2f} (random "
+        f"{middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
+    )
+
+
+def massive_lines(found: "Sinks") -> list[str]:
+    """The first token's massive coordinates."""
+    if not found.massive:
+        return ["the first token has no massive coordinate (a hundred times the median)"]
+    lines = [
+        f"coordinate {one.coordinate} of the first token: {one.times:,.0f} times the median at layer {one.peak} "
+        f"({one.elsewhere:,.0f} elsewhere), {one.share:.0%} written by {author_name(one.writer)}; massive from layer "
+        f"{one.first} to {one.last}, first by {author_name(one.maker)} ({one.made:.0%})"
+        for one in found.massive[:_MASSIVE]
+    ]
+    if len(found.massive) > _MASSIVE:
+        lines.append(f"and {len(found.massive) - _MASSIVE} more coordinates")
+    shares = ", ".join(f"{side.along:.0%} of {side.side} signals" for side in found.sides)
+    return [*lines, f"along massive coordinates lie {shares}"]
+
+
+def head_rows(found: "Sinks") -> list[tuple[str, str, int, float, int | None, float, str]]:
+    """A row per head and side, for tables."""
+    return [
+        (
+            f"{one.layer}.{one.head}",
+            side.side,
+            one.firings,
+            one.spread,
+            one.cluster,
+            one.channels,
+            ", ".join(f"{name} {share:.0%}" for name, share in one.writers),
+        )
+        for side in found.sides
+        for one in side.heads
+    ]
+
+
+def sinks_record(found: "Sinks") -> dict[str, Any]:
+    """As plain data, with what follows from it."""
+    told = asdict(found)
+    for plain, side in zip(told["sides"], found.sides, strict=True):
+        plain |= {name: _listed(getattr(side, name)) for name in ("cosines", "shuffled")}
+        plain |= {"found": side.found, "acts": side.acts, "clusters": side.clusters}
+        for made, one in zip(plain["removals"], side.removals, strict=True):
+            made["acts"] = one.acts
+    for plain, big in zip(told["massive"], found.massive, strict=True):
+        plain |= {"maker": author_name(big.maker), "writer": author_name(big.writer)}
+    return told
+
+
+def _listed(table: np.ndarray) -> list[list[float]]:
+    rows: list[list[float]] = np.round(table, 4).tolist()
+    return rows
