@@ -6,12 +6,12 @@ chunk is full; a text of its own begins a chunk, and goes on in further ones if 
 is shorter than four tokens, is not read.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import encode, text_ids
+from keyhole.models.prompts import text_ids
 from keyhole.naming.texts import Source, Text, Texts, texts_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def _chunks(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
         found = True
         yield ids
     if not found:
-        raise KeyholeError(f"the corpus has no text of {length if texts.running else _FEWEST} tokens: give a longer one.")
+        raise KeyholeError(
+            f"the corpus has no text of {length if texts.running else _FEWEST} tokens: give a longer one."
+        )
 
 
 def _running(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
@@ -67,7 +69,7 @@ def _apart(model: "Model", texts: Texts, length: int) -> Iterator[Ids]:
     first: Ids | None = None
     for where, text in texts.pieces:
         if not isinstance(text, str):  # ids say themselves how they begin
-            yield from (encode(model, piece, None).ids for piece in _cut(tuple(text), length))
+            yield from _cut(_given(model, where, text), length)
             continue
         first = _before_text(model, where, text) if first is None else first
         for piece in _cut(_ids(model, where, text), length - len(first)):
@@ -107,3 +109,11 @@ def _ids(model: "Model", where: str, text: Text) -> Ids:
         return text_ids(model, str(text))
     except KeyholeError as error:
         raise KeyholeError(f"{where}: {error}") from error
+
+
+def _given(model: "Model", where: str, ids: Sequence[int]) -> Ids:
+    """Token ids as they are, if they are some."""
+    known = range(model.dims.vocab)
+    if not all(isinstance(i, int) and i in known for i in ids):
+        raise KeyholeError(f"{where}: {model.name} has token ids from 0 to {known[-1]}, and not {ids!r:.60}.")
+    return tuple(ids)

@@ -8,8 +8,8 @@ import hashlib
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float, Int, UInt64
+import torch  # noqa: F401 - of the doctest
+from jaxtyping import Float, Int, UInt64
 from torch import Tensor
 
 NEVER = np.uint64(np.iinfo(np.uint64).max)
@@ -51,15 +51,12 @@ def which(salts: UInt64[np.ndarray, "rows"], chunks: Int[np.ndarray, "rows"], n:
     return np.minimum((drawn * n).astype(np.int64), n - 1)
 
 
-def nth_true(
-    mask: Bool[Tensor, "rows pos pos"], n: Int[Tensor, "rows"]
-) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
-    """Where is the n-th true pair of each table, row by row? As (dest, src).
+def nth(counts: Int[Tensor, "rows pos"], n: Int[Tensor, "rows"]) -> tuple[Int[Tensor, "rows"], Int[Tensor, "rows"]]:
+    """At which place does the n-th thing stand, where each place has so many; and the how-manieth is it there?
 
-    >>> nth_true(torch.tensor([[[True, False], [True, True]]]), torch.tensor([2]))
-    (tensor([1]), tensor([1]))
+    >>> nth(torch.tensor([[1, 0, 2]]), torch.tensor([2]))
+    (tensor([2]), tensor([1]))
     """
-    rows, ends = torch.arange(len(mask), device=mask.device), mask.sum(-1).cumsum(-1)
-    dest = (ends <= n[:, None]).sum(-1)
-    before = torch.where(dest > 0, ends[rows, (dest - 1).clamp_min(0)], 0)
-    return dest, (mask[rows, dest].cumsum(-1) <= (n - before)[:, None]).sum(-1)
+    ends = counts.cumsum(-1)
+    place = (ends <= n[:, None]).sum(-1)
+    return place, n - (ends - counts).gather(1, place[:, None])[:, 0]

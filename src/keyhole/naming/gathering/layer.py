@@ -1,15 +1,14 @@
 """What does one layer of one batch add to what is kept? Bounds first, and pairs only where they may matter.
 
-    top       a subject's best pair in a text is at most max(ask) max(offer): pairs are formed only where that beats the
-              last one kept; each dest has its best src, and each text its two best dests
-    positive  counted by a product of two tables of signs; one pair of a text is drawn, if its turn is early enough
-    random    the same, of all visible pairs
-    attended  the same, of pairs where the head fires (not into the first token, where heads rest)
+top       a subject's best pair in a text is at most max(ask) max(offer): pairs are formed only where that beats the
+          last one kept; each dest has its best src, and each text its two best dests
+positive  counted by a product of two tables of signs; one pair of a text is drawn, if its turn is early enough
+random    the same, of all visible pairs
+attended  the same, of pairs where the head fires (not into the first token, where heads rest)
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from jaxtyping import Bool, Float, Int, UInt64
 from torch import Tensor
 
 from keyhole.models.visit import Seen
-from keyhole.naming.gathering.draws import mixed, nth_true, salt, tickets, uniform, which
+from keyhole.naming.gathering.draws import mixed, nth, salt, tickets, uniform, which
 from keyhole.naming.gathering.kept import Columns, Kept
 from keyhole.naming.gathering.readers import Readers, visible
 from keyhole.naming.gathering.state import OTHERS, Batch, State, rounded, top_keys
@@ -75,17 +74,12 @@ def look_at(state: State, readers: Readers, seen: Seen, batch: Batch) -> None:
     state.positives[readers.numbers] += positive.sum(0)
     state.pairs[readers.numbers] += pairs.sum()
     _keep_top(look, state.top)
-    for block, counts, n in _turns(look, state.positive, positive, _POSITIVE):
-        ask, offer = (x[block.text, :, block.reader] > 0 for x in (look.ask, look.offer))
-        _draw(look, state.positive, block, counts, n, ask[:, :, None] & offer[:, None] & look.sight)
-    every = np.broadcast_to(pairs[:, None], positive.shape)
-    for block, counts, n in _turns(look, state.random, every, _RANDOM):
-        _draw(look, state.random, block, counts, n, look.sight.expand(len(n), *look.sight.shape))
+    _draw(look, state.positive, positive, _POSITIVE, _positive_pairs)
+    _draw(look, state.random, np.broadcast_to(pairs[:, None], positive.shape), _RANDOM, _visible_pairs)
     if state.attended.most:
         fires = _fires(look, inside)
-        of_head = readers.of_head.cpu().numpy()
-        for block, counts, n in _turns(look, state.attended, fires.sum((-1, -2)).cpu().numpy()[:, of_head], _ATTENDED):
-            _draw(look, state.attended, block, counts, n, fires[block.text, readers.of_head[block.reader]])
+        counts = fires.sum((-1, -2)).cpu().numpy()[:, readers.of_head.cpu().numpy()]
+        _draw(look, state.attended, counts, _ATTENDED, _Attended(fires).pairs)
 
 
 def _look(state: State, readers: Readers, seen: Seen, batch: Batch) -> Look:
@@ -115,23 +109,42 @@ def _rows(look: Look, text: np.ndarray, reader: np.ndarray) -> Rows:
     return Rows(*where, look.batch.numbers[text], look.readers.numbers[reader], look.salts[reader])
 
 
-def _turns(
-    look: Look, kept: Kept, counts: np.ndarray, what: np.uint64
-) -> Iterator[tuple[Rows, UInt64[np.ndarray, "rows"], Int[np.ndarray, "rows"]]]:
-    """The (text, subject) whose turn is early enough, with their times and which of their pairs is drawn."""
+def _draw(look: Look, kept: Kept, counts: Int[np.ndarray, "batch readers"], what: np.uint64, pairs: "Pairs") -> None:
+    """One pair of every (text, subject) whose turn is early enough."""
     if not kept.most:
         return
     times = tickets(look.salts ^ what, look.batch.numbers, counts)
     text, reader = (times < kept.worst(look.readers.numbers)).nonzero()
-    for start in range(0, len(text), _ROWS):
-        at = text[start : start + _ROWS], reader[start : start + _ROWS]
-        rows = _rows(look, *at)
-        yield rows, times[at], which(rows.salts ^ what, rows.chunk, counts[at])
+    if not len(text):
+        return
+    rows = _rows(look, text, reader)
+    n = which(rows.salts ^ what, rows.chunk, counts[text, reader])
+    dest, src = pairs(look, rows, torch.from_numpy(n).to(look.ask.device))
+    kept.add(rows.subject, times[text, reader], look.columns(rows, dest, src))
 
 
-def _draw(look: Look, kept: Kept, rows: Rows, times: Any, n: Any, mask: Bool[Tensor, "rows pos pos"]) -> None:
-    dest, src = nth_true(mask, torch.from_numpy(n).to(mask.device))
-    kept.add(rows.subject, times, look.columns(rows, dest, src))
+Pairs = Callable[[Look, Rows, Tensor], tuple[Tensor, Tensor]]  # (dest, src) of the n-th pair of each row
+
+
+def _positive_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    ask, offer = (x[rows.text, :, rows.reader] > 0 for x in (look.ask, look.offer))
+    dest, left = nth((ask * (offer.float() @ look.sight.float().T)).long(), n)
+    return dest, nth((offer & look.sight[dest]).long(), left)[0]
+
+
+def _visible_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    dest, left = nth(look.sight.sum(-1).expand(len(n), -1), n)
+    return dest, nth(look.sight[dest].long(), left)[0]
+
+
+@dataclass(frozen=True)
+class _Attended:
+    fires: Bool[Tensor, "batch heads pos pos"]
+
+    def pairs(self, look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+        head = look.readers.of_head[rows.reader]
+        dest, left = nth(self.fires.sum(-1)[rows.text, head], n)
+        return dest, nth(self.fires[rows.text, head, dest].long(), left)[0]
 
 
 def _keep_top(look: Look, kept: Kept) -> None:

@@ -5,7 +5,7 @@ one. Deciles are those of a sample: of 400 positive pairs (with the usual amount
 rank, 19 times in 20. No example is shown twice: neither a pair nor the same text up to dest with the same src.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,7 @@ class _Showing:
     """Examples of one subject as they are picked."""
 
     texts: Mapping[int, Ids]
-    words: dict[int, tuple[str, ...]]
-    tokenizer: Any
+    words: "_Words"
     shown: list[Shown] = field(default_factory=list)
     used: set[tuple[Ids, int]] = field(default_factory=set)
 
@@ -53,79 +52,97 @@ class _Showing:
         if what in self.used:
             return False
         self.used.add(what)
-        if row.chunk not in self.words:
-            self.words[row.chunk] = token_texts(self.tokenizer, ids)
-        words = self.words[row.chunk]
+        words = self.words.of(row.chunk, ids)
         self.shown.append(Shown(row.chunk, words, row.dest, row.src, row.value, row.attention, pick, decile))
         return True
 
-    def fill(self, rows: Sequence[Row], pick: Pick, most: int, decile: int | None = None) -> None:
+    def fill(self, rows: Iterable[Row], pick: Pick, most: int, decile: int | None = None) -> None:
         """Show the first ones, up to so many."""
         for row in rows:
-            most -= most > 0 and self.add(row, pick, decile)
+            if most <= 0:
+                return
+            most -= self.add(row, pick, decile)
+
+
+@dataclass(eq=False)
+class _Words:
+    """The tokens of texts, each text and each token made once."""
+
+    tokenizer: Any
+    _token: dict[int, str] = field(default_factory=dict)
+    _text: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def of(self, chunk: int, ids: Ids) -> tuple[str, ...]:
+        """The tokens of a text."""
+        if chunk not in self._text:
+            new = [i for i in set(ids) if i not in self._token]
+            self._token |= zip(new, token_texts(self.tokenizer, new), strict=True)
+            self._text[chunk] = tuple(self._token[i] for i in ids)
+        return self._text[chunk]
 
 
 def picked(model: Model, subjects: Sequence[Subject], readers: Mapping[int, Readers], state: State) -> list[Examples]:
     """The examples of every subject."""
     state.let_go()
     top = [list(_rows(state.top, number)) for number in range(len(subjects))]
-    positive = [list(_rows(state.positive, number)) for number in range(len(subjects))]
-    quiet = [_quiet(*rows) for rows in zip(top, positive, strict=True)]
     same = _same_pairs(model, readers, state, top)
-    words: dict[int, tuple[str, ...]] = {}
-    found = []
+    words, found, amounts = _Words(model.tokenizer), [], state.amounts
     for number, subject in enumerate(subjects):
-        showing = _Showing(state.texts, words, model.tokenizer)
-        amounts, below = state.amounts, quiet[number]
+        showing = _Showing(state.texts, words)
+        quiet = _quiet(state.top, state.positive, number)
         showing.fill(top[number], "top", amounts.top)
-        for decile, rows in enumerate(_deciles(positive[number])):
-            showing.fill(rows, "decile", amounts.per_decile, decile)
-        for pick, rows in (
-            ("same pair", same[number]),
-            ("other channels", list(_rows(state.attended, number))),
-            ("wrong src", _wrong(state.top, number)),
-        ):
-            showing.fill([row for row in rows if row.value <= below], pick, amounts.hard)  # type: ignore[arg-type]
-        showing.fill(list(_rows(state.random, number)), "random", amounts.random)
+        for decile, which in enumerate(_deciles(state.positive, number)):
+            showing.fill(_rows(state.positive, number, which), "decile", amounts.per_decile, decile)
+        showing.fill([row for row in same[number] if row.value <= quiet], "same pair", amounts.hard)
+        showing.fill(
+            _rows(state.attended, number, _below(state.attended, number, quiet)), "other channels", amounts.hard
+        )
+        showing.fill(_wrong(state.top, number, quiet), "wrong src", amounts.hard)
+        showing.fill(_rows(state.random, number), "random", amounts.random)
         share = float(state.positives[number] / max(state.pairs[number], 1))
         found.append(Examples(subject, tuple(showing.shown), state.chunks, state.tokens, share))
     return found
 
 
-def _rows(kept: Kept, number: int) -> Iterator[Row]:
-    """What a table has of a subject, first keys first."""
-    n = int((kept.key[number] != NEVER).sum())
-    columns = (kept.columns[name][number, :n].tolist() for name in ("chunk", "dest", "src", "value", "attention"))
+def _count(kept: Kept, number: int) -> int:
+    return int((kept.key[number] != NEVER).sum())
+
+
+def _rows(kept: Kept, number: int, which: np.ndarray | None = None) -> Iterator[Row]:
+    """What a table has of a subject, or these rows of it; first keys first."""
+    at = np.arange(_count(kept, number)) if which is None else which
+    columns = (kept.columns[name][number, at].tolist() for name in ("chunk", "dest", "src", "value", "attention"))
     return (Row(*row) for row in zip(*columns, strict=True))
 
 
-def _quiet(top: list[Row], positive: list[Row]) -> float:
+def _below(kept: Kept, number: int, quiet: float) -> np.ndarray:
+    return np.flatnonzero(kept.columns["value"][number, : _count(kept, number)] <= quiet)
+
+
+def _quiet(top: Kept, positive: Kept, number: int) -> float:
     """At most this value is no firing. Without a positive pair anything (which then is 0) is none."""
-    bounds = [QUIET * min(row.value for row in top)] if top else []
-    if positive:
-        bounds.append(float(np.median([row.value for row in positive])))
-    return min(bounds, default=0.0)
+    best, sample = (table.columns["value"][number, : _count(table, number)] for table in (top, positive))
+    bounds = [QUIET * float(best.min())] if len(best) else []
+    return min([*bounds, float(np.median(sample))] if len(sample) else bounds, default=0.0)
 
 
-def _deciles(positive: list[Row]) -> list[list[Row]]:
+def _deciles(positive: Kept, number: int) -> list[np.ndarray]:
     """The sample in tenths, smallest values first; in each as they were drawn."""
-    order = sorted(range(len(positive)), key=lambda i: (positive[i].value, i))
-    tenth = {i: rank * 10 // len(order) for rank, i in enumerate(order)}
-    return [[row for i, row in enumerate(positive) if tenth[i] == decile] for decile in range(10)]
+    n = _count(positive, number)
+    rank = np.argsort(np.argsort(positive.columns["value"][number, :n], kind="stable"), kind="stable")
+    return [np.flatnonzero(rank * 10 // max(n, 1) == decile) for decile in range(10)]
 
 
-def _wrong(kept: Kept, number: int) -> list[Row]:
-    """Top dests with other srcs: one of every dest before the second of any."""
-    n = int((kept.key[number] != NEVER).sum())
-    columns = {name: column[number, :n] for name, column in kept.columns.items()}
-    rows = []
-    for other in range(columns["others"].shape[1]):
-        for i in range(n):
-            src = int(columns["others"][i, other])
-            if src >= 0:
-                values = (float(columns[name][i, other]) for name in ("other_values", "other_attention"))
-                rows.append(Row(int(columns["chunk"][i]), int(columns["dest"][i]), src, *values))
-    return rows
+def _wrong(kept: Kept, number: int, quiet: float) -> list[Row]:
+    """Top dests with other srcs where nothing fires: one of every dest before the second of any."""
+    n = _count(kept, number)
+    others, values, attention = (
+        kept.columns[name][number, :n].T for name in ("others", "other_values", "other_attention")
+    )
+    turn, row = ((others >= 0) & (values <= quiet)).nonzero()
+    chunk, dest = (kept.columns[name][number, row].tolist() for name in ("chunk", "dest"))
+    told = (x[turn, row].tolist() for x in (others, values, attention))
+    return [Row(*one) for one in zip(chunk, dest, *told, strict=True)]
 
 
 def _same_pairs(

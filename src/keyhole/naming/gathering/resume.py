@@ -63,8 +63,12 @@ def restore(state: State, what: dict[str, Any], folder: Path) -> bool:
         record = json.loads(arrays["about"].tobytes())
         there, far = record["what"], record["far"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
-        raise KeyholeError(f"{path} is damaged and cannot be gone on with ({error}): delete it, or give another folder.") from error
-    differ = [f"{name} was {there.get(name)!r}, now {what.get(name)!r}" for name in what if there.get(name) != what[name]]
+        raise KeyholeError(
+            f"{path} is damaged and cannot be gone on with ({error}): delete it, or give another folder."
+        ) from error
+    differ = [
+        f"{name} was {there.get(name)!r}, now {what.get(name)!r}" for name in what if there.get(name) != what[name]
+    ]
     if differ:
         raise KeyholeError(f"{folder} has examples of something else: {'; '.join(differ)}. Give another folder.")
     _fill(state, arrays, path)
@@ -78,7 +82,9 @@ def _fill(state: State, arrays: dict[str, np.ndarray], path: Path) -> None:
         empty |= {f"{name}.key": table.key, **{f"{name}.{column}": x for column, x in table.columns.items()}}
     for name, x in empty.items():
         if name not in arrays or arrays[name].shape != x.shape or arrays[name].dtype != x.dtype:
-            raise KeyholeError(f"{path} is damaged: {name} is not as it was written. Delete it, or give another folder.")
+            raise KeyholeError(
+                f"{path} is damaged: {name} is not as it was written. Delete it, or give another folder."
+            )
         x[...] = arrays[name]
     ends = np.cumsum(arrays["text_lengths"])
     texts = np.split(arrays["texts"], ends[:-1]) if len(ends) else []
