@@ -23,7 +23,7 @@ from keyhole.naming.subjects import channel_subjects
 BATCH = 64
 
 
-def read(model: keyhole.Model, tokens: int) -> list[Ids]:
+def read_chunks(model: keyhole.Model, tokens: int) -> list[Ids]:
     found, n = [], 0
     for ids in chunks(model):
         found.append(ids)
@@ -52,7 +52,7 @@ def plain(model: keyhole.Model, corpus: list[Ids]) -> None:
 
 def measure(model: keyhole.Model, subjects: int, tokens: int) -> None:
     began = process_time()
-    corpus = read(model, tokens)
+    corpus = read_chunks(model, tokens)
     made, some = process_time() - began, subjects_of(model, subjects)
     plain(model, corpus[:BATCH])  # what is made once
     began, clock = process_time(), time()

@@ -26,7 +26,7 @@ _JOINED = 2000  # characters of running text that are made tokens together
 def chunks(
     model: "Model", source: Source | None = None, *, length: int = 32, limit: int | None = None, seed: int = 0
 ) -> Iterator[Ids]:
-    """Token ids of at most `length` tokens each, from a source (see `texts`) or what is at hand; `limit` chunks of them.
+    """Token ids of at most `length` tokens each, from a source (see `texts`) or what is at hand; at most `limit`.
 
     >>> import keyhole
     >>> model = keyhole.load()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 TOKENS = 250_000
+USUAL = Amounts()
 _BATCH = 64  # texts that are read together
 _EVERY = 60.0  # seconds between two writes of the state
 
@@ -40,7 +41,7 @@ def gather(
     subjects: Sequence[Subject],
     corpus: Source | None = None,
     *,
-    amounts: Amounts = Amounts(),
+    amounts: Amounts = USUAL,
     length: int = 32,
     tokens: int = TOKENS,
     seed: int = 0,

@@ -1,7 +1,7 @@
-"""Which features of contrasts, and which discovered ones, can be looked for in any text? Those of the scores' own frame.
+"""Which features of contrasts, and which discovered ones, can be looked for in any text? Fixed directions of q and k.
 
-A feature that was found with queries and keys turned back by RoPE is no fixed direction of theirs: it is refused, unless
-the model does not rotate.
+A feature that was found with queries and keys turned back by RoPE is no such direction: it is refused, unless the model
+does not rotate.
 """
 
 from collections.abc import Sequence
