@@ -63,12 +63,10 @@ def measure(model: keyhole.Model, subjects: int, tokens: int) -> None:
     took, took_clock = process_time() - began, time() - clock
     shown = sum(len(one.shown) for one in found)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"{model.name}: {len(some)} subjects, {found[0].tokens:,} tokens in {found[0].chunks:,} chunks, {shown:,} examples"
-    )
-    print(
-        f"  making the chunks {made:.0f} s, plain passes {alone:.0f} s, gathering {took:.0f} s: {took / alone:.2f} times"
-    )
+    read = f"{found[0].tokens:,} tokens in {found[0].chunks:,} chunks"
+    print(f"{model.name}: {len(some)} subjects, {read}, {shown:,} examples")
+    times = f"plain passes {alone:.0f} s, gathering {took:.0f} s: {took / alone:.2f} times"
+    print(f"  making the chunks {made:.0f} s, {times}")
     print(f"  on the clock {alone_clock:.0f} and {took_clock:.0f} s; at most {resident:.2f} GB resident")
 
 

@@ -22,6 +22,7 @@ from keyhole.cli.look import channels, check, heads
 from keyhole.cli.proof import verify
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
+from keyhole.cli.where import where
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
+app.command()(where)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

@@ -61,7 +61,7 @@ def gather(
     if place is not None and restore(state, what, place):
         source = skipped(source, state, place)
     written = time.monotonic()
-    for ids in _batches(model, source, state, tokens):
+    for ids in batches_of(model, source, state, tokens):
         batch = state.start(ids)
         read_batch(model, readers, state, batch)
         state.finish(batch)
@@ -80,7 +80,7 @@ def read_batch(model: "Model", readers: dict[int, Readers], state: State, batch:
     visit(model, encoded, lambda layer, seen: look_at(state, readers[layer], seen, batch) if layer in readers else None)
 
 
-def _batches(model: "Model", source: Iterator[Ids], state: State, tokens: int) -> Iterator[list[Ids]]:
+def batches_of(model: "Model", source: Iterator[Ids], state: State, tokens: int) -> Iterator[list[Ids]]:
     """The next chunks, until so many tokens were read; where RoPE depends on the length, only equal ones together."""
     alike = len(model.batches([2, 3], 6)) > 1
     batch: list[Ids] = []

@@ -7,7 +7,7 @@ random    the same, of all visible pairs
 attended  the same, of pairs where the head fires (not into the first token, where heads rest)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,16 +163,23 @@ def _form(look: Look, kept: Kept, rows: Rows, worst: UInt64[np.ndarray, "rows"])
     """All pairs of some texts and subjects; the best ones, if they are better than the worst that is kept."""
     ask, offer = (x[rows.text, :, rows.reader].relu().float() for x in (look.ask, look.offer))
     values = rounded(ask[:, :, None] * offer[:, None] * look.sight)
-    of_dest, every = values.amax(-1), torch.arange(len(values), device=values.device)
-    for _ in range(PER_TEXT):
-        dest = of_dest.argmax(-1)
-        best, src = of_dest[every, dest], values[every, dest].argmax(-1)
+    for best, dest, src in best_pairs(values):
         key = top_keys(best.cpu().numpy(), rows.chunk, dest.cpu().numpy())
         good = ((best.cpu().numpy() > 0) & (key < worst)).nonzero()[0]
         if len(good):
             pick = torch.from_numpy(good).to(dest.device)
             some = Rows(rows.text[pick], rows.reader[pick], rows.chunk[good], rows.subject[good], rows.salts[good])
             kept.add(some.subject, key[good], _top_columns(look, some, dest[pick], src[pick]))
+
+
+def best_pairs(
+    values: Int[Tensor, "rows pos pos"],
+) -> Iterator[tuple[Int[Tensor, "rows"], Int[Tensor, "rows"], Int[Tensor, "rows"]]]:
+    """(value, dest, src) of each table: its best dest with its best src, then the second best dest; the first of equals."""
+    of_dest, every = values.amax(-1), torch.arange(len(values), device=values.device)
+    for _ in range(PER_TEXT):
+        dest = of_dest.argmax(-1)
+        yield of_dest[every, dest], dest, values[every, dest].argmax(-1)
         of_dest[every, dest] = 0
 
 

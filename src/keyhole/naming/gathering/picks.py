@@ -41,7 +41,7 @@ class _Showing:
     """Examples of one subject as they are picked."""
 
     texts: Mapping[int, Ids]
-    words: "_Words"
+    words: "Words"
     shown: list[Shown] = field(default_factory=list)
     used: set[tuple[Ids, int]] = field(default_factory=set)
 
@@ -65,7 +65,7 @@ class _Showing:
 
 
 @dataclass(eq=False)
-class _Words:
+class Words:
     """The tokens of texts, each text and each token made once."""
 
     tokenizer: Any
@@ -84,21 +84,21 @@ class _Words:
 def picked(model: Model, subjects: Sequence[Subject], readers: Mapping[int, Readers], state: State) -> list[Examples]:
     """The examples of every subject."""
     state.let_go()
-    top = [list(_rows(state.top, number)) for number in range(len(subjects))]
+    top = [list(rows_of(state.top, number)) for number in range(len(subjects))]
     same = _same_pairs(model, readers, state, top)
-    words, found, amounts = _Words(model.tokenizer), [], state.amounts
+    words, found, amounts = Words(model.tokenizer), [], state.amounts
     for number, subject in enumerate(subjects):
         showing = _Showing(state.texts, words)
         quiet = _quiet(state.top, state.positive, number)
         showing.fill(top[number], "top", amounts.top)
         for decile, which in enumerate(_deciles(state.positive, number)):
-            showing.fill(_rows(state.positive, number, which), "decile", amounts.per_decile, decile)
+            showing.fill(rows_of(state.positive, number, which), "decile", amounts.per_decile, decile)
         showing.fill([row for row in same[number] if row.value <= quiet], "same pair", amounts.hard)
         showing.fill(
-            _rows(state.attended, number, _below(state.attended, number, quiet)), "other channels", amounts.hard
+            rows_of(state.attended, number, _below(state.attended, number, quiet)), "other channels", amounts.hard
         )
         showing.fill(_wrong(state.top, number, quiet), "wrong src", amounts.hard)
-        showing.fill(_rows(state.random, number), "random", amounts.random)
+        showing.fill(rows_of(state.random, number), "random", amounts.random)
         share = float(state.positives[number] / max(state.pairs[number], 1))
         found.append(Examples(subject, tuple(showing.shown), state.chunks, state.tokens, share))
     return found
@@ -108,7 +108,7 @@ def _count(kept: Kept, number: int) -> int:
     return int((kept.key[number] != NEVER).sum())
 
 
-def _rows(kept: Kept, number: int, which: np.ndarray | None = None) -> Iterator[Row]:
+def rows_of(kept: Kept, number: int, which: np.ndarray | None = None) -> Iterator[Row]:
     """What a table has of a subject, or these rows of it; first keys first."""
     at = np.arange(_count(kept, number)) if which is None else which
     columns = (kept.columns[name][number, at].tolist() for name in ("chunk", "dest", "src", "value", "attention"))

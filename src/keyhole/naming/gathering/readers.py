@@ -48,10 +48,14 @@ class Readers:
 
     def weights(self, seen: Seen) -> Float[Tensor, "batch heads pos pos"]:
         """Attention weights of the heads that have subjects."""
-        group, heads = seen.q.shape[1] // seen.k.shape[1], list(self.heads)
-        dtype = working_dtype(seen.q.dtype)
-        q, k = seen.q[:, heads].to(dtype), seen.k[:, [head // group for head in heads]].to(dtype)
-        return seen.rule.heads(heads).weights(q @ k.mT * seen.rule.scaling, visible(seen))
+        return head_weights(seen, self.heads)
+
+
+def head_weights(seen: Seen, heads: Sequence[int]) -> Float[Tensor, "batch heads pos pos"]:
+    """Attention weights of some heads."""
+    group, dtype = seen.q.shape[1] // seen.k.shape[1], working_dtype(seen.q.dtype)
+    q, k = seen.q[:, list(heads)].to(dtype), seen.k[:, [head // group for head in heads]].to(dtype)
+    return seen.rule.heads(list(heads)).weights(q @ k.mT * seen.rule.scaling, visible(seen))
 
 
 def visible(seen: Seen) -> Bool[Tensor, "pos pos"]:

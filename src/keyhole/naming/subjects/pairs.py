@@ -5,7 +5,7 @@ In residual space s_v = Omega^T s_u, or s_u = Omega s_v. With a signal's coordin
     dest side   s_u = sum a_k / sigma_k u_k     s_v = sum a_k v_k     query weights a_k / sigma_k^2, key weights a_k
     src side    s_u = sum sigma_k b_k u_k       s_v = sum b_k v_k     query weights b_k,             key weights b_k
 
-Then query = G_d w and key = G_s^T w' in head space, so that (x_d . s_u)(x_s . s_v) is read from the rotated q and k themselves.
+Then query = G_d w and key = G_s^T w' in head space: (x_d . s_u)(x_s . s_v) is read from the rotated q and k.
 """
 
 from collections.abc import Sequence

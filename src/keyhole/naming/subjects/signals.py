@@ -32,7 +32,7 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
             head, writer = (into.layer, into.head), circuit.nodes[edge.source].writer
             query, key = paired(run.model, head, _side(edge), edge.channels, coordinates(run, head, edge, writer))
             about = {"side": edge.side, "channels": told_channels(edge.channels), "edge": str(number)}
-            about |= {"writer": node_label(circuit, edge.source), "into": node_label(circuit, edge.target)}
+            about |= {"writer": _label(circuit, edge.source), "into": _label(circuit, edge.target)}
             name = f"{term_text(head, edge.side, edge.channels, writer)} #{number}"
             found.append(Subject(name, "signal", head, query, key, about=about))
     return found
@@ -75,6 +75,10 @@ def term_text(head: tuple[int, int], side: str, channels: tuple[int, ...], write
 def told_channels(channels: tuple[int, ...]) -> str:
     """In the order of their numbers."""
     return ",".join(map(str, sorted(channels)))
+
+
+def _label(circuit: Circuit, node: int) -> str:
+    return node_label(circuit.nodes[node], circuit.tokens)
 
 
 def _side(edge: Edge) -> SideName:
