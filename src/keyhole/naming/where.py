@@ -26,6 +26,7 @@ from keyhole.naming.gathering.state import Amounts, Batch, State, rounded, top_k
 from keyhole.naming.shown import Shown
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.channels import channel_subjects
+from keyhole.naming.subjects.pairs import require_head
 from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.naming.texts import Source
 from keyhole.progress import Progress, silent
@@ -65,8 +66,7 @@ def where(
         options = {"length": length, "tokens": tokens, "seed": seed}
         [found] = gather(model, [what], corpus, amounts=amounts, progress=progress, **options)  # type: ignore[arg-type]
         return Fires(what.id, found.of("top"), found.chunks, found.tokens)
-    if what[0] not in model.attention_layers or not 0 <= what[1] < model.dims.heads:
-        raise KeyholeError(f"{model.name} has no head {what[0]}.{what[1]}.")
+    require_head(model, what)
     state, kept = State.empty([], Amounts(0, 0, 0, 0), seed), Kept.empty(1, top, ROW | {"text": np.uint64})
     for ids in batches_of(model, chunks(model, corpus, length=length, seed=seed), state, tokens):
         batch = state.start(ids)

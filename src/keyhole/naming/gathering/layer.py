@@ -175,7 +175,7 @@ def _form(look: Look, kept: Kept, rows: Rows, worst: UInt64[np.ndarray, "rows"])
 def best_pairs(
     values: Int[Tensor, "rows pos pos"],
 ) -> Iterator[tuple[Int[Tensor, "rows"], Int[Tensor, "rows"], Int[Tensor, "rows"]]]:
-    """(value, dest, src) of each table: its best dest with its best src, then the second best dest; the first of equals."""
+    """(value, dest, src) of each table: the best src of its best dest, then of its second best; the first of equals."""
     of_dest, every = values.amax(-1), torch.arange(len(values), device=values.device)
     for _ in range(PER_TEXT):
         dest = of_dest.argmax(-1)

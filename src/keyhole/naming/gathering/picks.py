@@ -158,7 +158,7 @@ def _same_pairs(
         if rows
     }
     pool = {chunk: state.texts[chunk] for _, chunk in state.pool}
-    pairs = same_tokens(wanted, pool, most=_TRIED * state.amounts.hard, seed=state.seed)
+    pairs = same_tokens(wanted, pool, state.salts, _TRIED * state.amounts.hard)
     looked = worth(model, readers, state.texts, pairs)
     for row in _as_rows(pairs, looked):
         found[row[0]].append(row[1])

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt64
 
 from keyhole.models.model import Model
 from keyhole.models.prompts import Encoded
 from keyhole.models.visit import Seen, visit
 from keyhole.naming.gathering.draws import mixed, salt
-from keyhole.naming.gathering.readers import Readers
+from keyhole.naming.gathering.readers import Readers, visible
 from keyhole.naming.gathering.state import Ids
 
 BATCH = 64  # texts
+_SAME = salt("same pair")
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Pairs:
 class Worth:
     """What each pair is worth, and the attention of the subject's head there."""
 
-    value: Float[np.ndarray, "pairs"]
+    value: Float[np.ndarray, "pairs"]  # infinite where src is out of sight: such a pair is an example of nothing
     attention: Float[np.ndarray, "pairs"]
 
 
@@ -76,13 +77,17 @@ class _Visitor:
         at, dest, src, who = columns
         ask, offer = own.read(seen)
         value = ask[at, dest, who].relu() * offer[at, src, who].relu()
+        value = value.masked_fill(~visible(seen)[dest, src], torch.inf)
         self.found.value[self.places[here]] = value.float().cpu().numpy()
         weights = own.weights(seen)[at, own.of_head[who], dest, src]
         self.found.attention[self.places[here]] = weights.float().cpu().numpy()
 
 
 def same_tokens(
-    wanted: Mapping[int, Sequence[tuple[int, int]]], texts: Mapping[int, Ids], *, most: int, seed: int
+    wanted: Mapping[int, Sequence[tuple[int, int]]],
+    texts: Mapping[int, Ids],
+    salts: UInt64[np.ndarray, "subjects"],
+    most: int,
 ) -> Pairs:
     """Where else do these pairs of tokens stand? At most so many places for each subject, drawn at random.
 
@@ -96,7 +101,7 @@ def same_tokens(
         starts, ends = np.searchsorted(codes, sought), np.searchsorted(codes, sought, side="right")
         rows = np.concatenate([np.arange(*span) for span in zip(starts, ends, strict=True)] or [np.zeros(0, np.int64)])
         rows = order[rows.astype(np.int64)]
-        drawn = mixed(rows.astype(np.uint64) ^ salt(seed, "same pair", subject))
+        drawn = mixed(rows.astype(np.uint64) ^ salts[subject] ^ _SAME)
         rows = rows[np.argsort(drawn, kind="stable")[:most]]
         found.append(np.column_stack([np.full(len(rows), subject), places[rows, 1:]]))
     every = np.concatenate(found) if found else np.zeros((0, 4), np.int64)

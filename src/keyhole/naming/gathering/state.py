@@ -152,7 +152,7 @@ def rounded(values: Float32[Tensor, "*any"]) -> Int[Tensor, "*any"]:
 
 
 def top_keys(
-    value: Int[np.ndarray, "*any"], chunk: Int[np.ndarray, "*any"], dest: Int[np.ndarray, "*any"] | int
+    value: Int[np.ndarray, "*any"], chunk: Int[np.ndarray, "*#any"], dest: Int[np.ndarray, "*any"] | int
 ) -> UInt64[np.ndarray, "*any"]:
     """Keys in the order of the largest rounded values, then of texts and dests."""
     last = np.asarray((1 << _BITS) - 1 - value, np.uint64) << np.uint64(_CHUNK + _DEST)

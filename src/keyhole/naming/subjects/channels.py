@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from keyhole.errors import KeyholeError
 from keyhole.naming.subject import Subject
-from keyhole.naming.subjects.pairs import opposite, paired
+from keyhole.naming.subjects.pairs import opposite, paired, require_head
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
 def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[int] | None = None) -> list[Subject]:
     """Both signs of some channels of a head, or of all that it has: "3.1:4" and "3.1:4-"."""
     layer, index = head
-    if layer not in model.attention_layers or not 0 <= index < model.dims.heads:
-        raise KeyholeError(f"{model.name} has no head {layer}.{index}.")
+    require_head(model, head)
     rank = int(omega(model, layer).rank[index])
     found = []
     for channel in range(rank) if channels is None else channels:

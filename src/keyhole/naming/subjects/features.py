@@ -16,7 +16,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded
 from keyhole.models.visit import Seen, visit
 from keyhole.naming.subject import Subject, SubjectKind
-from keyhole.naming.subjects.pairs import opposite
+from keyhole.naming.subjects.pairs import opposite, require_head
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -62,6 +62,7 @@ def _both(
 
 
 def _require_fixed(model: "Model", head: tuple[int, int], frame: Frame, what: str) -> None:
+    require_head(model, head)
     if frame != "post_rope" and _rotates(model, head[0]):
         raise KeyholeError(
             f"{what} of head {head[0]}.{head[1]} was found in the frame {frame!r}, where it turns with positions: find "

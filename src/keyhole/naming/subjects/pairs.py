@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
+def require_head(model: "Model", head: tuple[int, int]) -> None:
+    """Refuse a head that the model does not have."""
+    if head[0] not in model.attention_layers or not 0 <= head[1] < model.dims.heads:
+        raise KeyholeError(f"{model.name} has no head {head[0]}.{head[1]}.")
+
+
 def paired(
     model: "Model",
     head: tuple[int, int],
