@@ -74,12 +74,12 @@ def look_at(state: State, readers: Readers, seen: Seen, batch: Batch) -> None:
     state.positives[readers.numbers] += positive.sum(0)
     state.pairs[readers.numbers] += pairs.sum()
     _keep_top(look, state.top)
-    _draw(look, state.positive, positive, _POSITIVE, _positive_pairs)
-    _draw(look, state.random, np.broadcast_to(pairs[:, None], positive.shape), _RANDOM, _visible_pairs)
+    _draw(look, state.positive, positive, what=_POSITIVE, pairs=_positive_pairs)
+    _draw(look, state.random, np.broadcast_to(pairs[:, None], positive.shape), what=_RANDOM, pairs=_visible_pairs)
     if state.attended.most:
         fires = _fires(look, inside)
         counts = fires.sum((-1, -2)).cpu().numpy()[:, readers.of_head.cpu().numpy()]
-        _draw(look, state.attended, counts, _ATTENDED, _Attended(fires).pairs)
+        _draw(look, state.attended, counts, what=_ATTENDED, pairs=_Attended(fires).pairs)
 
 
 def _look(state: State, readers: Readers, seen: Seen, batch: Batch) -> Look:
@@ -105,11 +105,11 @@ def _fires(look: Look, inside: Tensor) -> Bool[Tensor, "batch heads pos pos"]:
 
 
 def _rows(look: Look, text: np.ndarray, reader: np.ndarray) -> Rows:
-    where = (torch.from_numpy(x).to(look.ask.device) for x in (text, reader))
-    return Rows(*where, look.batch.numbers[text], look.readers.numbers[reader], look.salts[reader])
+    at, who = (torch.from_numpy(x).to(look.ask.device) for x in (text, reader))
+    return Rows(at, who, look.batch.numbers[text], look.readers.numbers[reader], look.salts[reader])
 
 
-def _draw(look: Look, kept: Kept, counts: Int[np.ndarray, "batch readers"], what: np.uint64, pairs: "Pairs") -> None:
+def _draw(look: Look, kept: Kept, counts: Int[np.ndarray, "batch readers"], *, what: np.uint64, pairs: "Pairs") -> None:
     """One pair of every (text, subject) whose turn is early enough."""
     if not kept.most:
         return

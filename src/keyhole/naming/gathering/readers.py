@@ -39,11 +39,11 @@ class Readers:
     def read(self, seen: Seen) -> tuple[Float[Tensor, "batch pos readers"], Float[Tensor, "batch pos readers"]]:
         """What every subject asks and offers at every token."""
         group = seen.q.shape[1] // seen.k.shape[1]
-        counts = torch.bincount(self.of_head, minlength=len(self.heads)).tolist()
         asks, offers = [], []
-        for head, query, key in zip(self.heads, self.query.split(counts, 1), self.key.split(counts, 1), strict=True):
-            asks.append(seen.q[:, head].to(query.dtype) @ query)
-            offers.append(seen.k[:, head // group].to(key.dtype) @ key)
+        for number, head in enumerate(self.heads):
+            own = self.of_head == number  # one stretch of them
+            asks.append(seen.q[:, head].to(self.query.dtype) @ self.query[:, own])
+            offers.append(seen.k[:, head // group].to(self.key.dtype) @ self.key[:, own])
         return torch.cat(asks, -1) + self.query_offset, torch.cat(offers, -1) + self.key_offset
 
     def weights(self, seen: Seen) -> Float[Tensor, "batch heads pos pos"]:

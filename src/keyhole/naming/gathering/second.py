@@ -43,8 +43,8 @@ class Worth:
 def worth(model: Model, readers: Mapping[int, Readers], texts: Mapping[int, Ids], pairs: Pairs) -> Worth:
     """Run the texts of these pairs again and look only at them."""
     found = Worth(np.zeros(len(pairs.chunk), np.float32), np.zeros(len(pairs.chunk), np.float32))
-    chunks, lengths = np.unique(pairs.chunk), {}
-    for chunk in chunks.tolist():
+    lengths: dict[int, list[int]] = {}
+    for chunk in np.unique(pairs.chunk).tolist():
         lengths.setdefault(len(texts[chunk]), []).append(chunk)  # of one length: RoPE itself may depend on it
     for same in lengths.values():
         for start in range(0, len(same), BATCH):

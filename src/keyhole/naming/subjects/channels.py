@@ -20,7 +20,7 @@ def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[i
     rank = int(omega(model, layer).rank[index])
     found = []
     for channel in range(rank) if channels is None else channels:
-        query, key = paired(model, head, "src", [channel], torch.ones(1))
+        query, key = paired(model, head, "src", [channel], coordinates=torch.ones(1))
         name = f"{layer}.{index}:{channel}"
         one = Subject(name, "channel", head, query, key, about={"channels": str(channel), "sign": "both positive"})
         other = opposite(one)

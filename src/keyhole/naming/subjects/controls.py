@@ -30,7 +30,7 @@ def random_subjects(model: "Model", like: Sequence[Subject], seed: int = 0) -> l
         drawn = torch.from_numpy(rng.standard_normal(rank)).to(sigma.device)
         side: SideName = "src" if one.about.get("side") == "src" else "dest"
         coordinates = drawn * sigma[:rank].double() if side == "dest" else drawn  # a_k / sigma_k is what u_k has
-        query, key = paired(model, one.head, side, range(rank), coordinates)
+        query, key = paired(model, one.head, side, range(rank), coordinates=coordinates)
         about = {"side": side, "like": one.id}
         found.append(
             Subject(f"{one.head[0]}.{one.head[1]} random {number}", "random", one.head, query, key, about=about)

@@ -30,7 +30,8 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
         for k in range(feature.rank):
             name = f"{feature.head[0]}.{feature.head[1]} {feature.name} {k}"
             about = {"contrast": feature.name, "dimension": str(k)}
-            found += _both("contrast", name, feature.head, (feature.U[:, k], 0.0), (feature.V[:, k], 0.0), about=about)
+            query, key = (feature.U[:, k], 0.0), (feature.V[:, k], 0.0)
+            found += _both("contrast", name, feature.head, query=query, key=key, about=about)
     return found
 
 
@@ -44,7 +45,8 @@ def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]
         key = sign * one.key.direction, sign * one.key.offset
         about = {"feature": str(number), "share": f"{one.share:.3f}"}
         name = f"{head[0]}.{head[1]} discovered {number}"
-        found += _both("discovered", name, head, (one.query.direction, one.query.offset), key, about=about)
+        query = one.query.direction, one.query.offset
+        found += _both("discovered", name, head, query=query, key=key, about=about)
     return found
 
 
@@ -52,7 +54,7 @@ Direction = tuple[Tensor, float]  # and its offset
 
 
 def _both(
-    kind: SubjectKind, name: str, head: tuple[int, int], query: Direction, key: Direction, *, about: dict[str, str]
+    kind: SubjectKind, name: str, head: tuple[int, int], *, query: Direction, key: Direction, about: dict[str, str]
 ) -> list[Subject]:
     """A subject and its opposite."""
     one = Subject(

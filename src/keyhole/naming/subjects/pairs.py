@@ -35,6 +35,7 @@ def paired(
     head: tuple[int, int],
     side: SideName,
     channels: Sequence[int],
+    *,
     coordinates: Float[Tensor, "channels"],
 ) -> tuple[Float[Tensor, "d_head"], Float[Tensor, "d_head"]]:
     """(query, key) in head space of a signal that has these coordinates in these channels, a_k or b_k."""

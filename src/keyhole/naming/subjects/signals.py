@@ -30,7 +30,8 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
             into = circuit.nodes[edge.target]
             assert into.layer is not None and into.head is not None
             head, writer = (into.layer, into.head), circuit.nodes[edge.source].writer
-            query, key = paired(run.model, head, _side(edge), edge.channels, coordinates(run, head, edge, writer))
+            put = coordinates(run, head, edge, writer)
+            query, key = paired(run.model, head, _side(edge), edge.channels, coordinates=put)
             about = {"side": edge.side, "channels": told_channels(edge.channels), "edge": str(number)}
             about |= {"writer": _label(circuit, edge.source), "into": _label(circuit, edge.target)}
             name = f"{term_text(head, edge.side, edge.channels, writer)} #{number}"

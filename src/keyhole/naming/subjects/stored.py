@@ -90,7 +90,7 @@ def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress:
 
 
 def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subject:
-    query, key = paired(model, term.head, term.side, term.channels, total)
+    query, key = paired(model, term.head, term.side, term.channels, coordinates=total)
     about = {
         "side": term.side,
         "channels": told_channels(term.channels),
