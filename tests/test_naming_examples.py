@@ -130,7 +130,8 @@ def test_examples_are_those_of_a_slow_look_at_every_pair(variant: str) -> None:
         assert found.subject is subject and (found.chunks, found.tokens) == (36, sum(map(len, texts)))
         assert [place(one) for one in found.of("top")] == [place(one) for one in best(pairs, texts, FEW.top)]
         for one in found.shown:
-            same = truth[place(one)]  # so it was visible
+            assert place(one) in truth  # so it was visible
+            same = truth[place(one)]
             assert one.value == pytest.approx(same.value, rel=1e-4, abs=1e-4)
             assert one.attention == pytest.approx(same.attention, rel=1e-4, abs=1e-6)
             assert one.tokens == tuple(map(str, texts[one.chunk]))
@@ -159,6 +160,22 @@ def test_all_kinds_of_examples_are_found_where_there_are_many() -> None:
         assert kinds.count("top") == 6 and kinds.count("random") == 5
         assert [one.decile for one in found.of("decile")] == [d for d in range(10) for _ in range(2)]
         assert kinds.count("wrong src") == kinds.count("other channels") == kinds.count("same pair") == 3
+
+
+def test_hard_negatives_are_quiet() -> None:
+    """At most a tenth of any top value, and at most the median positive one, whichever is less."""
+    model = tiny_model("llama")
+    texts, bounds, positive = texts_of(model, 60), set(), 0
+    for top in (4, 100):
+        for found in gather(model, subjects_of(model, 6), texts, amounts=Amounts(top, 4, 0, 40)):
+            values = [p.value for p in every_pair(model, found.subject, texts) if p.value > 0]
+            tenth, median = 0.1 * min(one.value for one in found.of("top")), float(np.median(values))
+            hard = [one.value for one in found.of("same pair", "other channels", "wrong src")]
+            # The median is that of a sample: one pair of each text.
+            assert len(hard) > 20 and max(hard) <= min(tenth, float(np.quantile(values, 0.7)))
+            bounds.add(tenth < median)
+            positive += sum(value > 0 for value in hard)
+    assert bounds == {True, False} and positive > 20  # either was the less, and not all are zero
 
 
 def test_examples_do_not_depend_on_what_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,12 +513,17 @@ def test_features_are_named_in_the_frame_of_scores_alone(organism: Model) -> Non
 @pytest.mark.parametrize("variant", ["llama", "mistral"])
 def test_a_head_fires_where_it_attends_most_above_uniform(variant: str) -> None:
     model = tiny_model(variant)
-    texts, head = texts_of(model, 30), (1, 2)
-    found = where(model, head, texts, top=7)
-    pairs = every_pair(model, Subject("any", "random", head, *torch.zeros(2, model.dims.d_head)), texts)
-    ranked = best([replace(p, value=p.attention * p.visible * (p.src > 0)) for p in pairs], texts, 7)
-    assert [place(one) for one in found.shown] == [place(one) for one in ranked]
-    assert [one.value for one in found.shown] == pytest.approx([one.value for one in ranked], rel=1e-4)
+    texts, at_rest = texts_of(model, 30), 0
+    for head in ((0, 1), (1, 2), (2, 0)):
+        found = where(model, head, texts, top=15)
+        pairs = every_pair(model, Subject("any", "random", head, *torch.zeros(2, model.dims.d_head)), texts)
+        times = [replace(p, value=p.attention * p.visible) for p in pairs]
+        ranked = best([replace(p, value=p.value * (p.src > 0)) for p in times], texts, 15)
+        assert [place(one) for one in found.shown] == [place(one) for one in ranked]
+        assert [one.value for one in found.shown] == pytest.approx([one.value for one in ranked], rel=1e-4)
+        at_rest += sum(p.src == 0 for p in best(times, texts, 15))
+    assert at_rest  # which were left out
+    head = (1, 2)
     one = subjects_of(model, 2)[1]
     assert where(model, one, texts, top=6).shown == gather(model, [one], texts, amounts=FEW)[0].of("top")
     with pytest.raises(KeyholeError, match=r"no head 1\.7"):

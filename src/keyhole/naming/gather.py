@@ -4,7 +4,8 @@
     for one in found[0].of("top"): print(one.value, one.tokens[one.dest], one.tokens[one.src])
 
 Which examples are found depends on the seed, the corpus and each subject alone: not on what is read together, nor on
-who else is asked about. Values that differ by less than one part in 8192 count as equal, and the earlier text stands.
+who else is asked about. Values that differ by less than one part in 8192 count as equal, and the earlier text stands;
+only where a projection is zero to rounding can its sign, and with it what is drawn of that text, be another.
 """
 
 import time
