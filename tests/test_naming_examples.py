@@ -165,14 +165,14 @@ def test_all_kinds_of_examples_are_found_where_there_are_many() -> None:
 def test_hard_negatives_are_quiet() -> None:
     """At most a tenth of any top value, and at most the median positive one, whichever is less."""
     model = tiny_model("llama")
-    texts, bounds, positive = texts_of(model, 60), set(), 0
-    for top in (4, 100):
-        for found in gather(model, subjects_of(model, 6), texts, amounts=Amounts(top, 4, 0, 40)):
+    texts, bounds, positive = texts_of(model, 240), set(), 0
+    for top in (1, 400):
+        for found in gather(model, subjects_of(model, 3), texts, amounts=Amounts(top, 4, 0, 40)):
             values = [p.value for p in every_pair(model, found.subject, texts) if p.value > 0]
             tenth, median = 0.1 * min(one.value for one in found.of("top")), float(np.median(values))
             hard = [one.value for one in found.of("same pair", "other channels", "wrong src")]
             # The median is that of a sample: one pair of each text.
-            assert len(hard) > 20 and max(hard) <= min(tenth, float(np.quantile(values, 0.7)))
+            assert len(hard) > 20 and max(hard) <= min(tenth, float(np.quantile(values, 0.58)))
             bounds.add(tenth < median)
             positive += sum(value > 0 for value in hard)
     assert bounds == {True, False} and positive > 20  # either was the less, and not all are zero
