@@ -26,6 +26,7 @@ from keyhole.cli import (
     tasks,
 )
 from keyhole.comparison.compare import compare as comparison_compare
+from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks, where
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery
@@ -43,6 +44,7 @@ from keyhole.lab.svf.toy import SVFSettings
 from keyhole.many.engines import EngineName
 from keyhole.many.settings import Wrong
 from keyhole.models.run import Run
+from keyhole.naming import where as naming_where
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
@@ -91,6 +93,7 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
+    (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,
         StudySettings,

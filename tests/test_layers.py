@@ -31,6 +31,8 @@ LAYERS = [
         ("sink", "stable"),
     ],
     *[
+        ("family", "comparison", "sink"),
+        ("naming",),
         ("figures",),
         ("lab",),
         ("reproduce",),

@@ -28,6 +28,7 @@ from keyhole.cli.sinks import sinks
 from keyhole.cli.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.toys import lab
+from keyhole.cli.where import where
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
@@ -44,6 +45,7 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
     app.command()(command)
 for of_store in (families, compare, sinks, shared, curves, stability):
     app.command()(of_store)
+app.command()(where)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

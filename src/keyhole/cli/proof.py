@@ -52,7 +52,7 @@ def verify(
     from keyhole.intervene.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
-    loaded = load_model(_model_of(circuit, model), revision, dtype, device)
+    loaded = load_model(model_named(circuit, model), revision, dtype, device)
     with show.progress_bar("Verifying") as progress:
         result = verify_circuit(
             circuit,
@@ -77,7 +77,7 @@ def verify(
     raise typer.Exit(0 if result.agrees else 1)
 
 
-def _model_of(circuit: Circuit, given: str | None) -> str | None:
+def model_named(circuit: Circuit, given: str | None) -> str | None:
     """The model that a circuit names, unless another place to load it from is given."""
     name = str(circuit.model.get("name"))
     return given if given is not None else None if name == "organism" else name

@@ -1,0 +1,96 @@
+"""The command that looks for a signal elsewhere: in which texts does it fire?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+
+if TYPE_CHECKING:
+    from keyhole.naming.shown import Shown
+
+COLUMNS = (">value", ">attention", "src", "dest", "text")
+_AROUND = 60  # characters of text on each side of the two tokens
+
+
+def where(
+    what: Annotated[
+        str, typer.Argument(help="A head 3.1, a channel 3.1:4 (3.1:4- its opposite), an edge mary.json#12.")
+    ],
+    corpus: Annotated[
+        str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
+    ] = None,
+    model: ModelOption = None,
+    top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
+    tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
+    length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Where else does this fire? The strongest places of a signal, a channel or a head in a corpus.
+
+    Each text has its two tokens marked: [[dest]] attends to ((src)). The value of a signal or channel is the product of
+    what dest asks and what src offers, both positive; that of a head, how many times more than uniform it attends. A
+    circuit's edges are numbered from 0, as its file has them. Without --corpus the organism reads text of its tasks,
+    and other models the English prose that `make .cache/prose.txt` fetches.
+
+    Examples:
+
+        keyhole where 3.1
+
+        keyhole where 3.1:0 --corpus texts.txt --top 5
+
+        keyhole where mary.json#12 --json
+    """
+    from keyhole.naming.where import read_what
+    from keyhole.naming.where import where as find
+
+    loaded = load_model(_model_of(what, model), revision, dtype, device)
+    sought = read_what(loaded, what)
+    with show.progress_bar("Reading") as progress:
+        found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
+    if json:
+        show.as_json({**asdict(found), "model": loaded.name})
+        return
+    show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
+    if not found.shown:
+        show.plain("it fires nowhere: no pair of tokens has two positive values.")
+        return
+    show.table(COLUMNS, [_row(one) for one in found.shown])
+
+
+def _row(one: Shown) -> tuple[str, ...]:
+    src, dest = (f"{at}:{one.tokens[at].strip() or repr(one.tokens[at])}" for at in (one.src, one.dest))
+    return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, _marked(one)
+
+
+def _marked(one: Shown) -> str:
+    """The text with both tokens marked, its far ends cut."""
+    spaced = any(token.startswith((" ", "\n")) for token in one.tokens)  # else tokens are whole words
+    words = [token.replace("\n", " ") for token in one.tokens]
+    for at, before, behind in ((one.src, "((", "))"), (one.dest, "[[", "]]")):
+        bare = words[at].lstrip()
+        words[at] = f"{words[at][: len(words[at]) - len(bare)]}{before}{bare}{behind}"
+    glue = "" if spaced else " "
+    first, last = min(one.src, one.dest), max(one.src, one.dest)
+    head, tail = glue.join(words[:first]), glue.join(words[last + 1 :])
+    head = head if len(head) <= _AROUND else f"…{head[-_AROUND:]}"
+    tail = tail if len(tail) <= _AROUND else f"{tail[:_AROUND]}…"
+    return glue.join(part for part in (head, glue.join(words[first : last + 1]), tail) if part).strip()
+
+
+def _model_of(what: str, given: str | None) -> str | None:
+    """The model that a circuit names, unless another place to load it from is given."""
+    if given is not None or "#" not in what:
+        return given
+    from keyhole.circuits.files import load_circuit
+    from keyhole.cli.proof import model_named
+
+    return model_named(load_circuit(what.rpartition("#")[0]), None)
