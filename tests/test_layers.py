@@ -29,6 +29,7 @@ LAYERS = [
     ],
     *[
         ("family", "comparison", "sink"),
+        ("naming",),
         ("figures",),
         ("lab",),
         ("reproduce",),
