@@ -1,6 +1,6 @@
 """What is a judge asked? One text with a marked pair at a time, so that questions do not answer each other.
 
-- detection: does the signal fire between the marked tokens? Other texts are the negatives.
+- detection: does the signal fire between the marked tokens?
 - fuzzing: is this the right pair, or another one of the same text?
 - intruder: which of five does not belong? Needs no name.
 - examples: is it more like known examples, or like what is none? Needs no name either.
@@ -15,6 +15,7 @@ from typing import Literal
 from keyhole.naming.shown import Pick, Shown
 
 QuestionKind = Literal["detection", "fuzzing", "intruder", "examples"]
+Span = Literal["top", "all"]  # positives: top and high deciles, or all deciles alike
 
 
 @dataclass(frozen=True)
