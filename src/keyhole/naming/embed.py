@@ -1,6 +1,7 @@
 """Which examples are alike? Each as a vector of what its tokens are; a sentence-embedding model may take its place."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -18,16 +19,19 @@ Embed = Callable[[Sequence[Marked]], Float[np.ndarray, "examples dims"]]
 
 
 def bag(pairs: Sequence[Marked]) -> Float[np.ndarray, "examples dims"]:
-    """What is true of dest, src and their neighbours, how far apart they are, and the words around, hashed; of length one."""
-    rows = np.zeros((len(pairs), _DIMS))
-    for row, pair in zip(rows, pairs, strict=True):
-        facts = [repr(clause) for clause in true_of(pair)]
-        far = sum(pair.dest - pair.src >= step for step in _FAR)
-        for fact in (*facts, f"far {far}"):
-            row[crc32(fact.encode()) % _DIMS] += 1
-        for token in pair.tokens:
-            row[crc32(f"near {normal(token)}".encode()) % _DIMS] += _CONTEXT / len(pair.tokens)
-    return unit(rows)
+    """What is true of dest, src and their neighbours, their distance, and the words around, hashed; of length one."""
+    return np.stack([_hashed(pair) for pair in pairs])
+
+
+@lru_cache(maxsize=4000)  # every question shows the same known examples
+def _hashed(pair: Marked) -> Float[np.ndarray, "dims"]:
+    row = np.zeros(_DIMS)
+    far = sum(pair.dest - pair.src >= step for step in _FAR)
+    for fact in (*map(repr, true_of(pair)), f"far {far}"):
+        row[crc32(fact.encode()) % _DIMS] += 1
+    for token in pair.tokens:
+        row[crc32(f"near {normal(token)}".encode()) % _DIMS] += _CONTEXT / len(pair.tokens)
+    return unit(row[None])[0]
 
 
 def unit(rows: Float[np.ndarray, "examples dims"]) -> Float[np.ndarray, "examples dims"]:

@@ -44,11 +44,12 @@ KINDS = (
 _SPECIAL = re.compile(r"<[^<>\s]+>|\[[A-Z]+\]")
 
 
+@lru_cache(maxsize=100_000)
 def normal(token: str) -> str:
-    """A token without its spaces and capitals: what "a form of" it means. Of spaces alone, they are the token.
+    r"""A token without its spaces and capitals: what "a form of" it means. Of spaces alone, they are the token.
 
-    >>> normal(" To"), normal("\\n")
-    ('to', '\\n')
+    >>> normal(" To"), normal("\n")
+    ('to', '\n')
     """
     return token.strip().casefold() or token
 

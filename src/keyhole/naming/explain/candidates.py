@@ -10,13 +10,13 @@ from math import isqrt
 import numpy as np
 from jaxtyping import Bool
 
-from keyhole.naming.clauses import Clause, Distance, holds, true_of
+from keyhole.naming.clauses import Clause, Distance, true_of
 from keyhole.naming.questions import Marked, marked
 from keyhole.naming.shown import Shown
 
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # where distances may begin; they end before the next ones
 _RARE = 3  # of fewer examples, nothing can be shown
-_OFTEN = 8  # pairs that are drawn from each text of the background
+_OFTEN = 24  # pairs that are drawn from each text of the background
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,16 @@ def _draw(tokens: tuple[str, ...], rng: random.Random) -> Marked:
 
 def candidates(pairs: Pairs) -> tuple[list[Clause], Bool[np.ndarray, "clauses pairs"]]:
     """Clauses that are true of at least three examples, and of which pairs each is true."""
-    said = [set(true_of(pair)) for pair in pairs.fires]
-    often = Counter(chain.from_iterable(said))
-    clauses = [
-        clause for clause in dict.fromkeys(chain.from_iterable(map(true_of, pairs.fires))) if often[clause] >= _RARE
-    ]
+    often = Counter(chain.from_iterable(map(true_of, pairs.fires)))  # no pair has a clause twice
+    clauses = [clause for clause, times in often.items() if times >= _RARE]
     rows = {clause: i for i, clause in enumerate(clauses)}
     table = np.zeros((len(clauses), len(pairs.every)), dtype=bool)
     for column, pair in enumerate(pairs.every):
         table[[rows[clause] for clause in true_of(pair) if clause in rows], column] = True
-    spans = [Clause("src", span) for span in _distances(max((len(pair.tokens) for pair in pairs.fires), default=0))]
-    spread = np.array([[holds(span, pair) for pair in pairs.every] for span in spans], dtype=bool)
-    return clauses + spans, np.concatenate([table, spread.reshape(len(spans), len(pairs.every))])
+    spans = _distances(max((len(pair.tokens) for pair in pairs.fires), default=0))
+    far = np.array([pair.dest - pair.src for pair in pairs.every])
+    spread = [(span.low <= far) & (far <= (np.inf if span.high is None else span.high)) for span in spans]
+    return [*clauses, *(Clause("src", span) for span in spans)], np.concatenate([table, np.array(spread)])
 
 
 def _distances(length: int) -> list[Distance]:

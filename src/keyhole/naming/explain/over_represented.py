@@ -6,8 +6,8 @@ is the one that best tells examples from background,
     gain = share of examples - (share of pairs at random + share of hard negatives) / 2
 
 of those that Fisher's exact test, corrected for all candidates, finds over-represented. Each further one is chosen in
-the same way among the pairs of which all clauses so far are true, until none adds enough. If nothing passes, there is
-no valid interpretation.
+the same way among the pairs of which all clauses so far are true, until none adds enough: so a clause that pairs at
+random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid interpretation.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,10 @@ from keyhole.naming.sentence import render
 from keyhole.naming.shown import Shown
 from keyhole.stats import benjamini_hochberg, fisher
 
-_ADDS = 0.05  # of gain, by each clause: as much as one of ten questions at least half the time
+_ADDS = 0.2  # of gain, by each clause, among the pairs that those before leave
+_NEARLY = 0.05  # of gain: as good
 _WORDS = 6  # that one clause may list
-_PER_WORD = 0.02  # of gain, that a further word in a list must bring
+_PER_WORD = 0.02  # of gain, by each further word of a list
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class _Choice:
 
     clause: Clause
     true: Bool[np.ndarray, "pairs"]
-    gain: float  # of it and those before
+    gain: float  # among the pairs that the clauses before leave
     p: float
     corrected: float
 
@@ -56,7 +57,7 @@ def statistics(
     left, chosen = np.ones(table.shape[1], dtype=bool), list[_Choice]()
     while len(chosen) < clauses:
         best = _best(names, table, left, pairs, level)
-        if best is None or best.gain - _gain(left, pairs) < _ADDS:
+        if best is None:
             break
         chosen.append(best)
         left = left & best.true
@@ -66,15 +67,24 @@ def statistics(
     return Name(render(one.clause for one in kept), "statistics", tuple(_claim(one, pairs) for one in kept))
 
 
-def _gain(true: Bool[np.ndarray, "pairs"], pairs: Pairs) -> float:
-    """By how much this is truer of the examples than of the others, hard ones and those at random alike."""
-    fires, drawn, hard = _shares(true, pairs)
-    return fires - (drawn if hard is None else (drawn + hard) / 2)
+def _gain(true: Bool[np.ndarray, "pairs"], left: Bool[np.ndarray, "pairs"], pairs: Pairs) -> float:
+    """By how much this is truer of the examples than of the others, hard ones and those at random alike.
+
+    Of those that are left; where no other is left, nothing can be gained.
+    """
+    fires, *others = _shares(true, left, pairs)
+    known = [share for share in others if share is not None]
+    return fires - sum(known) / len(known) if fires is not None and known else 0.0
 
 
-def _shares(true: Bool[np.ndarray, "pairs"], pairs: Pairs) -> tuple[float, float, float | None]:
+def _shares(
+    true: Bool[np.ndarray, "pairs"], left: Bool[np.ndarray, "pairs"], pairs: Pairs
+) -> tuple[float | None, float | None, float | None]:
+    """Of examples, pairs at random and hard negatives; None: there are none."""
     n, m = len(pairs.fires), len(pairs.fires) + len(pairs.drawn)
-    return float(true[:n].mean()), float(true[n:m].mean()), float(true[m:].mean()) if pairs.hard else None
+    parts = [true[part][left[part]] for part in (slice(n), slice(n, m), slice(m, None))]
+    fires, drawn, hard = (float(part.mean()) if len(part) else None for part in parts)
+    return fires, drawn, hard
 
 
 def _best(
@@ -84,19 +94,30 @@ def _best(
     pairs: Pairs,
     level: float,
 ) -> _Choice | None:
-    """The clause, or the list of words, that gains most among those that pass; the simpler of equal ones."""
+    """The clause, or list of words, that gains most of those that pass; of nearly equal ones the rarest elsewhere.
+
+    So "dest is a name" rather than "dest is a capitalised word", where only chance can tell which gains more.
+    """
     n, among = len(pairs.fires), table & left
     of, of_others = int(left[:n].sum()), int(left[n:].sum())
     some, others = among[:, :n].sum(1).tolist(), among[:, n:].sum(1).tolist()
     ps = [fisher(a, of, b, of_others) if a * of_others > b * of else 1.0 for a, b in zip(some, others, strict=True)]
     corrected = benjamini_hochberg(ps)
     passing = [
-        _Choice(names[i], table[i], _gain(among[i], pairs), ps[i], corrected[i])
+        _Choice(names[i], table[i], _gain(table[i], left, pairs), ps[i], corrected[i])
         for i in range(len(names))
         if corrected[i] <= level
     ]
     lists = [made for spot in SPOTS if (made := _listed(passing, spot, left, pairs)) is not None]
-    return max([*passing, *lists], key=lambda one: (round(one.gain, 9), -one.p), default=None)
+    every, so_far = np.ones_like(left), _gain(left, np.ones_like(left), pairs)
+    good = [
+        one
+        for one in (*passing, *lists)
+        if one.gain >= _ADDS and _gain(one.true & left, every, pairs) >= so_far - _NEARLY  # the whole keeps its own
+    ]
+    most = max((one.gain for one in good), default=0.0)
+    narrow = [one for one in good if one.gain >= most - _NEARLY]
+    return min(narrow, key=lambda one: (_shares(one.true, every, pairs)[1], -one.gain), default=None)
 
 
 def _listed(passing: list[_Choice], spot: Spot, left: Bool[np.ndarray, "pairs"], pairs: Pairs) -> _Choice | None:
@@ -109,7 +130,7 @@ def _listed(passing: list[_Choice], spot: Spot, left: Bool[np.ndarray, "pairs"],
             continue
         assert isinstance(made.clause.says, Word) and isinstance(one.clause.says, Word)
         true = made.true | one.true
-        gain = _gain(true & left, pairs)
+        gain = _gain(true, left, pairs)
         if len(made.clause.says.words) < _WORDS and gain - made.gain >= _PER_WORD:
             both = Clause(spot, Word(made.clause.says.words + one.clause.says.words))
             made = _Choice(both, true, gain, max(made.p, one.p), max(made.corrected, one.corrected))
@@ -121,7 +142,7 @@ def _needed(chosen: list[_Choice], pairs: Pairs) -> list[_Choice]:
     kept = list(chosen)
     for one in chosen:
         rest = [other for other in kept if other is not one]
-        if rest and _gain(_all(kept), pairs) - _gain(_all(rest), pairs) < _PER_WORD:
+        if rest and _gain(one.true, _all(rest), pairs) < _ADDS / 2:
             kept = rest
     return kept
 
@@ -135,4 +156,5 @@ def _claim(one: _Choice, pairs: Pairs) -> Claim:
     yes, no = int(one.true[:n].sum()) + 0.5, int((~one.true[:n]).sum()) + 0.5
     others, not_others = int(one.true[n:].sum()) + 0.5, int((~one.true[n:]).sum()) + 0.5
     odds = log(yes * not_others / (no * others))
-    return Claim(render([one.clause]), *_shares(one.true, pairs), odds, one.p, one.corrected)
+    fires, drawn, hard = _shares(one.true, np.ones_like(one.true), pairs)
+    return Claim(render([one.clause]), fires or 0.0, drawn or 0.0, hard, odds, one.p, one.corrected)
