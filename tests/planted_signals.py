@@ -47,34 +47,34 @@ def attention() -> np.ndarray:
     return near + rng.normal(size=len(near))
 
 
-def signal(values: np.ndarray, *, id: str, head: tuple[int, int], kind: SubjectKind = "signal", seed: int = 0) -> Examples:
+def signal(
+    values: np.ndarray, *, id: str, head: tuple[int, int], kind: SubjectKind = "signal", seed: int = 0
+) -> Examples:
     """What would be kept of a signal with these values, by a slow and plain look at all pairs."""
     every, rng = pairs(), random.Random(seed)
     order = np.argsort(-values, kind="stable")
     top = [int(i) for i in order[:40]]
-    firing = [int(i) for i in order if values[i] > 0][::-1]
-    tenths = np.array_split(np.array(firing), 10)
+    tenths = np.array_split(order[values[order] > 0][::-1], 10)
     picked: list[tuple[int, Pick, int | None]] = [(i, "top", None) for i in top]
     for tenth, own in enumerate(tenths):
         picked += [(int(i), "decile", tenth) for i in rng.sample(list(own), min(4, len(own))) if int(i) not in top]
     picked += [(i, "random", None) for i in rng.sample(range(len(every)), 40)]
-    silent = [i for i in range(len(every)) if values[i] == 0]
-    words = {_words(i) for i in top}
-    alike = [i for i in silent if _words(i) in words]
+    silent = values == 0
+    alike = [i for words in sorted({_words(i) for i in top}) for i in _same_words()[words] if silent[i]]
     picked += [(i, "same pair", None) for i in rng.sample(alike, min(20, len(alike)))]
-    loud = sorted(silent, key=lambda i: -attention()[i])[:400]
-    picked += [(i, "other channels", None) for i in rng.sample(loud, min(20, len(loud)))]
-    by_dest = defaultdict(list)
-    for i in silent:
-        by_dest[every[i][:2]].append(i)
-    wrong = [rng.choice(by_dest[every[i][:2]]) for i in rng.sample(top, 20) if by_dest[every[i][:2]]]
-    picked += [(i, "wrong src", None) for i in wrong]
+    loud = _loudest()[silent[_loudest()]][:400].tolist()
+    picked += [(i, "other channels", None) for i in rng.sample(loud, 20)]
+    for i in rng.sample(top, 20):
+        wrong = [j for j in range(i - every[i][2], i - every[i][2] + every[i][1] + 1) if silent[j]]
+        picked += [(rng.choice(wrong), "wrong src", None)] if wrong else []
     subject = Subject(id, kind, head, torch.zeros(2), torch.zeros(2))
     shown = tuple(_shown(i, float(values[i]), pick, tenth) for i, pick, tenth in picked)
     return Examples(subject, shown, len(corpus()), len(corpus()) * LENGTH, float((values > 0).mean()))
 
 
-def planted(holds: Holds, *, id: str, head: tuple[int, int], noise: float = 0.1, deaf: float = 0.03, seed: int = 0) -> Examples:
+def planted(
+    holds: Holds, *, id: str, head: tuple[int, int], noise: float = 0.1, deaf: float = 0.03, seed: int = 0
+) -> Examples:
     """Fires where the rule holds, but for a few; and a tenth as many others fire as loudly. Elsewhere, faint noise."""
     rng = np.random.default_rng(seed)
     true = np.array([holds(Marked(corpus()[c], d, s)) for c, d, s in pairs()])
@@ -91,6 +91,19 @@ def noise(number: int, *, kind: SubjectKind = "signal") -> Examples:
     rng = np.random.default_rng([7, number])
     values = np.where(rng.random(len(pairs())) < 0.3, rng.exponential(1.0, len(pairs())), 0.0)
     return signal(values, id=f"noise {number}", head=(number % 7, number % 3), kind=kind, seed=number)
+
+
+@cache
+def _same_words() -> dict[tuple[str, str], list[int]]:
+    found = defaultdict(list)
+    for i in range(len(pairs())):
+        found[_words(i)].append(i)
+    return dict(found)
+
+
+@cache
+def _loudest() -> np.ndarray:
+    return np.argsort(-attention(), kind="stable")
 
 
 def _words(i: int) -> tuple[str, str]:

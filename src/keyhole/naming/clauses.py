@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from keyhole.naming.kinds import KINDS, kinds, normal
@@ -101,15 +102,23 @@ def holds(clause: Clause, pair: Marked) -> bool:
 
 def true_of(pair: Marked) -> Iterator[Clause]:
     """Everything that is true of a pair, but for its distance, of which there are too many ways to tell."""
-    every = kinds(pair.tokens)
+    tokens = _tokens(pair.tokens)
     for spot in SPOTS:
         at = place(pair, spot)
-        if at is None:
-            continue
-        yield Clause(spot, Word((normal(pair.tokens[at]),)))
-        yield from (Clause(spot, Kind(kind)) for kind in KINDS if kind in every[at])
-        yield from (Clause(spot, Relation(text)) for text in _relations(pair, spot))
+        if at is not None:
+            yield from tokens[spot][at]
+            yield from (Clause(spot, Relation(text)) for text in _relations(pair, spot))
     yield from (Clause("src", order) for order in _orders(pair))
+
+
+@lru_cache(maxsize=2000)  # many pairs are of one text
+def _tokens(tokens: tuple[str, ...]) -> dict[Spot, list[tuple[Clause, ...]]]:
+    """What every token is, by the spot at which it may stand."""
+    says = [
+        (Word((normal(token),)), *(Kind(kind) for kind in KINDS if kind in own))
+        for token, own in zip(tokens, kinds(tokens), strict=True)
+    ]
+    return {spot: [tuple(Clause(spot, one) for one in some) for some in says] for spot in SPOTS}
 
 
 def _relations(pair: Marked, spot: Spot) -> list[str]:
@@ -129,7 +138,8 @@ def _relations(pair: Marked, spot: Spot) -> list[str]:
 def _orders(pair: Marked) -> list[Order]:
     """Places among those of a kind before dest, which is not counted itself."""
     every, found = kinds(pair.tokens), []
-    for kind in ORDERED:
-        alike = [i for i in range(pair.dest) if kind in every[i]]
-        found += [Order(which, kind) for which, at in _RANKS.items() if pair.src in alike[at]]
+    for kind in ORDERED if pair.src < pair.dest else ():
+        if kind in every[pair.src]:
+            alike = [i for i in range(pair.dest) if kind in every[i]]
+            found += [Order(which, kind) for which, at in _RANKS.items() if pair.src in alike[at]]
     return found

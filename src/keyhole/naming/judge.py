@@ -57,7 +57,8 @@ def nearest(text: str, question: Question, *, embed: Embed = bag) -> Answer:
     """Is the example like known ones? By the share of its five nearest neighbours that fire; no name is read."""
     if not question.known or len(question.texts) != 1:
         return Answer()
-    rows = unit(embed([*question.texts, *(pair for pair, _ in question.known)]))
+    rows = embed([*question.texts, *(pair for pair, _ in question.known)])
+    rows = unit(rows - rows[1:].mean(0))  # what all have in common makes nothing alike
     near = np.argsort(-(rows[1:] @ rows[0]), kind="stable")[:_NEIGHBOURS]
     share = float(np.mean([question.known[i][1] for i in near]))
     return Answer(share > 0.5, share)

@@ -1,6 +1,6 @@
 """What came of naming signals? Each name with its evidence and its tests, the shares that pass, and the controls."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -87,7 +87,7 @@ class Naming:
         return as_dataframe([_row(one) for one in self.signals])
 
     def __str__(self) -> str:
-        shares = [self.share(*one) for one in self.asked()] or [self.share()]
+        shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
         layers = self.by_layer()
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
@@ -99,6 +99,15 @@ class Naming:
             LANDMARKS,
         ]
         return "\n".join(parts)
+
+
+def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
+    """How many names pass in each model; p-values were corrected within each naming."""
+    models = dict.fromkeys(naming.model for naming in namings)
+    return tuple(
+        share(model, [one.outcome(kind, of) for naming in namings if naming.model == model for one in naming.signals])
+        for model in models
+    )
 
 
 def _row(one: Named) -> dict[str, Any]:

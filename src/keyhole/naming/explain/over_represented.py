@@ -7,7 +7,8 @@ is the one that best tells examples from background,
 
 of those that Fisher's exact test, corrected for all candidates, finds over-represented. Each further one is chosen in
 the same way among the pairs of which all clauses so far are true, until none adds enough: so a clause that pairs at
-random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid interpretation.
+random rarely meet is told, too, as long as the whole loses little by it. If nothing passes, there is no valid
+interpretation.
 """
 
 from collections.abc import Sequence
