@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from math import ceil
+from math import ceil, inf
 
 from keyhole.naming.questions import Marked, Posed, Question, QuestionKind, Span, all_marked, marked
 from keyhole.naming.shown import HARD, Shown
@@ -112,7 +112,9 @@ def negatives(shown: Sequence[Shown], rng: random.Random) -> tuple[list[Shown], 
     """(Hard ones, each kind in turn; those at random), one of each text within a kind."""
     kinds = [_one_of_each_text([one for one in shown if one.pick == pick], rng) for pick in HARD]
     hard = [one for row in zip_longest(*kinds) for one in row if one is not None]
-    return hard, _one_of_each_text([one for one in shown if one.pick == "random"], rng)
+    least = min((one.value for one in shown if one.pick == "top"), default=inf)
+    quiet = [one for one in shown if one.pick == "random" and one.value < least]  # chance may hit what fires
+    return hard, _one_of_each_text(quiet, rng)
 
 
 def mixed(yes: Sequence[Posed], hard: Sequence[Posed], easy: Sequence[Posed], asking: Asking) -> tuple[Posed, ...]:
