@@ -1,0 +1,195 @@
+"""What does one layer of one batch add to what is kept? Bounds first, and pairs only where they may matter.
+
+top       a subject's best pair in a text is at most max(ask) max(offer): pairs are formed only where that beats the
+          last one kept; each dest has its best src, and each text its two best dests
+positive  counted by a product of two tables of signs; one pair of a text is drawn, if its turn is early enough
+random    the same, of all visible pairs
+attended  the same, of pairs where the head fires (not into the first token, where heads rest)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt64
+from torch import Tensor
+
+from keyhole.models.visit import Seen
+from keyhole.naming.gathering.draws import mixed, nth, salt, tickets, uniform, which
+from keyhole.naming.gathering.kept import Columns, Kept
+from keyhole.naming.gathering.readers import Readers, visible
+from keyhole.naming.gathering.state import OTHERS, Batch, State, rounded, top_keys
+from keyhole.qk.firings import DYNAMIC_SCALE
+
+PER_TEXT = 2  # top pairs
+_ROWS = 2048  # tables of pairs that are formed together
+_RANDOM, _POSITIVE, _ATTENDED, _OTHERS = (salt(what) for what in ("random", "positive", "attended", "others"))
+
+
+@dataclass(frozen=True)
+class Look:
+    """One layer of one batch, as its subjects see it."""
+
+    readers: Readers
+    batch: Batch
+    salts: UInt64[np.ndarray, "readers"]
+    ask: Float[Tensor, "batch pos readers"]  # never positive behind the end of a text
+    offer: Float[Tensor, "batch pos readers"]
+    weights: Float[Tensor, "batch heads pos pos"]
+    sight: Bool[Tensor, "pos pos"]
+
+    def values(self, rows: "Rows", dest: Tensor, src: Tensor) -> Float[Tensor, "rows"]:
+        """What pairs are worth: nothing where a sign does not match."""
+        return self.ask[rows.text, dest, rows.reader].relu() * self.offer[rows.text, src, rows.reader].relu()
+
+    def attention(self, rows: "Rows", dest: Tensor, src: Tensor) -> Float[Tensor, "rows"]:
+        """Of the subjects' heads."""
+        return self.weights[rows.text, self.readers.of_head[rows.reader], dest, src]
+
+    def columns(self, rows: "Rows", dest: Tensor, src: Tensor) -> Columns:
+        """Pairs as tables have them."""
+        value, attention = self.values(rows, dest, src), self.attention(rows, dest, src)
+        told = {"dest": dest, "src": src, "value": value.float(), "attention": attention.float()}
+        return {"chunk": rows.chunk, **{name: column.cpu().numpy() for name, column in told.items()}}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some (text, subject) of a layer."""
+
+    text: Int[Tensor, "rows"]  # in the batch
+    reader: Int[Tensor, "rows"]  # in the layer
+    chunk: Int[np.ndarray, "rows"]
+    subject: Int[np.ndarray, "rows"]
+    salts: UInt64[np.ndarray, "rows"]
+
+
+def look_at(state: State, readers: Readers, seen: Seen, batch: Batch) -> None:
+    """Keep what this layer shows."""
+    look = _look(state, readers, seen, batch)
+    positive = _count_positive(look)
+    inside = torch.arange(look.sight.shape[0], device=look.sight.device) < batch.lengths.to(look.sight.device)[:, None]
+    pairs = (inside * look.sight.sum(-1)).sum(-1).cpu().numpy()
+    state.positives[readers.numbers] += positive.sum(0)
+    state.pairs[readers.numbers] += pairs.sum()
+    _keep_top(look, state.top)
+    _draw(look, state.positive, positive, _POSITIVE, _positive_pairs)
+    _draw(look, state.random, np.broadcast_to(pairs[:, None], positive.shape), _RANDOM, _visible_pairs)
+    if state.attended.most:
+        fires = _fires(look, inside)
+        counts = fires.sum((-1, -2)).cpu().numpy()[:, readers.of_head.cpu().numpy()]
+        _draw(look, state.attended, counts, _ATTENDED, _Attended(fires).pairs)
+
+
+def _look(state: State, readers: Readers, seen: Seen, batch: Batch) -> Look:
+    ask, offer = readers.read(seen)
+    lengths = batch.lengths.to(ask.device)
+    if bool((lengths < ask.shape[1]).any()):
+        behind = torch.arange(ask.shape[1], device=ask.device) >= lengths[:, None]
+        ask = ask.masked_fill(behind[:, :, None], -1.0)
+    return Look(readers, batch, state.salts[readers.numbers], ask, offer, readers.weights(seen), visible(seen))
+
+
+def _count_positive(look: Look) -> Int[np.ndarray, "batch readers"]:
+    """How many visible pairs have two positive values? Without forming one."""
+    ask, offer = (look.ask > 0).float(), (look.offer > 0).float()
+    return (ask * (look.sight.float() @ offer)).sum(1).cpu().numpy().astype(np.int64)
+
+
+def _fires(look: Look, inside: Tensor) -> Bool[Tensor, "batch heads pos pos"]:
+    tau = (DYNAMIC_SCALE / look.sight.sum(-1)).clamp_max(1.0)[:, None]
+    fires = (look.weights >= tau) & look.sight & inside[:, None, :, None]
+    fires[..., 0] = False
+    return fires
+
+
+def _rows(look: Look, text: np.ndarray, reader: np.ndarray) -> Rows:
+    where = (torch.from_numpy(x).to(look.ask.device) for x in (text, reader))
+    return Rows(*where, look.batch.numbers[text], look.readers.numbers[reader], look.salts[reader])
+
+
+def _draw(look: Look, kept: Kept, counts: Int[np.ndarray, "batch readers"], what: np.uint64, pairs: "Pairs") -> None:
+    """One pair of every (text, subject) whose turn is early enough."""
+    if not kept.most:
+        return
+    times = tickets(look.salts ^ what, look.batch.numbers, counts)
+    text, reader = (times < kept.worst(look.readers.numbers)).nonzero()
+    if not len(text):
+        return
+    rows = _rows(look, text, reader)
+    n = which(rows.salts ^ what, rows.chunk, counts[text, reader])
+    dest, src = pairs(look, rows, torch.from_numpy(n).to(look.ask.device))
+    kept.add(rows.subject, times[text, reader], look.columns(rows, dest, src))
+
+
+Pairs = Callable[[Look, Rows, Tensor], tuple[Tensor, Tensor]]  # (dest, src) of the n-th pair of each row
+
+
+def _positive_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    ask, offer = (x[rows.text, :, rows.reader] > 0 for x in (look.ask, look.offer))
+    dest, left = nth((ask * (offer.float() @ look.sight.float().T)).long(), n)
+    return dest, nth((offer & look.sight[dest]).long(), left)[0]
+
+
+def _visible_pairs(look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+    dest, left = nth(look.sight.sum(-1).expand(len(n), -1), n)
+    return dest, nth(look.sight[dest].long(), left)[0]
+
+
+@dataclass(frozen=True)
+class _Attended:
+    fires: Bool[Tensor, "batch heads pos pos"]
+
+    def pairs(self, look: Look, rows: Rows, n: Tensor) -> tuple[Tensor, Tensor]:
+        head = look.readers.of_head[rows.reader]
+        dest, left = nth(self.fires.sum(-1)[rows.text, head], n)
+        return dest, nth(self.fires[rows.text, head, dest].long(), left)[0]
+
+
+def _keep_top(look: Look, kept: Kept) -> None:
+    if not kept.most:
+        return
+    bound = look.ask.amax(1).clamp_min(0) * look.offer.amax(1).clamp_min(0)
+    best = rounded(bound.float()).cpu().numpy()
+    worst = kept.worst(look.readers.numbers)
+    text, reader = ((best > 0) & (top_keys(best, look.batch.numbers[:, None], 0) < worst)).nonzero()
+    for start in range(0, len(text), _ROWS):
+        at = text[start : start + _ROWS], reader[start : start + _ROWS]
+        _form(look, kept, _rows(look, *at), worst[at[1]])
+
+
+def _form(look: Look, kept: Kept, rows: Rows, worst: UInt64[np.ndarray, "rows"]) -> None:
+    """All pairs of some texts and subjects; the best ones, if they are better than the worst that is kept."""
+    ask, offer = (x[rows.text, :, rows.reader].relu().float() for x in (look.ask, look.offer))
+    values = rounded(ask[:, :, None] * offer[:, None] * look.sight)
+    of_dest, every = values.amax(-1), torch.arange(len(values), device=values.device)
+    for _ in range(PER_TEXT):
+        dest = of_dest.argmax(-1)
+        best, src = of_dest[every, dest], values[every, dest].argmax(-1)
+        key = top_keys(best.cpu().numpy(), rows.chunk, dest.cpu().numpy())
+        good = ((best.cpu().numpy() > 0) & (key < worst)).nonzero()[0]
+        if len(good):
+            pick = torch.from_numpy(good).to(dest.device)
+            some = Rows(rows.text[pick], rows.reader[pick], rows.chunk[good], rows.subject[good], rows.salts[good])
+            kept.add(some.subject, key[good], _top_columns(look, some, dest[pick], src[pick]))
+        of_dest[every, dest] = 0
+
+
+def _top_columns(look: Look, rows: Rows, dest: Tensor, src: Tensor) -> Columns:
+    """Top pairs, each beside some other srcs of the same dest, drawn at random (-1: there is none)."""
+    told = look.columns(rows, dest, src)
+    told["text"] = look.batch.prefixes[rows.text.cpu().numpy(), told["dest"]]
+    sight, others = look.sight.sum(-1)[dest].cpu().numpy(), []
+    for number in range(OTHERS):
+        place = mixed(rows.chunk.astype(np.uint64) << np.uint64(12) | told["dest"].astype(np.uint64))
+        drawn = uniform(place ^ rows.salts ^ _OTHERS ^ np.uint64(number))
+        other = told["dest"] - sight + 1 + (drawn * (sight - 1)).astype(np.int64)
+        others.append(np.where(sight > 1, other + (other >= told["src"]), -1))
+    told["others"] = np.stack(others, -1)
+    at = torch.from_numpy(told["others"]).to(dest.device).clamp_min(0)
+    values = [look.values(rows, dest, one) for one in at.unbind(-1)]
+    attention = [look.attention(rows, dest, one) for one in at.unbind(-1)]
+    told["other_values"] = torch.stack(values, -1).float().cpu().numpy()
+    told["other_attention"] = torch.stack(attention, -1).float().cpu().numpy()
+    return told

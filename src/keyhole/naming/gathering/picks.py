@@ -1,0 +1,171 @@
+"""Which examples are shown of what was kept?
+
+A pair does not fire if its value is at most a tenth of the smallest top value, and no more than the median positive
+one. Deciles are those of a sample: of 400 positive pairs (with the usual amounts) a boundary stands within 5 % of its
+rank, 19 times in 20. No example is shown twice: neither a pair nor the same text up to dest with the same src.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keyhole.models.model import Model
+from keyhole.models.prompts import token_texts
+from keyhole.naming.gathering.draws import NEVER
+from keyhole.naming.gathering.kept import Kept
+from keyhole.naming.gathering.readers import Readers
+from keyhole.naming.gathering.second import Pairs, Worth, same_tokens, worth
+from keyhole.naming.gathering.state import Ids, State
+from keyhole.naming.shown import Examples, Pick, Shown
+from keyhole.naming.subject import Subject
+
+QUIET = 0.1  # of the smallest top value
+_TRIED = 4  # times as many places of the same tokens are looked at as are shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair of a table."""
+
+    chunk: int
+    dest: int
+    src: int
+    value: float
+    attention: float
+
+
+@dataclass(eq=False)
+class _Showing:
+    """Examples of one subject as they are picked."""
+
+    texts: Mapping[int, Ids]
+    words: "_Words"
+    shown: list[Shown] = field(default_factory=list)
+    used: set[tuple[Ids, int]] = field(default_factory=set)
+
+    def add(self, row: Row, pick: Pick, decile: int | None = None) -> bool:
+        """Show this one, unless it was shown."""
+        ids = self.texts[row.chunk]
+        what = ids[: row.dest + 1], row.src
+        if what in self.used:
+            return False
+        self.used.add(what)
+        words = self.words.of(row.chunk, ids)
+        self.shown.append(Shown(row.chunk, words, row.dest, row.src, row.value, row.attention, pick, decile))
+        return True
+
+    def fill(self, rows: Iterable[Row], pick: Pick, most: int, decile: int | None = None) -> None:
+        """Show the first ones, up to so many."""
+        for row in rows:
+            if most <= 0:
+                return
+            most -= self.add(row, pick, decile)
+
+
+@dataclass(eq=False)
+class _Words:
+    """The tokens of texts, each text and each token made once."""
+
+    tokenizer: Any
+    _token: dict[int, str] = field(default_factory=dict)
+    _text: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def of(self, chunk: int, ids: Ids) -> tuple[str, ...]:
+        """The tokens of a text."""
+        if chunk not in self._text:
+            new = [i for i in set(ids) if i not in self._token]
+            self._token |= zip(new, token_texts(self.tokenizer, new), strict=True)
+            self._text[chunk] = tuple(self._token[i] for i in ids)
+        return self._text[chunk]
+
+
+def picked(model: Model, subjects: Sequence[Subject], readers: Mapping[int, Readers], state: State) -> list[Examples]:
+    """The examples of every subject."""
+    state.let_go()
+    top = [list(_rows(state.top, number)) for number in range(len(subjects))]
+    same = _same_pairs(model, readers, state, top)
+    words, found, amounts = _Words(model.tokenizer), [], state.amounts
+    for number, subject in enumerate(subjects):
+        showing = _Showing(state.texts, words)
+        quiet = _quiet(state.top, state.positive, number)
+        showing.fill(top[number], "top", amounts.top)
+        for decile, which in enumerate(_deciles(state.positive, number)):
+            showing.fill(_rows(state.positive, number, which), "decile", amounts.per_decile, decile)
+        showing.fill([row for row in same[number] if row.value <= quiet], "same pair", amounts.hard)
+        showing.fill(
+            _rows(state.attended, number, _below(state.attended, number, quiet)), "other channels", amounts.hard
+        )
+        showing.fill(_wrong(state.top, number, quiet), "wrong src", amounts.hard)
+        showing.fill(_rows(state.random, number), "random", amounts.random)
+        share = float(state.positives[number] / max(state.pairs[number], 1))
+        found.append(Examples(subject, tuple(showing.shown), state.chunks, state.tokens, share))
+    return found
+
+
+def _count(kept: Kept, number: int) -> int:
+    return int((kept.key[number] != NEVER).sum())
+
+
+def _rows(kept: Kept, number: int, which: np.ndarray | None = None) -> Iterator[Row]:
+    """What a table has of a subject, or these rows of it; first keys first."""
+    at = np.arange(_count(kept, number)) if which is None else which
+    columns = (kept.columns[name][number, at].tolist() for name in ("chunk", "dest", "src", "value", "attention"))
+    return (Row(*row) for row in zip(*columns, strict=True))
+
+
+def _below(kept: Kept, number: int, quiet: float) -> np.ndarray:
+    return np.flatnonzero(kept.columns["value"][number, : _count(kept, number)] <= quiet)
+
+
+def _quiet(top: Kept, positive: Kept, number: int) -> float:
+    """At most this value is no firing. Without a positive pair anything (which then is 0) is none."""
+    best, sample = (table.columns["value"][number, : _count(table, number)] for table in (top, positive))
+    bounds = [QUIET * float(best.min())] if len(best) else []
+    return min([*bounds, float(np.median(sample))] if len(sample) else bounds, default=0.0)
+
+
+def _deciles(positive: Kept, number: int) -> list[np.ndarray]:
+    """The sample in tenths, smallest values first; in each as they were drawn."""
+    n = _count(positive, number)
+    rank = np.argsort(np.argsort(positive.columns["value"][number, :n], kind="stable"), kind="stable")
+    return [np.flatnonzero(rank * 10 // max(n, 1) == decile) for decile in range(10)]
+
+
+def _wrong(kept: Kept, number: int, quiet: float) -> list[Row]:
+    """Top dests with other srcs where nothing fires: one of every dest before the second of any."""
+    n = _count(kept, number)
+    others, values, attention = (
+        kept.columns[name][number, :n].T for name in ("others", "other_values", "other_attention")
+    )
+    turn, row = ((others >= 0) & (values <= quiet)).nonzero()
+    chunk, dest = (kept.columns[name][number, row].tolist() for name in ("chunk", "dest"))
+    told = (x[turn, row].tolist() for x in (others, values, attention))
+    return [Row(*one) for one in zip(chunk, dest, *told, strict=True)]
+
+
+def _same_pairs(
+    model: Model, readers: Mapping[int, Readers], state: State, top: Sequence[Sequence[Row]]
+) -> list[list[Row]]:
+    """For every subject, places of the pool with the same two tokens as one of its top pairs."""
+    found: list[list[Row]] = [[] for _ in top]
+    if not state.amounts.hard:
+        return found
+    wanted = {
+        number: [(state.texts[row.chunk][row.dest], state.texts[row.chunk][row.src]) for row in rows]
+        for number, rows in enumerate(top)
+        if rows
+    }
+    pool = {chunk: state.texts[chunk] for _, chunk in state.pool}
+    pairs = same_tokens(wanted, pool, most=_TRIED * state.amounts.hard, seed=state.seed)
+    looked = worth(model, readers, state.texts, pairs)
+    for row in _as_rows(pairs, looked):
+        found[row[0]].append(row[1])
+    return found
+
+
+def _as_rows(pairs: Pairs, looked: Worth) -> Iterator[tuple[int, Row]]:
+    columns = (pairs.chunk, pairs.dest, pairs.src, looked.value, looked.attention)
+    for subject, *row in zip(pairs.subject.tolist(), *(column.tolist() for column in columns), strict=True):
+        yield subject, Row(*row)

@@ -1,0 +1,30 @@
+"""Which channels has a head? Each is two subjects: what u_k and v_k have in common, and what their opposites have."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from keyhole.errors import KeyholeError
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.pairs import opposite, paired
+from keyhole.qk.omega import omega
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[int] | None = None) -> list[Subject]:
+    """Both signs of some channels of a head, or of all that it has: "3.1:4" and "3.1:4-"."""
+    layer, index = head
+    if layer not in model.attention_layers or not 0 <= index < model.dims.heads:
+        raise KeyholeError(f"{model.name} has no head {layer}.{index}.")
+    rank = int(omega(model, layer).rank[index])
+    found = []
+    for channel in range(rank) if channels is None else channels:
+        query, key = paired(model, head, "src", [channel], torch.ones(1))
+        name = f"{layer}.{index}:{channel}"
+        one = Subject(name, "channel", head, query, key, about={"channels": str(channel), "sign": "both positive"})
+        other = opposite(one)
+        found += [one, Subject(f"{name}-", "channel", head, other.query, other.key, about=other.about)]
+    return found

@@ -1,0 +1,59 @@
+"""Which direction of keys belongs to one of queries? The one that Omega makes of it, both of unit length.
+
+In residual space s_v = Omega^T s_u, or s_u = Omega s_v. With a signal's coordinates, a_k of a query or b_k of a key:
+
+    dest side   s_u = sum a_k / sigma_k u_k     s_v = sum a_k v_k     query weights a_k / sigma_k^2, key weights a_k
+    src side    s_u = sum sigma_k b_k u_k       s_v = sum b_k v_k     query weights b_k,             key weights b_k
+
+Then query = G_d w and key = G_s^T w' in head space, so that (x_d . s_u)(x_s . s_v) is read from the rotated q and k themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.writer import SideName
+from keyhole.errors import KeyholeError
+from keyhole.naming.subject import Subject
+from keyhole.qk.omega import omega
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+def paired(
+    model: "Model",
+    head: tuple[int, int],
+    side: SideName,
+    channels: Sequence[int],
+    coordinates: Float[Tensor, "channels"],
+) -> tuple[Float[Tensor, "d_head"], Float[Tensor, "d_head"]]:
+    """(query, key) in head space of a signal that has these coordinates in these channels, a_k or b_k."""
+    om, ks = omega(model, head[0]), list(channels)
+    rank = int(om.rank[head[1]])
+    if not ks or max(ks) >= rank or min(ks) < 0:
+        raise KeyholeError(f"head {head[0]}.{head[1]} has channels 0 to {rank - 1}, and not {ks}.")
+    sigma, c = om.sigma[head[1], ks].double(), coordinates.double()
+    c = c.to(sigma.device)
+    if not float(c.norm()) > 0:
+        raise KeyholeError(f"a signal into head {head[0]}.{head[1]} is zero in channels {ks}: it has no direction.")
+    asked = c / sigma if side == "dest" else c * sigma  # of s_u in u_k
+    G_d, G_s = om.G_d[head[1]][:, ks].double(), om.G_s[head[1]][ks].double()
+    query, key = G_d @ (asked / asked.norm() / sigma), (c / c.norm()) @ G_s
+    return query.to(om.sigma.dtype), key.to(om.sigma.dtype)
+
+
+def opposite(subject: Subject) -> Subject:
+    """The same with both signs turned: it matches where the first has two negative values."""
+    return replace(
+        subject,
+        id=f"{subject.id} (opposite)",
+        query=-subject.query,
+        key=-subject.key,
+        query_offset=-subject.query_offset,
+        key_offset=-subject.key_offset,
+        about={**subject.about, "sign": "both negative"},
+    )

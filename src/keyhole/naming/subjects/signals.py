@@ -1,0 +1,82 @@
+"""Which signals has a circuit? One subject for every edge into a head, with what its writer put there."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit, Edge
+from keyhole.circuits.text import node_label
+from keyhole.circuits.writer import SideName, Writer
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.pairs import paired
+from keyhole.qk.omega import omega
+from keyhole.tracing.written import read_of
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+
+def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subject]:
+    """The signals of a circuit, in the order of its edges; one from a file needs the `model` that made it."""
+    run = run_of(circuit, model)
+    found = []
+    with exact_matmul():
+        for number, edge in signal_edges(circuit):
+            into = circuit.nodes[edge.target]
+            assert into.layer is not None and into.head is not None
+            head, writer = (into.layer, into.head), circuit.nodes[edge.source].writer
+            query, key = paired(run.model, head, _side(edge), edge.channels, coordinates(run, head, edge, writer))
+            about = {"side": edge.side, "channels": told_channels(edge.channels), "edge": str(number)}
+            about |= {"writer": node_label(circuit, edge.source), "into": node_label(circuit, edge.target)}
+            name = f"{term_text(head, edge.side, edge.channels, writer)} #{number}"
+            found.append(Subject(name, "signal", head, query, key, about=about))
+    return found
+
+
+def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
+    """The edges of a circuit that are signals, with their numbers."""
+    return ((number, edge) for number, edge in enumerate(circuit.edges) if edge.side in ("dest", "src"))
+
+
+def coordinates(run: "Run", head: tuple[int, int], edge: Edge, writer: Writer) -> Float[Tensor, "channels"]:
+    """What a writer put into the channels of an edge: a_k of the rotated query, or b_k of the rotated key."""
+    side, om, ks = _side(edge), omega(run.model, head[0]), list(edge.channels)
+    read = read_of(run, head, writer, [writer.dest], side=side)[0]
+    if side == "dest":
+        return run.layer(head[0]).rule.scaling * (read @ om.G_d[head[1]])[ks]
+    return (om.G_s[head[1]] @ read)[ks]
+
+
+def run_of(circuit: Circuit, model: "Model | None") -> "Run":
+    """The run that a circuit came from, or its prompt run again by the model that made it."""
+    if circuit.parameters.basis != "linear":
+        raise KeyholeError(f"signals in the basis {circuit.parameters.basis!r} have no directions of their own.")
+    if circuit.run is not None:
+        circuit.run.require_fresh()
+        return circuit.run
+    if model is None:
+        raise KeyholeError("this circuit came without its run: give the model that made it.")
+    if model.fingerprint() != circuit.model.get("fingerprint"):
+        raise KeyholeError(f"the circuit is of {circuit.model.get('name')}, and {model.name} has other weights.")
+    return model.run(circuit.token_ids)
+
+
+def term_text(head: tuple[int, int], side: str, channels: tuple[int, ...], writer: Writer) -> str:
+    """A signal without its tokens, such as 9.6 dest 3 <- 7.9."""
+    who = f"{writer.layer}.{writer.head}" if writer.kind == "head" else f"{writer.kind} {writer.layer}"
+    return f"{head[0]}.{head[1]} {side} {told_channels(channels)} <- {who}"
+
+
+def told_channels(channels: tuple[int, ...]) -> str:
+    """In the order of their numbers."""
+    return ",".join(map(str, sorted(channels)))
+
+
+def _side(edge: Edge) -> SideName:
+    assert edge.side in ("dest", "src")
+    return edge.side  # type: ignore[return-value]

@@ -1,0 +1,111 @@
+"""Which signals come again and again in a store? One subject for each, made of all the prompts that have it.
+
+Two signals are the same if the same component writes into the same channels of the same head, on the same side: tokens
+do not count. Their coordinates are added up over prompts, so that the common part of them is named.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from keyhole.circuits.circuit import Circuit, Edge
+from keyhole.circuits.writer import SideName
+from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.pairs import paired
+from keyhole.naming.subjects.signals import coordinates, run_of, signal_edges, told_channels
+from keyhole.progress import Progress, silent
+from keyhole.store.model import model_of
+from keyhole.store.reading import Where
+from keyhole.store.store import Store
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+
+@dataclass(frozen=True, order=True)
+class _Term:
+    head: tuple[int, int]
+    side: SideName
+    channels: tuple[int, ...]  # in the order of their numbers
+    kind: str
+    layer: int
+    index: int  # of the writing head; -1: it is none
+
+    @property
+    def writer(self) -> str:
+        return f"{self.layer}.{self.index}" if self.kind == "head" else f"{self.kind} {self.layer}"
+
+    def __str__(self) -> str:
+        return f"{self.head[0]}.{self.head[1]} {self.side} {told_channels(self.channels)} <- {self.writer}"
+
+
+def store_subjects(
+    store: Store,
+    model: "Model | None" = None,
+    *,
+    most: int | None = 200,
+    each: int = 50,
+    where: Where = None,
+    progress: Progress = silent,
+) -> list[Subject]:
+    """The signals of a store, those that most prompts have first; `most` of them, each made of at most so many prompts.
+
+    `where` is of the store's table `prompts`. Prompts are run again, with the model that made the store.
+    """
+    found = model_of(store, model)
+    counts: Counter[_Term] = Counter()
+    having: dict[_Term, list[int]] = {}
+    for prompt, circuit in store.circuits(where):
+        for term in sorted({_term(circuit, edge) for _, edge in signal_edges(circuit)}):
+            counts[term] += 1
+            having.setdefault(term, []).append(prompt)
+    if not counts:
+        raise KeyholeError(f"{store.path} has no signals to name: none of its circuits has an edge into a head.")
+    chosen = sorted(counts, key=lambda term: (-counts[term], term))[:most]
+    wanted: dict[int, set[_Term]] = {}
+    for term in chosen:
+        for prompt in having[term][:each]:
+            wanted.setdefault(prompt, set()).add(term)
+    sums = _sums(store, found, wanted, progress)
+    return [_subject(found, term, sums[term], counts[term]) for term in chosen]
+
+
+def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress: Progress) -> dict[_Term, Tensor]:
+    sums: dict[_Term, Tensor] = {}
+    with exact_matmul():
+        for done, prompt in enumerate(sorted(wanted), start=1):
+            circuit = store.circuit(prompt)
+            run = run_of(circuit, model)
+            for _, edge in signal_edges(circuit):
+                term = _term(circuit, edge)
+                if term in wanted[prompt]:
+                    own = coordinates(run, term.head, _sorted(edge), circuit.nodes[edge.source].writer).double()
+                    sums[term] = sums[term] + own if term in sums else own
+            progress(done, len(wanted))
+    return sums
+
+
+def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subject:
+    query, key = paired(model, term.head, term.side, term.channels, total)
+    about = {
+        "side": term.side,
+        "channels": told_channels(term.channels),
+        "writer": term.writer,
+        "prompts": str(prompts),
+    }
+    return Subject(str(term), "signal", term.head, query, key, about=about)
+
+
+def _term(circuit: Circuit, edge: Edge) -> _Term:
+    into, who = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
+    assert into.layer is not None and into.head is not None and edge.side in ("dest", "src")
+    index = -1 if who.head is None or who.kind != "head" else who.head
+    return _Term((into.layer, into.head), edge.side, tuple(sorted(edge.channels)), who.kind, who.layer, index)  # type: ignore[arg-type]
+
+
+def _sorted(edge: Edge) -> Edge:
+    return replace(edge, channels=tuple(sorted(edge.channels)))
