@@ -33,7 +33,7 @@ from keyhole.naming.clauses import (
     holds,
     true_of,
 )
-from keyhole.naming.controls import shuffled
+from keyhole.naming.controls import beyond, shuffled
 from keyhole.naming.explain import lens, statistics, tokens_alone
 from keyhole.naming.explain.candidates import pairs_of
 from keyhole.naming.files import from_json, load_naming, save_naming, to_json
@@ -388,8 +388,25 @@ def test_claims_carry_their_evidence() -> None:
         assert render(rule(chain.from_iterable(parse(claim.text) for claim in one.name.claims))) == one.name.text
         for claim in one.name.claims:
             assert claim.corrected <= 0.05 and claim.p <= claim.corrected and claim.log_odds > 0
-            assert claim.examples > claim.background and claim.hard is not None
+            assert claim.background is not None and claim.examples > claim.background and claim.hard is not None
         assert all(shown.pick == "top" for shown in one.examples) and len(one.examples) == 5
+
+
+def test_what_separates_two_signals_is_told() -> None:
+    """Both fire from a preposition; the one at the first name, the other at the second."""
+    first, second = (
+        planted(
+            partial(agrees, f"dest is a preposition, and src is the {which} name so far"),
+            id=which,
+            head=(0, 0),
+            noise=0,
+        )
+        for which in ("first", "second")
+    )
+    name = statistics(first.of("top"), second.of("top"))
+    assert name.text is not None and "the first name so far" in name.text and "preposition" not in name.text
+    assert name.claims[0].background is None and name.claims[0].hard is not None
+    assert statistics(first.of("top")[::2], first.of("top")[1::2]).text is None
 
 
 def test_controls_fail_where_the_names_pass() -> None:
@@ -457,6 +474,33 @@ def test_shuffled_names_go_to_other_heads(heads: list[tuple[int, int]], seed: in
     assert all(i is None or heads[i] != heads[own] for own, i in enumerate(given_to))
     if heads and max(Counter(heads).values()) * 2 <= len(heads):
         assert None not in given_to
+
+
+def test_what_is_like_random_directions_is_beyond_them_at_the_nominal_rate() -> None:
+    rng, rates = np.random.default_rng(2), []
+    for nameless in (0.0, 0.5):  # whatever the names of random directions are worth, and however many have none
+        rows = [_scored(a, b) if rng.random() >= nameless else None for a, b in rng.integers(8, 21, (4000, 2)) / 20]
+        ps = [p for i in range(0, 4000, 40) for p in beyond(rows[i : i + 10], rows[i + 10 : i + 40])]
+        rates.append(sum(p is not None and p <= 0.05 for p in ps) / len(ps))
+    assert all(0.005 < rate <= 0.05 for rate in rates), rates
+
+
+def test_the_rank_among_random_directions() -> None:
+    others = [_scored(0.9, 0.8), _scored(0.5, 0.9), None]
+    own = [_scored(0.95, 0.1), _scored(0.9, 0.8), _scored(0.9, 0.7), _scored(0.9, 0.9), _scored(0.4, 1.0), None]
+    assert beyond(own, others) == [1 / 4, 2 / 4, 2 / 4, 1 / 4, 3 / 4, None]
+    assert beyond(own, []) == [None] * 6
+    few = named()  # with five random directions nothing is beyond 95 % of them
+    assert [one.beyond for one in few.signals] == [1 / 6] * len(PLANTED)
+    assert few.beyond_random() is not None and few.beyond_random().passed == 0  # type: ignore[union-attr]
+    many = name_signals(plants()[:2], random=nothing()[:20], judges={"detection": rule_judge})
+    found = many.beyond_random()
+    assert found is not None and found.passed == 2 and "beyond random" in str(many)
+    assert name_signals(plants()[:1], judges={"detection": rule_judge}).beyond_random() is None
+
+
+def _scored(accuracy: float, auc: float) -> scores.Tested:
+    return scores.Tested("detection", "top", 20, 0, 0, accuracy, None, None, auc, 1.0)
 
 
 def test_signals_are_corrected_together() -> None:

@@ -114,7 +114,7 @@ def true_of(pair: Marked) -> Iterator[Clause]:
 @lru_cache(maxsize=2000)  # many pairs are of one text
 def _tokens(tokens: tuple[str, ...]) -> dict[Spot, list[tuple[Clause, ...]]]:
     """What every token is, by the spot at which it may stand."""
-    says = [
+    says: list[tuple[Predicate, ...]] = [
         (Word((normal(token),)), *(Kind(kind) for kind in KINDS if kind in own))
         for token, own in zip(tokens, kinds(tokens), strict=True)
     ]

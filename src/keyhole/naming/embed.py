@@ -31,9 +31,9 @@ def _hashed(pair: Marked) -> Float[np.ndarray, "dims"]:
         row[crc32(fact.encode()) % _DIMS] += 1
     for token in pair.tokens:
         row[crc32(f"near {normal(token)}".encode()) % _DIMS] += _CONTEXT / len(pair.tokens)
-    return unit(row[None])[0]
+    return np.asarray(unit(row[None])[0])
 
 
 def unit(rows: Float[np.ndarray, "examples dims"]) -> Float[np.ndarray, "examples dims"]:
     """Rows of length one; nothing stays nothing."""
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))

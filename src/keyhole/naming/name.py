@@ -14,7 +14,7 @@ class Claim:
 
     text: str
     examples: float  # share of the examples of which it is true
-    background: float  # of pairs of tokens at random
+    background: float | None  # of pairs of tokens at random; None: there were none
     hard: float | None  # of hard negatives; None: there were none
     log_odds: float  # of examples against all others, each count half a one more
     p: float  # Fisher's, one-sided, among those of which the claims before it are true

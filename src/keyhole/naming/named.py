@@ -28,6 +28,7 @@ class Named:
     about: Mapping[str, str]
     name: Name
     tests: tuple[Tested, ...]
+    beyond: float | None  # p: share of random directions whose names are as right as this; None: not compared
     examples: tuple[Shown, ...]  # a few that the explainer saw
 
     def test(self, kind: QuestionKind = "detection", of: Span = "top") -> Tested | None:
@@ -69,6 +70,15 @@ class Naming:
         """How many names pass."""
         return share(f"{kind}, {of}", [one.outcome(kind, of) for one in self.signals])
 
+    def beyond_random(self) -> Share | None:
+        """How many names pass, and are more right than 95 % of random directions' names; None: not compared.
+
+        Of random directions no more than 5 % would: p-values are not corrected here.
+        """
+        if all(one.beyond is None for one in self.signals):
+            return None
+        return share("beyond random", [_beyond(one) for one in self.signals])
+
     def by_layer(self, kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
         """How many names pass in each layer."""
         layers = sorted({one.head[0] for one in self.signals})
@@ -88,17 +98,23 @@ class Naming:
 
     def __str__(self) -> str:
         shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
-        layers = self.by_layer()
+        beyond, layers = self.beyond_random(), self.by_layer()
+        controls = [*self.controls, *([beyond] if beyond else [])]
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
             *(f"  {one.group:<18} {one}" for one in shares),
-            *(["controls, detection"] if self.controls else []),
-            *(f"  {one.group:<18} {one}" for one in self.controls),
+            *(["controls, detection"] if controls else []),
+            *(f"  {one.group:<18} {one}" for one in controls),
             *(["by layer, detection"] if len(layers) > 1 else []),
             *(f"  {one.group:<18} {one}" for one in layers if len(layers) > 1),
             LANDMARKS,
         ]
         return "\n".join(parts)
+
+
+def _beyond(one: Named) -> Outcome:
+    found = one.outcome()
+    return "fails" if found == "passes" and (one.beyond is None or one.beyond > LEVEL) else found
 
 
 def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:

@@ -6,7 +6,7 @@ from typing import get_args
 from zlib import crc32
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.controls import shuffled
+from keyhole.naming.controls import beyond, shuffled
 from keyhole.naming.explain.commonest import tokens_alone
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.judge import NAMELESS, RULES, Judge
@@ -56,12 +56,13 @@ def name_signals(
         work.append(_explained(one, explainer, judges, asking, seed))
         progress(number + 1, total)
     own, others = work[: len(examples)], work[len(examples) :]
+    signals, nulls = _judged(own, judges), _judged(others, judges)
     return Naming(
         model=model,
         explainer=next((one.name.by for one in own), ""),
         seed=seed,
-        signals=_judged(own, judges),
-        controls=_controls(own, others, judges, seed) if controls and "detection" in judges else (),
+        signals=_compared(signals, nulls),
+        controls=_controls(own, nulls, judges, seed) if controls and "detection" in judges else (),
     )
 
 
@@ -106,15 +107,21 @@ def _ask(name: Name, posed: Sequence[Posed], judge: Judge, of: Span) -> Tested |
     return tested(posed, [judge(name.text or "", one.question) for one in posed], of)
 
 
+def _compared(signals: Sequence[Named], nulls: Sequence[Named]) -> tuple[Named, ...]:
+    """Each signal beside random directions, on the same kind of questions."""
+    ranks = beyond([one.test() for one in signals], [one.test() for one in nulls])
+    return tuple(replace(one, beyond=p) for one, p in zip(signals, ranks, strict=True))
+
+
 def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
     subject = work.examples.subject
     top = sorted((one for one in work.halves.seen if one.pick == "top"), key=lambda one: -one.value)
     about = dict(subject.about)
-    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, tuple(top[:_FEW]))
+    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, None, tuple(top[:_FEW]))
 
 
 def _controls(
-    own: Sequence[_Work], others: Sequence[_Work], judges: Mapping[QuestionKind, Judge], seed: int
+    own: Sequence[_Work], nulls: Sequence[Named], judges: Mapping[QuestionKind, Judge], seed: int
 ) -> tuple[Share, ...]:
     """What passes the same detection questions without being the signal's name, or without there being a signal."""
     only: dict[QuestionKind, Judge] = {"detection": judges["detection"]}
@@ -122,8 +129,9 @@ def _controls(
     given = shuffled([one.examples.subject.head for one in named], seed)
     swapped = [replace(one, name=named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
     alone = [replace(one, name=tokens_alone(_top(one), ())) for one in own]
-    groups = {"shuffled names": swapped, "tokens alone": alone, "random directions": list(others)}
-    return tuple(share(group, [one.outcome() for one in _judged(work, only)]) for group, work in groups.items() if work)
+    groups = {"shuffled names": swapped, "tokens alone": alone}
+    found = [share(group, [one.outcome() for one in _judged(work, only)]) for group, work in groups.items() if work]
+    return (*found, *([share("random directions", [one.outcome() for one in nulls])] if nulls else []))
 
 
 def _top(work: _Work) -> list[Shown]:

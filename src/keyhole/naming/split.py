@@ -15,7 +15,7 @@ def split(shown: Sequence[Shown], seed: int = 0) -> tuple[tuple[Shown, ...], tup
     order = list(dict.fromkeys(group[one.chunk] for one in shown))
     random.Random(seed).shuffle(order)
     rank = {"top": 0, "decile": 1}
-    best = {}
+    best: dict[int, int] = {}
     for one in shown:
         best[group[one.chunk]] = min(best.get(group[one.chunk], 9), rank.get(one.pick, 2))
     order.sort(key=lambda text: best[text])  # stable: within a rank, as shuffled

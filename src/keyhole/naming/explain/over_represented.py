@@ -50,9 +50,13 @@ def statistics(
     clauses: int = 4,
     seed: int = 0,
 ) -> Name:
-    """The sentence that best tells examples from background, of at most so many clauses."""
+    """The sentence that best tells examples from background, of at most so many clauses.
+
+    What is in the background and not picked at random counts as hard: examples of another signal, too, which tells what
+    separates the two.
+    """
     pairs = pairs_of(examples, background, seed)
-    if not pairs.fires or not pairs.drawn:
+    if not pairs.fires or not (pairs.drawn or pairs.hard):
         return Name(None, "statistics")
     names, table = candidates(pairs)
     left, chosen = np.ones(table.shape[1], dtype=bool), list[_Choice]()
@@ -118,7 +122,7 @@ def _best(
     ]
     most = max((one.gain for one in good), default=0.0)
     narrow = [one for one in good if one.gain >= most - _NEARLY]
-    return min(narrow, key=lambda one: (_shares(one.true, every, pairs)[1], -one.gain), default=None)
+    return min(narrow, key=lambda one: (_shares(one.true, every, pairs)[1] or 0.0, -one.gain), default=None)
 
 
 def _listed(passing: list[_Choice], spot: Spot, left: Bool[np.ndarray, "pairs"], pairs: Pairs) -> _Choice | None:
@@ -149,7 +153,7 @@ def _needed(chosen: list[_Choice], pairs: Pairs) -> list[_Choice]:
 
 
 def _all(choices: list[_Choice]) -> Bool[np.ndarray, "pairs"]:
-    return np.logical_and.reduce([one.true for one in choices])
+    return np.asarray(np.logical_and.reduce([one.true for one in choices]))
 
 
 def _claim(one: _Choice, pairs: Pairs) -> Claim:
@@ -158,4 +162,4 @@ def _claim(one: _Choice, pairs: Pairs) -> Claim:
     others, not_others = int(one.true[n:].sum()) + 0.5, int((~one.true[n:]).sum()) + 0.5
     odds = log(yes * not_others / (no * others))
     fires, drawn, hard = _shares(one.true, np.ones_like(one.true), pairs)
-    return Claim(render([one.clause]), fires or 0.0, drawn or 0.0, hard, odds, one.p, one.corrected)
+    return Claim(render([one.clause]), fires or 0.0, drawn, hard, odds, one.p, one.corrected)
