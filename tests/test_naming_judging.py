@@ -37,7 +37,7 @@ from keyhole.naming.controls import beyond, shuffled
 from keyhole.naming.explain import lens, statistics, tokens_alone
 from keyhole.naming.explain.candidates import pairs_of
 from keyhole.naming.files import from_json, load_naming, save_naming, to_json
-from keyhole.naming.judge import RULES, Answer, nearest, odd_one_out, rule_judge
+from keyhole.naming.judge import RULES, Answer, by_embedding, nearest, odd_one_out, rule_judge
 from keyhole.naming.kinds import KINDS, kinds
 from keyhole.naming.name import Name
 from keyhole.naming.named import Naming, by_model
@@ -417,6 +417,14 @@ def test_controls_fail_where_the_names_pass() -> None:
     assert controls["tokens alone"].passed <= len(PLANTED) // 3
 
 
+def test_a_name_that_two_signals_share_is_not_another_signals() -> None:
+    def same(examples: Sequence[Shown], background: Sequence[Shown]) -> Name:
+        return Name(PLANTED["induction"], "same")
+
+    groups = {one.group for one in name_signals(plants()[1:3], same, {"detection": rule_judge}).controls}
+    assert groups == {"tokens alone"}
+
+
 def test_signals_without_meaning_are_rarely_named_and_never_pass() -> None:
     naming = name_signals(nothing(), judges={"detection": rule_judge}, controls=False)
     assert naming.share().passed == 0
@@ -464,6 +472,17 @@ def test_judges_without_names_see_what_is_alike() -> None:
     assert answer.yes and answer.probability == pytest.approx(0.6)
     assert odd_one_out("", Question("intruder", (*like, unlike[0], Marked(TEXT, 5, 1)))).choice == 3
     assert named().share("examples").passed >= 3
+
+
+def test_another_embedding_may_tell_what_is_alike() -> None:
+    def by_src(some: Sequence[Marked]) -> Any:
+        return np.array([[1.0, 0.0] if one.src == 2 else [0.0, 1.0] for one in some])
+
+    judges, known = by_embedding(by_src), tuple((Marked(TEXT, 13, 2 - i % 2), i % 2 == 0) for i in range(10))
+    assert judges["examples"]("", Question("examples", (Marked(TEXT, 2, 2),), known)) == Answer(True, 1.0)
+    assert judges["examples"]("", Question("examples", (Marked(TEXT, 2, 1),), known)) == Answer(False, 0.0)
+    five = tuple(Marked(TEXT, 13, src) for src in (1, 2, 1, 1, 1))
+    assert judges["intruder"]("", Question("intruder", five)).choice == 1 and judges["detection"] is rule_judge
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=12), st.integers(0, 5))
@@ -567,6 +586,9 @@ def test_two_signals_of_one_id_and_unknown_questions_are_refused() -> None:
         name_signals([plants()[0], plants()[0]])
     with pytest.raises(KeyholeError, match="no questions of kind"):
         name_signals(plants()[:1], judges={"guessing": rule_judge})  # type: ignore[dict-item]
+    for wrong in ({"questions": 0}, {"hard": 1.5}, {"high": 10}):
+        with pytest.raises(KeyholeError, match="ask at least one"):
+            Asking(**wrong)
 
 
 def test_tokens_alone_are_the_commonest() -> None:

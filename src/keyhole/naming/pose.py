@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import ceil, inf
 
+from keyhole.errors import KeyholeError
 from keyhole.naming.questions import Marked, Posed, Question, QuestionKind, Span, all_marked, marked
 from keyhole.naming.shown import HARD, Shown
 
@@ -24,6 +25,10 @@ class Asking:
     hard: float = 0.5  # of the negatives, at least
     high: int = 8  # deciles from here on count as high
 
+    def __post_init__(self) -> None:
+        if self.questions < 1 or not 0 <= self.hard <= 1 or not 0 <= self.high <= 9:
+            raise KeyholeError("ask at least one question, with a share of hard ones from 0 to 1, of deciles up to 9.")
+
 
 @dataclass(frozen=True)
 class Halves:
@@ -33,7 +38,7 @@ class Halves:
     held: tuple[Shown, ...]
 
 
-def pose(kind: QuestionKind, halves: Halves, of: Span, asking: Asking, seed: int = 0) -> tuple[Posed, ...]:
+def pose(kind: QuestionKind, halves: Halves, of: Span, asking: Asking, *, seed: int = 0) -> tuple[Posed, ...]:
     """The questions of one kind about one signal; none where examples are lacking."""
     rng = random.Random(f"{seed} {kind} {of}")
     if kind == "intruder":
@@ -55,7 +60,7 @@ def _others_in_text(
     held: Sequence[Shown], fire: Sequence[Shown], rng: random.Random
 ) -> tuple[list[Shown], list[Marked]]:
     """Other pairs of the same texts: (a firing dest with a wrong src; any pair whose dest is not known to fire)."""
-    texts = {one.tokens: one for one in fire}
+    texts = dict.fromkeys(one.tokens for one in fire)
     wrong = [one for one in held if one.pick == "wrong src" and one.tokens in texts]
     firing = {(one.tokens, one.dest) for one in held if one.pick in ("top", "decile")}
     free = [(tokens, [i for i in range(len(tokens)) if (tokens, i) not in firing]) for tokens in texts]

@@ -53,7 +53,7 @@ def name_signals(
     _check(examples, random, judges)
     total, work = len(examples) + len(random), list[_Work]()
     for number, one in enumerate((*examples, *random)):
-        work.append(_explained(one, explainer, judges, asking, seed))
+        work.append(_explained(one, explainer, judges, asking, seed=seed))
         progress(number + 1, total)
     own, others = work[: len(examples)], work[len(examples) :]
     signals, nulls = _judged(own, judges), _judged(others, judges)
@@ -76,7 +76,7 @@ def _check(examples: Sequence[Examples], random: Sequence[Examples], judges: Map
 
 
 def _explained(
-    examples: Examples, explainer: Explainer, judges: Mapping[QuestionKind, Judge], asking: Asking, seed: int
+    examples: Examples, explainer: Explainer, judges: Mapping[QuestionKind, Judge], asking: Asking, *, seed: int
 ) -> _Work:
     """Split, explain by the one half, and make questions of the other."""
     own = crc32(f"{seed} {examples.subject.id}".encode())  # the same whichever signals it is named with
@@ -85,7 +85,7 @@ def _explained(
         one for one in halves.seen if one.pick == "top" or (one.pick == "decile" and (one.decile or 0) >= asking.high)
     ]
     name = explainer(fires, [one for one in halves.seen if one.pick in NEGATIVES])
-    posed = {(kind, of): pose(kind, halves, of, asking, own) for kind in judges for of in get_args(Span)}
+    posed = {(kind, of): pose(kind, halves, of, asking, seed=own) for kind in judges for of in get_args(Span)}
     return _Work(examples, halves, name, posed)
 
 
@@ -127,7 +127,8 @@ def _controls(
     only: dict[QuestionKind, Judge] = {"detection": judges["detection"]}
     named = [one for one in own if one.name.text is not None]
     given = shuffled([one.examples.subject.head for one in named], seed)
-    swapped = [replace(one, name=named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
+    pairs = [(one, named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
+    swapped = [replace(one, name=name) for one, name in pairs if name.text != one.name.text]  # or it would be its own
     alone = [replace(one, name=tokens_alone(_top(one), ())) for one in own]
     groups = {"shuffled names": swapped, "tokens alone": alone}
     found = [share(group, [one.outcome() for one in _judged(work, only)]) for group, work in groups.items() if work]

@@ -61,7 +61,7 @@ def statistics(
     names, table = candidates(pairs)
     left, chosen = np.ones(table.shape[1], dtype=bool), list[_Choice]()
     while len(chosen) < clauses:
-        best = _best(names, table, left, pairs, level)
+        best = _best(names, table, left, pairs, level=level)
         if best is None:
             break
         chosen.append(best)
@@ -97,6 +97,7 @@ def _best(
     table: Bool[np.ndarray, "clauses pairs"],
     left: Bool[np.ndarray, "pairs"],
     pairs: Pairs,
+    *,
     level: float,
 ) -> _Choice | None:
     """The clause, or list of words, that gains most of those that pass; of nearly equal ones the rarest elsewhere.
