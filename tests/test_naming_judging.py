@@ -41,7 +41,7 @@ from keyhole.naming.judge import RULES, Answer, by_embedding, nearest, odd_one_o
 from keyhole.naming.kinds import KINDS, kinds
 from keyhole.naming.name import Name
 from keyhole.naming.named import Naming, by_model
-from keyhole.naming.pose import Asking, Halves, pose
+from keyhole.naming.pose import Asking, Halves, mixed, pose
 from keyhole.naming.questions import Marked, Posed, Question
 from keyhole.naming.sentence import parse, render, rule
 from keyhole.naming.shown import HARD, Examples, Shown
@@ -330,8 +330,17 @@ def test_fewer_examples_make_fewer_questions_of_the_same_kind() -> None:
     hard = [shown for shown in one.shown if shown.pick == "other channels"][:3]
     posed = pose("detection", Halves((), (*few, *hard)), "top", Asking())
     assert Counter(one.truth for one in posed) == {True: 6, False: 6} and sum(one.pick in HARD for one in posed) == 3
+    odd = mixed(posed[:5], posed[6:], [replace(one, pick="random") for one in posed[6:]], Asking())
+    assert Counter(one.truth for one in odd) == {True: 5, False: 5} and odd[5:8] == posed[6:9]  # three of five, not two
     assert pose("detection", Halves((), tuple(few)), "top", Asking()) == ()
     assert len(pose("detection", Halves((), tuple(few)), "top", Asking(hard=0.0))) == 20
+
+
+def test_a_random_pair_that_fires_like_the_top_is_no_negative() -> None:
+    held = [replace(one, value=99.0) if one.pick == "random" else one for one in plants()[0].shown]
+    assert {one.pick for one in pose("detection", Halves((), tuple(held)), "top", Asking()) if not one.truth} == set(
+        HARD
+    )
 
 
 def test_neither_explainer_nor_judge_sees_the_others_texts() -> None:
