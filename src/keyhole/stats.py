@@ -1,4 +1,4 @@
-"""How do a few seeds differ? Means with Student's interval, shares with Wilson's, and ranges: as numbers and text."""
+"""How do a few seeds differ, and how likely is chance? Means, shares and ranges with intervals; exact tests."""
 
 import math
 import statistics
@@ -97,3 +97,36 @@ def wilson(right: int, of: int) -> tuple[float, float, float]:
 
     found = binomtest(right, of).proportion_ci(confidence_level=0.95, method="wilson")
     return right / of, float(found.low), float(found.high)
+
+
+def fisher(some: int, of: int, others: int, of_others: int) -> float:
+    """Fisher's exact test, one-sided: how often would chance put so many of all into the first group?
+
+    >>> fisher(10, 10, 0, 10) == 1 / 184756, fisher(0, 10, 3, 10)
+    (True, 1.0)
+    """
+    drawn, total = some + others, math.comb(of + of_others, some + others)
+    reach = sum(math.comb(of, k) * math.comb(of_others, drawn - k) for k in range(some, min(of, drawn) + 1))
+    return reach / total  # whole numbers until here: nothing is rounded
+
+
+def at_least(some: int, of: int, chance: float) -> float:
+    """How often would chance alone reach so many of these?
+
+    >>> at_least(2, 2, 0.2), at_least(0, 3, 0.2)
+    (0.04000000000000001, 1.0)
+    """
+    return min(1.0, sum(math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(some, of + 1)))
+
+
+def benjamini_hochberg(values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in their order: those up to 5 % have a false discovery rate of 5 %.
+
+    >>> [round(p, 3) for p in benjamini_hochberg([0.01, 0.5, 0.02])]
+    [0.03, 0.5, 0.03]
+    """
+    corrected, least = [0.0] * len(values), 1.0
+    for rank, i in reversed(list(enumerate(sorted(range(len(values)), key=lambda i: values[i]), 1))):
+        least = min(least, values[i] * len(values) / rank)
+        corrected[i] = least
+    return corrected

@@ -1,0 +1,140 @@
+"""What came of naming signals? Each name with its evidence and its tests, the shares that pass, and the controls."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from keyhole.brief import brief
+from keyhole.dataframes import Table, as_dataframe
+from keyhole.naming.judge import NAMELESS
+from keyhole.naming.name import Name
+from keyhole.naming.questions import QuestionKind, Span
+from keyhole.naming.scores import LEVEL, Outcome, Share, Tested, share
+from keyhole.naming.shown import Shown
+from keyhole.naming.subject import SubjectKind
+
+LANDMARKS = "published, with other models and judges: GPT-2 63 %, Pythia-160M 50 %, Gemma-2-2B 31 %"
+
+
+@dataclass(frozen=True)
+class Named:
+    """One signal: what it is called, why, and whether that is right."""
+
+    __repr__ = brief
+
+    id: str
+    kind: SubjectKind
+    head: tuple[int, int]
+    about: Mapping[str, str]
+    name: Name
+    tests: tuple[Tested, ...]
+    beyond: float | None  # p: share of random directions whose names are as right as this; None: not compared
+    examples: tuple[Shown, ...]  # a few that the explainer saw
+
+    def test(self, kind: QuestionKind = "detection", of: Span = "top") -> Tested | None:
+        """How it did on one kind of question; None: not asked."""
+        return next((one for one in self.tests if (one.kind, one.of) == (kind, of)), None)
+
+    def outcome(self, kind: QuestionKind = "detection", of: Span = "top") -> Outcome:
+        """Does the name pass? Where questions need no name: do the examples?"""
+        if self.name.text is None and kind not in NAMELESS:
+            return "no valid interpretation"
+        one = self.test(kind, of)
+        if one is None or one.corrected is None:
+            return "untested"
+        return "passes" if one.corrected <= LEVEL else "fails"
+
+    def __str__(self) -> str:
+        one = self.test()
+        told = (
+            f" (accuracy {one.accuracy:.2f}, p {one.p:.2g}, corrected {one.corrected:.2g})"
+            if one and one.corrected
+            else ""
+        )
+        return f"{self.id}: {self.name} [{self.outcome()}]{told}"
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Signals of one model, named and tested together."""
+
+    __repr__ = brief
+
+    model: str
+    explainer: str
+    seed: int
+    signals: tuple[Named, ...]
+    controls: tuple[Share, ...]  # detection, by the same judge
+
+    def share(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
+        """How many names pass."""
+        return share(f"{kind}, {of}", [one.outcome(kind, of) for one in self.signals])
+
+    def beyond_random(self) -> Share | None:
+        """How many names pass, and are more right than 95 % of random directions' names; None: not compared.
+
+        Of random directions no more than 5 % would: p-values are not corrected here.
+        """
+        if all(one.beyond is None for one in self.signals):
+            return None
+        return share("beyond random", [_beyond(one) for one in self.signals])
+
+    def by_layer(self, kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
+        """How many names pass in each layer."""
+        layers = sorted({one.head[0] for one in self.signals})
+        return tuple(
+            share(f"layer {layer}", [one.outcome(kind, of) for one in self.signals if one.head[0] == layer])
+            for layer in layers
+        )
+
+    def asked(self) -> list[tuple[QuestionKind, Span]]:
+        """Which kinds of questions were asked of any signal."""
+        made = {(test.kind, test.of) for one in self.signals for test in one.tests}
+        return [(kind, of) for kind in get_args(QuestionKind) for of in get_args(Span) if (kind, of) in made]
+
+    def table(self) -> Table:
+        """One row per signal."""
+        return as_dataframe([_row(one) for one in self.signals])
+
+    def __str__(self) -> str:
+        shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
+        beyond, layers = self.beyond_random(), self.by_layer()
+        controls = [*self.controls, *([beyond] if beyond else [])]
+        parts = [
+            f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
+            *(f"  {one.group:<18} {one}" for one in shares),
+            *(["controls, detection"] if controls else []),
+            *(f"  {one.group:<18} {one}" for one in controls),
+            *(["by layer, detection"] if len(layers) > 1 else []),
+            *(f"  {one.group:<18} {one}" for one in layers if len(layers) > 1),
+            LANDMARKS,
+        ]
+        return "\n".join(parts)
+
+
+def _beyond(one: Named) -> Outcome:
+    found = one.outcome()
+    return "fails" if found == "passes" and (one.beyond is None or one.beyond > LEVEL) else found
+
+
+def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
+    """How many names pass in each model; p-values were corrected within each naming."""
+    models = dict.fromkeys(naming.model for naming in namings)
+    return tuple(
+        share(model, [one.outcome(kind, of) for naming in namings if naming.model == model for one in naming.signals])
+        for model in models
+    )
+
+
+def _row(one: Named) -> dict[str, Any]:
+    test = one.test()
+    scores = ("accuracy", "precision", "recall", "auc", "p", "corrected")
+    return {
+        "id": one.id,
+        "kind": one.kind,
+        "layer": one.head[0],
+        "head": one.head[1],
+        "name": one.name.text,
+        "outcome": one.outcome(),
+        **{name: None if test is None else getattr(test, name) for name in scores},
+    }
