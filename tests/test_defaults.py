@@ -24,9 +24,9 @@ from keyhole.cli import (
     sinks,
     stability,
     tasks,
+    where,
 )
 from keyhole.comparison.compare import compare as comparison_compare
-from keyhole.cli import bulk, choices, circuits, contrast, discover, look, proof, tasks, where
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
 from keyhole.discover import discovery

@@ -31,7 +31,6 @@ LAYERS = [
         ("sink", "stable"),
     ],
     *[
-        ("family", "comparison", "sink"),
         ("naming",),
         ("figures",),
         ("lab",),

@@ -82,7 +82,7 @@ _HOMES = {
 }
 _PACKAGES = (
     *("circuits", "comparison", "contrast", "discover", "faithful", "family", "figures", "intervene", "lab", "many"),
-    *("models", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
+    *("models", "naming", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists
