@@ -19,9 +19,18 @@ import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn, keep_saved
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.family import Families, adjusted_rand, agreements, between, clusters, jaccard, medoid, mutual_information
+from keyhole.family import (
+    Families,
+    adjusted_rand,
+    agreements,
+    between,
+    clusters,
+    jaccard,
+    medoid,
+    mutual_information,
+    rest,
+)
 from keyhole.family import cuts as cuts_module
-from keyhole.family import rest
 from keyhole.family.agreement import Beside, _beside, share_between
 from keyhole.family.averages import average, averages
 from keyhole.family.clusters import explained, margin_of
@@ -609,9 +618,9 @@ def test_command(store: Store, found: Families, tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == json.loads(json_text(found.record()))
     assert (tmp_path / "map.png").stat().st_size > 10_000
-    few = typed("families", at, "--where", "label_kind=a", "--all", "--out", "page.html", folder=tmp_path)
+    few = typed("families", at, "--where", "label_kind=a", "--all", "--out", "few.csv", folder=tmp_path)
     assert few.returncode == 0 and "30 circuits (label_kind=a; 90 of 90 prompts" in few.stdout
-    assert "One family" in few.stdout and "Families of circuits" in (tmp_path / "page.html").read_text()
+    assert "One family" in few.stdout and len((tmp_path / "few.csv").read_text().splitlines()) == 31
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_often_used_channels_are_vectors_of_their_heads(whole: Path, organism: k
         assert torch.allclose((one.used @ one.basis.T)[0], vector)
 
 
-def test_a_study_of_the_organism(study: Shared) -> None:
+def test_a_study_of_the_organism(study: Shared, whole: Path) -> None:
     for side in study.sides:
         assert side.signals[0].pairs == sum(a[0] != b[0] for i, a in enumerate(side.heads) for b in side.heads[:i])
         assert np.allclose(np.diag(side.cosines), 1) and np.abs(side.cosines).max() < 1 + 1e-9
@@ -130,6 +130,7 @@ def test_a_study_of_the_organism(study: Shared) -> None:
             if a[0] != b[0]
         )
         assert side.signals[0].near[0] * side.signals[0].pairs == pytest.approx(near)
+    assert study.stores == (str(whole), str(whole))
     assert all(one.found == "same" and one.p == 1 for one in study.tasks)  # a store beside itself
 
 
@@ -151,10 +152,6 @@ def test_channels_have_no_sign(study: Shared, whole: Path, organism: keyhole.Mod
 
 def pairs_of(layers: list[int]) -> list[tuple[int, int]]:
     return [(a, b) for b in range(len(layers)) for a in range(b) if layers[a] != layers[b]]
-
-
-def test_stores_are_named(study: Shared, whole: Path) -> None:
-    assert study.stores == (str(whole), str(whole))
 
 
 def side_of(near: list[float], p: list[float]) -> SharedSide:
