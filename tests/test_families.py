@@ -35,7 +35,9 @@ from keyhole.family.agreement import Beside, _beside, share_between
 from keyhole.family.averages import average, averages
 from keyhole.family.clusters import explained, margin_of
 from keyhole.family.cuts import cuts_of, silhouettes, summed, tree_of
+from keyhole.family.modes import dip, first_coordinate, modes_of
 from keyhole.family.nulls import Trades, one_cloud, shuffled_distances
+from keyhole.family.report import believed_text, split_text
 from keyhole.family.representatives import representatives
 from keyhole.family.stability import matches, stabilities
 from keyhole.files import json_text
@@ -252,6 +254,62 @@ def test_a_gradient_is_no_two_families() -> None:
         matrix = csr_array((rng.random(odds.shape) < 1 / (1 + np.exp(-odds))).astype(np.float64))
         made = clusters(matrix, jaccard(matrix), draws=39, resamples=10)
         assert made.stable and not made.separate
+
+
+def test_the_longest_direction_is_the_first_principal_coordinate() -> None:
+    matrix, _ = planted(2, 60, 5)
+    apart = jaccard(matrix).astype(float)
+    centre = np.eye(60) - 1 / 60
+    values, vectors = np.linalg.eigh(-centre @ apart @ centre)
+    along, share = first_coordinate(jaccard(matrix))
+    assert abs(along @ vectors[:, -1]) > 0.999 and share == pytest.approx(values[-1] / values.sum(), rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_planted_families_heap_up_in_several_places(seed: int) -> None:
+    """Where one family with as much noise does not."""
+    for k, heaps in ((1, False), (2, True), (3, True)):
+        matrix, _ = planted(k, 150, seed, own=8)
+        found = modes_of(jaccard(matrix), draws=99, rng=np.random.default_rng(seed))
+        assert (found.p <= 0.05) == heaps, (k, found)
+
+
+# Dips of known values, by another program (the package diptest 0.12): of `np.random.default_rng(0)`, as the test draws.
+DIPS = {12: 0.0746644441, 40: 0.0462329052, 150: 0.0390105992}
+
+
+def test_dips_are_those_of_another_program() -> None:
+    rng = np.random.default_rng(0)
+    for n, known in DIPS.items():
+        values = rng.normal(size=n) + 3 * (rng.random(n) < 0.5)
+        assert dip(values) == pytest.approx(known, abs=1e-9)
+        assert dip(-5 * values + 1) == pytest.approx(known, abs=1e-9)
+    assert dip(np.array([0.0, 0, 0, 1, 1, 1])) == 0.25  # equal values are one step
+
+
+def test_one_mode_is_rejected_at_its_level() -> None:
+    """Whatever its shape: a uniform distribution has the largest dips of all."""
+    rng = np.random.default_rng(1)
+    uniform = np.sort([dip(rng.uniform(size=120)) for _ in range(200)])[190]
+    for draw in (rng.standard_normal, rng.exponential, lambda size: rng.standard_t(3, size=size)):
+        assert not any(dip(draw(size=120)) > uniform for _ in range(20))
+    assert sum(dip(rng.uniform(size=120)) > uniform for _ in range(60)) <= 8  # 5 % of them
+
+
+def test_a_split_is_stable_beyond_chance_and_has_two_modes() -> None:
+    """Each of the three is needed, and none of them says that there is a border."""
+    matrix, _ = planted(2, 150, 0)
+    found = clusters(matrix, jaccard(matrix), draws=19, resamples=5)
+    assert found.split and found.separate and found.modes is not None
+    cloud = replace(
+        found, nulls=tuple(replace(null, p=0.5) if null.name != "shuffled" else null for null in found.nulls)
+    )
+    chance = replace(found, nulls=tuple(replace(null, p=0.5) for null in found.nulls))
+    smooth = replace(found, modes=replace(found.modes, p=0.5))
+    loose = replace(found, stability=tuple(0 * own for own in found.stability))
+    assert cloud.split and not cloud.separate and not (chance.split or smooth.split or loose.split)
+    assert "there is a split" in split_text(cloud) and "--k 2" in split_text(cloud) and not split_text(smooth)
+    assert believed_text(cloud).endswith("though a split") and believed_text(chance) == ", not believed"
 
 
 def test_a_number_may_be_asked_for() -> None:

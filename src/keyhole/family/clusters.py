@@ -4,6 +4,10 @@ A cut is believed if its families are stable under resampling, and if it is bett
 without families (`keyhole.family.nulls`), by both of two measures. The *margin*: four of five circuits are nearer to
 their own family by more. What it *explains*: the share of all squared distances that lies between families. Otherwise
 there is one family. A wide and even gradient between two extremes may still pass for two families.
+
+Silhouettes are small where circuits differ in hundreds of ways, and there a cloud is hard to exclude. So what heaps up
+in two places (`keyhole.family.modes`) is told as well: a *split*, which is stable and no matter of sizes and
+frequencies, but may have no border.
 """
 
 from dataclasses import dataclass
@@ -15,6 +19,7 @@ from jaxtyping import Float, Int
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.family.cuts import Cut, cuts_of, least_size, silhouettes, summed, tree_of
+from keyhole.family.modes import Modes, modes_of
 from keyhole.family.nulls import one_cloud, shuffled_distances
 from keyhole.family.stability import STABLE, stabilities
 
@@ -25,6 +30,8 @@ MOST_FAMILIES = 40
 WORLDS = 300  # circuits of a world without families: a sample, where there are more
 LEVEL = 0.05
 MEASURES = ("margin", "explained")
+SHUFFLED = "shuffled"
+_MODES = 199  # draws
 _MARGIN = 0.2  # the silhouette that all but this share of circuits exceed
 
 
@@ -52,6 +59,7 @@ class Clustering:
     best: int | None  # which of the cuts is the best; None: no cut leaves two families
     given: bool  # was the number of families asked for?
     nulls: tuple[Null, ...]  # both measures in both worlds
+    modes: Modes | None  # None: there is no cut
 
     __repr__ = brief
 
@@ -69,6 +77,13 @@ class Clustering:
     def separate(self) -> bool:
         """Do the families stand apart, other than in any world without families?"""
         return self.stable and bool(self.nulls) and all(null.p <= LEVEL for null in self.nulls)
+
+    @property
+    def split(self) -> bool:
+        """Do circuits heap up in more than one place, in a way that other prompts would repeat?"""
+        chance = [null for null in self.nulls if null.name == SHUFFLED]
+        heaps = self.modes is not None and self.modes.p <= LEVEL
+        return self.stable and heaps and all(null.p <= LEVEL for null in chance)
 
 
 def clusters(
@@ -94,6 +109,7 @@ def clusters(
     best = k if k is not None else _best(found, steady)
     order = sorted(found)
     nulls = () if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
+    modes = None if best is None else modes_of(distances, draws=_MODES, rng=rng)
     return Clustering(
         tree=tree,
         least=least,
@@ -102,6 +118,7 @@ def clusters(
         best=None if best is None else order.index(best),
         given=k is not None,
         nulls=nulls,
+        modes=modes,
     )
 
 
@@ -140,7 +157,7 @@ def _beside_nulls(
     own, labels = distances[np.ix_(some, some)], cut.labels[some]
     value = np.array([margin_of(own, labels), explained(own, labels)])
     found = []
-    for name, draw in (("shuffled", shuffled_distances(matrix[some])), ("one cloud", one_cloud(own))):
+    for name, draw in ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own))):
         drawn = np.array([_measures(draw(rng), cut.families) for _ in range(draws)])
         p = (1 + (drawn >= value).sum(0)) / (draws + 1)
         for i, measure in enumerate(MEASURES):

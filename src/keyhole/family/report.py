@@ -44,11 +44,29 @@ def verdict(found: "Families") -> str:
         return "One family: no cut of the tree leaves two groups that hold half of the circuits."
     shown = f"silhouette {cut.silhouette:.3f}, stability {_stability(clustering):.2f}; {nulls_text(clustering)}"
     if not (clustering.separate or clustering.given):
-        return f"One family. The best cut, into {cut.families}, is not believed: {shown}."
+        return f"One family. The best cut, into {cut.families}, is not believed: {shown}.{split_text(clustering)}"
     why = "as asked" if clustering.given else "by silhouette and stability"
     doubt = "" if clustering.separate else " They are no more separate than one family may look."
+    doubt += "" if clustering.separate else split_text(clustering)
     left = f"; outside of all: {outside:,}, in clusters of fewer than {clustering.least}" if outside else ""
     return f"{len(found.families)} families, {why}: {shown}{left}.{doubt}"
+
+
+def believed_text(clustering: Clustering) -> str:
+    """What is said beside a cut that is not believed."""
+    return "" if clustering.separate else ", not believed, though a split" if clustering.split else ", not believed"
+
+
+def split_text(clustering: Clustering) -> str:
+    """What speaks for several heaps where no cut is believed."""
+    if clustering.modes is None or not clustering.split:
+        return ""
+    cut = "" if clustering.given or clustering.cut is None else f" (--k {clustering.cut.families} takes this cut)"
+    return (
+        f" Yet there is a split: the cut is stable, no matter of sizes and frequencies, and along their longest "
+        f"direction circuits heap up in more than one place (one mode: p {clustering.modes.p:.3f}); that there is a "
+        f"border between the heaps is not shown{cut}."
+    )
 
 
 def rest_text(found: "Families") -> str:
@@ -107,6 +125,7 @@ def record(found: "Families") -> dict[str, Any]:
     return {
         **asdict(found.about),
         "separate": found.clustering.separate,
+        "split": found.clustering.split,
         "verdict": verdict(found),
         "families": families,
         "outside": found.prompts[found.labels == OUTSIDE].tolist(),
@@ -130,7 +149,9 @@ def _level_record(level: "Level") -> dict[str, Any]:
         "mean_distance": level.mean_distance,
         "families": None if clustering.cut is None else clustering.cut.families,
         "separate": clustering.separate,
+        "split": clustering.split,
         "nulls": [asdict(null) for null in clustering.nulls],
+        "modes": None if clustering.modes is None else asdict(clustering.modes),
         "least": clustering.least,
         "cuts": cuts,
         "labels": [asdict(one) for one in level.agreement],
@@ -162,7 +183,7 @@ def _of_families(found: "Families") -> list[str]:
 def _of_levels(found: "Families") -> list[str]:
     lines = ["labels: agreement with the cut, and how far they set circuits apart (95 % of shuffled labels; p)"]
     for level in found.levels:
-        cut, which = level.clustering.cut, "" if level.clustering.separate else ", not believed"
+        cut, which = level.clustering.cut, believed_text(level.clustering)
         told = "no cut" if cut is None else f"a cut into {cut.families}{which}"
         lines.append(f"  {WHAT[level.granularity]}: {level.mean_distance:.3f} apart; {told}")
         lines += [

@@ -127,14 +127,14 @@ def _two(one: "Beside | None") -> tuple[Cell, Cell]:
 
 
 def _cuts(found: "Families") -> Section:
-    from keyhole.family.report import nulls_text
+    from keyhole.family.report import believed_text, nulls_text
 
     rows, told = [], []
     for level in found.levels:
         clustering = level.clustering
         if clustering.cut is not None:
-            believed = "believed" if clustering.separate else "not believed"
-            told.append(f"{level.granularity}: {clustering.cut.families}, {believed}; {nulls_text(clustering)}.")
+            believed = believed_text(clustering) or ", believed"
+            told.append(f"{level.granularity}: {clustering.cut.families}{believed}; {nulls_text(clustering)}.")
         for i, (cut, own) in enumerate(zip(clustering.cuts, clustering.stability, strict=True)):
             best = "best" if i == clustering.best else ""
             mean, least = float(own.mean()), float(own.min())
@@ -145,7 +145,8 @@ def _cuts(found: "Families") -> Section:
         "outside. A cut is believed if it is stable and better than 95 % of cuts in worlds without families, by margin "
         "(the silhouette that four of five circuits exceed) and by what it explains of squared distances: circuits "
         "shuffled so that each keeps its size and each term its frequency, and one Gaussian cloud of the circuits' "
-        "covariance."
+        "covariance. A split is stable and no matter of sizes and frequencies, and along their longest direction "
+        "circuits heap up in more than one place; but it may have no border."
     )
     return Section("Cuts", "\n\n".join([text, *told]), columns, rows)
 
