@@ -1,0 +1,81 @@
+"""Do edges that one order's representative has alone act on prompts of that order? Removed in both, beside controls."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from keyhole.comparison.compare import Comparison
+from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
+from keyhole.figures.comparison import removals_figure
+from keyhole.reproduce.experiment import Experiment, Told
+from keyhole.reproduce.job import Attempt
+from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.svt.intervals import Interval, numbered
+from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
+from keyhole.reproduce.talk.study import ORDERS, Prompts, Study, of_study
+
+_SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The two by two."""
+
+    of: Prompts
+    prompts: tuple[int | None, int | None]  # the representatives
+    found: Exclusive
+
+
+def removed_of(seen: Study) -> Removed:
+    """Edges of each representative alone, removed in other prompts of both orders."""
+    draws, told = 1 if seen.asked.quick else 3, seen.asked.progress
+    found = remove_exclusive(seen.pair, seen.others, seen.model, draws=draws, seed=seen.asked.seed, progress=told)
+    return Removed(seen.of, (seen.pair[0].prompt, seen.pair[1].prompt), found)
+
+
+def judge(record: Removed) -> Verdict:
+    """Does each representative's removal hurt its own order more, and more than random channels?"""
+    found = record.found
+    holds = [found.verdict(which)[0] is True for which in _SIDES]
+    enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
+    return judged(record.of, holds, first=enough and found.interaction[2] < 0)
+
+
+def _tell(record: Removed) -> Told:
+    found, lines, numbers = record.found, [], {}
+    for which, order in _SIDES.items():
+        number, edges = record.prompts[0 if which == "a" else 1], found.a if which == "a" else found.b
+        cells = {f"{_SIDES[on]} prompts, {what}": found.cell(which, on, what) for on in _SIDES for what in WHATS}
+        held, why = found.verdict(which)
+        own, other = (Interval(*found.cell(which, on).spread) for on in ((which, "b" if which == "a" else "a")))
+        random = Interval(*found.cell(which, which, "random").spread)
+        lines.append(
+            f"{len(edges)} edges of the {order} representative alone (prompt {number}): the answer changes by {own} of "
+            f"its size in {order} prompts, by {other} in the others; random channels {random}. "
+            f"{'Yes' if held else 'No' if held is False else 'Untold'}: {why}."
+        )
+        measured = {name: Interval(*cell.spread) for name, cell in cells.items() if cell.measured}
+        numbers[f"{order} edges"] = {"edges": len(edges), **measured}
+    interaction = Interval(*found.interaction)
+    lines.append(f"On the own order less on the other, both together: {interaction}.")
+    numbers[""] = {"interaction": interaction}
+    note = (
+        f"Asked: edges that one representative has alone (writer, head, side and channel) hurt the answers to {LEAST} "
+        "or more other prompts of its own order more than those of the other order, and more than random channels of "
+        "the same writers and heads do, intervals over prompts apart; and so both together. An edge is placed in other "
+        "prompts by the roles of its tokens and removed from its head alone; the effect is the change of the logit of "
+        f"IO against S over its size. {record.of.note} {stood_in(record.of)}"
+    )
+    return Told("\n".join(lines), numbered(numbers), note)
+
+
+def _draw(record: Removed) -> Mapping[str, Figure]:
+    if not any(cell.measured for cell in record.found.cells):
+        return {}
+    names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
+    return {"removed": removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))}
+
+
+RUNS: dict[str, Attempt] = {"talk-26": Experiment(partial(of_study, removed_of), judge, _tell, _draw)}
