@@ -1,5 +1,6 @@
 """Do edges that one order's representative has alone act on prompts of that order? Removed in both, beside controls."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -47,20 +48,19 @@ def _tell(record: Removed) -> Told:
     found, lines, numbers = record.found, [], {}
     for which, order in _SIDES.items():
         number, edges = record.prompts[0 if which == "a" else 1], found.a if which == "a" else found.b
-        cells = {f"{_SIDES[on]} prompts, {what}": found.cell(which, on, what) for on in _SIDES for what in WHATS}
         held, why = found.verdict(which)
-        own, other = (Interval(*found.cell(which, on).spread) for on in ((which, "b" if which == "a" else "a")))
-        random = Interval(*found.cell(which, which, "random").spread)
+        told = "Yes" if held else "No" if held is False else "Untold"
+        changes = _changes_text(found, which) if found.cell(which, which).measured else ""
         lines.append(
-            f"{len(edges)} edges of the {order} representative alone (prompt {number}): the answer changes by {own} of "
-            f"its size in {order} prompts, by {other} in the others; random channels {random}. "
-            f"{'Yes' if held else 'No' if held is False else 'Untold'}: {why}."
+            f"{len(edges)} edges of the {order} representative alone (prompt {number}){changes}. {told}: {why}."
         )
+        cells = {f"{_SIDES[on]} prompts, {what}": found.cell(which, on, what) for on in _SIDES for what in WHATS}
         measured = {name: Interval(*cell.spread) for name, cell in cells.items() if cell.measured}
         numbers[f"{order} edges"] = {"edges": len(edges), **measured}
     interaction = Interval(*found.interaction)
-    lines.append(f"On the own order less on the other, both together: {interaction}.")
-    numbers[""] = {"interaction": interaction}
+    if not math.isnan(interaction.mean):
+        lines.append(f"On the own order less on the other, both together: {interaction}.")
+        numbers[""] = {"interaction": interaction}
     note = (
         f"Asked: edges that one representative has alone (writer, head, side and channel) hurt the answers to {LEAST} "
         "or more other prompts of its own order more than those of the other order, and more than random channels of "
@@ -69,6 +69,16 @@ def _tell(record: Removed) -> Told:
         f"IO against S over its size. {record.of.note} {stood_in(record.of)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
+
+
+def _changes_text(found: Exclusive, which: Which) -> str:
+    other: Which = "b" if which == "a" else "a"
+    own, its = (Interval(*found.cell(which, on).spread) for on in (which, other))
+    random = Interval(*found.cell(which, which, "random").spread)
+    elsewhere = "have no place in the others" if math.isnan(its.mean) else f"by {its} in the others"
+    return (
+        f": the answer changes by {own} of its size in {_SIDES[which]} prompts, {elsewhere}; random channels {random}"
+    )
 
 
 def _draw(record: Removed) -> Mapping[str, Figure]:

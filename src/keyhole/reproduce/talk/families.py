@@ -53,11 +53,11 @@ def split_of(seen: Study) -> Split:
 def tells_of(
     values: tuple[str | None, ...], labels: Int[np.ndarray, "circuits"], *, draws: int = _DRAWS, seed: int = 0
 ) -> Beside:
-    """How well does a label tell the family?
+    """How well do a label and the cut tell each other? Of both, the one with more groups tells the other.
 
-    The share of circuits in the commonest family of their label's value, above that of shuffled labels: 0 by chance, 1
-    if no value has two families. Unlike ARI, it does not ask that a family has one value alone, so that labels of 2 and
-    of 15 values can be held against each other.
+    The share of circuits that are in the commonest group of the other one, above that of shuffled labels: 0 by chance,
+    1 if groups of the finer one lie within those of the other. So families may be few wordings each, or an order may
+    have two families, and labels of 2 and of 15 values can be held against each other, as by ARI they cannot.
 
     >>> told = tells_of(("a", "a", "b", "b", "c", "c") * 5, np.array([1, 1, 2, 2, 2, 2] * 5))
     >>> told.value, told.p
@@ -66,7 +66,9 @@ def tells_of(
     rng = np.random.default_rng(seed)
     inside = np.array([value is not None for value in values]) & (labels > 0)
     codes = np.unique(np.array([str(value) for value in values])[inside], return_inverse=True)[1]
-    own = labels[inside]
+    own = np.unique(labels[inside], return_inverse=True)[1]
+    if len(np.unique(own)) > len(np.unique(codes)):
+        codes, own = own, codes
     share = _purity(codes, own)
     null = np.array([_purity(rng.permutation(codes), own) for _ in range(draws)])
     room = 1 - float(null.mean())
@@ -121,7 +123,7 @@ def _tell(record: Split, *, wording: bool) -> Told:
             continue
         lines.append(
             f"{label} ({one.values} values): ARI {one.ari.value:.2f} (95 % of shuffled labels: {one.ari.high:.2f}); "
-            f"tells the family {tells.value:.2f} ({tells.high:.2f}); explains {one.explained.value:.3f} of the squared "
+            f"families told {tells.value:.2f} ({tells.high:.2f}); explains {one.explained.value:.3f} of the squared "
             f"distances ({one.explained.high:.3f}); nearest circuit alike {one.nearest.value:.0%} "
             f"({one.nearest.high:.0%})."
         )
@@ -142,7 +144,7 @@ def _numbers(record: Split) -> Numbers:
                 numbers |= {f"{level.granularity}: ARI with {one.label}": one.ari.value}
                 numbers |= {f"{level.granularity}: explained by {one.label}": one.explained.value}
                 numbers |= {f"{level.granularity}: nearest alike in {one.label}": one.nearest.value}
-    return numbers | {f"{label} tells the family": tells.value for label, tells in record.tells.items()}
+    return numbers | {f"{label} and families": tells.value for label, tells in record.tells.items()}
 
 
 def _note(record: Split, wording: bool) -> str:
@@ -151,9 +153,10 @@ def _note(record: Split, wording: bool) -> str:
     stood = stood_in(record.of, "Pythia-160M", real=is_pythia) if wording else stood_in(record.of)
     return (
         "Asked: a cut by average linkage that is stable under resampling and better than cuts of two worlds without "
-        f"families; {label} tells the family of a circuit ({_CLEAR:g} or more on a scale where chance is 0 and "
-        f"certainty 1), better than {other} does; circuits that have the same {label} are nearer than others, and "
-        f"so is the nearest one. All against shuffled labels, p {LEVEL:g}.{ari} {record.of.note} {stood}"
+        f"families; {label} and families tell each other, the finer the coarser ({_CLEAR:g} or more on a scale where "
+        f"chance is 0 and certainty 1), better than {other} and families do; circuits of the same {label} are nearer "
+        f"than others, and so is the nearest one. All against shuffled labels, p {LEVEL:g}.{ari} {record.of.note} "
+        f"{stood}"
     )
 
 
@@ -165,9 +168,9 @@ def _known(values: Mapping[str, object]) -> list[str]:
     return [label for label in LABELS if label in values]
 
 
-def _purity(codes: Int[np.ndarray, "circuits"], labels: Int[np.ndarray, "circuits"]) -> float:
-    table = np.zeros((int(codes.max(initial=0)) + 1, int(labels.max(initial=0)) + 1))
-    np.add.at(table, (codes, labels), 1)
+def _purity(codes: Int[np.ndarray, "circuits"], told: Int[np.ndarray, "circuits"]) -> float:
+    table = np.zeros((int(codes.max(initial=0)) + 1, int(told.max(initial=0)) + 1))
+    np.add.at(table, (codes, told), 1)
     return float(table.max(1).sum() / max(len(codes), 1))
 
 

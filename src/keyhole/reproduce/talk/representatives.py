@@ -35,7 +35,7 @@ class Stood:
     member: Interval  # of the half's other circuits from the other half
     nearer: float  # share of splits in which the representative is nearer than the mean of the others
     again: float  # distance of a half's representative from the whole's, the mean
-    same: float  # share of splits that have the same one
+    same: float  # share of splits whose representative has the same terms
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def stood_for(
         held.append(float(apart[half == chosen][0]))
         others.append(float(apart[half != chosen].mean()))
         again.append(float(distances[chosen, at]))
-        same.append(chosen == at)
+        same.append(distances[chosen, at] == 0)
     return Stood(
         group=group,
         prompt=int(prompts[at]),
@@ -100,7 +100,8 @@ def judge(record: Representatives) -> Verdict:
 
 
 def _tell(record: Representatives) -> Told:
-    lines, numbers = [], {}
+    lines = [] if record.groups else ["No group of circuits is large enough for two halves."]
+    numbers: dict[str, dict[str, object]] = {"": {"groups": len(record.groups)}}
     for one in record.groups:
         lines.append(
             f"{one.group}: prompt {one.prompt} of {one.circuits} circuits, {one.mean:.3f} from the others (two of them "
@@ -122,14 +123,16 @@ def _tell(record: Representatives) -> Told:
         "A representative is nearest to all others of its group by definition, which tells nothing of a model. Asked "
         "is what is not: chosen in a random half of the group, is it nearer to the other half than that half's "
         f"circuits are on average, in {_MOST:.0%} of {_SPLITS} splits; and is it nearer to the whole group's "
-        "representative than two circuits of the group are? Both are to be expected wherever some circuits are more central than others: "
-        "so this decides nothing about the published models. Intervals hold 95 % of the splits. "
+        "representative than two circuits of the group are? Both are to be expected wherever some circuits are more "
+        "central than others: so this decides nothing about the published models. Intervals hold 95 % of the splits. "
         f"{record.of.note} {stood_in(record.of)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
 
 
 def _draw(record: Representatives) -> Mapping[str, Figure]:
+    if not record.groups:
+        return {}
     title = "Distance from the half that was not chosen from: the representative (blue), other circuits (grey)"
     size = (7.5, 0.45 * len(record.groups) + 1.8)
     figure, (axis,) = panels([""], title, size, x="mean Jaccard distance (95 % of splits)")
