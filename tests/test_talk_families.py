@@ -177,8 +177,12 @@ def test_averages_mix_families() -> None:
     own = mixed(3)
     assert verdicts("talk-13", own) == SHOWN
     assert verdicts("talk-13", mixed(3, believed=False)) == verdicts("talk-13", mixed(0)) == NOTHING
-    whole = replace(own(GPT2).averages[0], held=1.0)  # a prompt has all of it
-    assert mixing.judge(replace(own(GPT2), averages=(whole, *own(GPT2).averages[1:]))) == "partly"
+    whole, *others = own(GPT2).averages
+    for core in (replace(whole, held=1.0), replace(whole, nearest=1.0)):  # a prompt has all of it, or is it
+        assert mixing.judge(Mixed(GPT2, True, (core, *others))) == "not"
+    family, random, *rest = others
+    for odd in (replace(family, union=10 * family.union), replace(family, typical=random.typical)):
+        assert mixing.judge(Mixed(GPT2, True, (whole, odd, random, *rest))) == "not"
 
 
 def test_random_groups_are_no_families() -> None:

@@ -45,15 +45,20 @@ def density(one: Average) -> float:
     return one.union / max(one.mean_size, 1e-9)
 
 
+def _typical(one: Average) -> float:
+    return one.typical
+
+
 def judge(record: Mixed) -> Verdict:
-    """Is the average denser than families, less like its circuits, and no prompt's circuit?"""
+    """Is the average no prompt's circuit? If it is denser than families, and less like its circuits.
+
+    These two alone show nothing: families are cut so that their circuits are alike.
+    """
     own = record.families
-    holds = [
-        all(density(family) < density(random) for family, random in own),
-        all(family.typical > random.typical for family, random in own),
-        record.whole.nearest < 1 and record.whole.held < 1,
-    ]
-    return judged(record.of, holds, first=record.believed and len(own) > 1)
+    dense = all(density(family) < density(random) for family, random in own)
+    mixes = all(family.typical > random.typical for family, random in own)
+    holds = [record.whole.nearest < 1 and record.whole.held < 1]
+    return judged(record.of, holds, first=record.believed and len(own) > 1 and dense and mixes)
 
 
 def _tell(record: Mixed) -> Told:
@@ -80,8 +85,8 @@ def _tell(record: Mixed) -> Told:
         "The slide is a drawing; asked is what it says. There are families, by a cut that is believed, and for each of "
         "them: all that its circuits have is less, measured in circuits, than what as many random circuits have (the "
         "average of all is denser); its average is more like its circuits than theirs is (the average of all mixes). "
-        "And the average of all is no prompt's circuit, nor has any prompt all of it. An average has what at least "
-        f"half of the circuits have. {record.of.note} {stood_in(record.of)}"
+        "Families are cut to be so; what decides is whether any prompt's circuit has all of the average of all, which "
+        f"is what at least half of the circuits have. {record.of.note} {stood_in(record.of)}"
     )
     return Told("\n".join(lines), numbers, note)
 
@@ -92,7 +97,7 @@ def _draw(record: Mixed) -> Mapping[str, Figure]:
     names = ["what any circuit has, in circuits", "shared by the average and a circuit"]
     size = (max(7.0, 0.9 * len(groups) + 4.5), 3.6)
     figure, axes = panels(names, title, size, sharey=False)
-    for axis, measure in zip(axes, (density, lambda one: one.typical), strict=True):
+    for axis, measure in zip(axes, (density, _typical), strict=True):
         for at, (own, random) in enumerate(groups):
             axis.bar([at - 0.2], [measure(own)], width=0.38, color=BLUE)
             if random is not None:
