@@ -104,6 +104,7 @@ def _draw(record: Mixed) -> Mapping[str, Figure]:
                 axis.bar([at + 0.2], [measure(random)], width=0.38, color=GREY)
         labels = [own.group.replace("family ", "") for own, _ in groups]
         axis.set_xticks(range(len(groups)), labels)
+        axis.set_xlim(-0.8, max(len(groups), 4) - 0.4)  # a single bar would fill the panel
         axis.set_xlabel("family")
     return {"averages": figure}
 
