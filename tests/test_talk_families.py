@@ -325,7 +325,7 @@ def test_random_splits_show_nothing() -> None:
 
 
 def removed(
-    own: float, other: float, random: float, prompts: int = 12, *, b: float | None = None
+    own: float, other: float, random: float, prompts: int = 12, *, b: float | None = None, places: float = 1.0
 ) -> Callable[[Prompts], Removed]:
     """a's edges change answers by this much in both orders, b's the other way round; or by `b` everywhere."""
     rng, cells = np.random.default_rng(9), []
@@ -334,7 +334,8 @@ def removed(
             effect = own if edges == on else other
             effect = b if b is not None and edges == "b" else effect
             for what, mean in (("exclusive", effect), ("shared", other), ("random", random)):
-                cells.append(Cell(edges, on, what, tuple(mean + 0.02 * rng.standard_normal(prompts)), 1.0))
+                placed = 1.0 if edges == on else places
+                cells.append(Cell(edges, on, what, tuple(mean + 0.02 * rng.standard_normal(prompts)), placed))
     found = Exclusive((), (), (0, 0), (0, 0), (0, 0), "local", tuple(cells))
     return lambda of: Removed(of, (1, 2), found)
 
@@ -346,6 +347,8 @@ def test_edges_act_on_their_own_order() -> None:
     assert verdicts("talk-26", removed(-0.5, -0.5, 0.0)) == NOTHING
     assert verdicts("talk-26", removed(-0.5, -0.1, -0.5)) == NOTHING  # random channels do as much
     assert verdicts("talk-26", removed(-0.5, -0.1, 0.0, prompts=LEAST - 1)) == NOTHING
+    assert verdicts("talk-26", removed(-0.5, -0.3, 0.0, places=0.9)) == SHOWN
+    assert verdicts("talk-26", removed(-0.5, -0.3, 0.0, places=0.55)) == NOTHING  # fewer edges, as much each
 
 
 # The runners

@@ -18,6 +18,7 @@ from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
 from keyhole.reproduce.talk.study import ORDERS, Prompts, Study, of_study
 
 _SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
+_OTHER: dict[Which, Which] = {"a": "b", "b": "a"}
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,15 @@ def removed_of(seen: Study) -> Removed:
 def judge(record: Removed) -> Verdict:
     """Does each representative's removal hurt its own order more, and more than random channels?"""
     found = record.found
-    holds = [found.verdict(which)[0] is True for which in _SIDES]
+    holds = [found.verdict(which)[0] is True and beyond_places(found, which) for which in _SIDES]
     enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
     return judged(record.of, holds, first=enough and found.interaction[2] < 0)
+
+
+def beyond_places(found: Exclusive, which: Which) -> bool:
+    """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
+    own, other = found.cell(which, which), found.cell(which, _OTHER[which])
+    return own.spread[2] < other.spread[1] * max(1.0, own.placed / max(other.placed, 1e-9))
 
 
 def _tell(record: Removed) -> Told:
@@ -56,7 +63,8 @@ def _tell(record: Removed) -> Told:
         )
         cells = {f"{_SIDES[on]} prompts, {what}": found.cell(which, on, what) for on in _SIDES for what in WHATS}
         measured = {name: Interval(*cell.spread) for name, cell in cells.items() if cell.measured}
-        numbers[f"{order} edges"] = {"edges": len(edges), **measured}
+        placed = {f"placed in {_SIDES[on]} prompts": found.cell(which, on).placed for on in _SIDES}
+        numbers[f"{order} edges"] = {"edges": len(edges), **placed, **measured}
     interaction = Interval(*found.interaction)
     if not math.isnan(interaction.mean):
         lines.append(f"On the own order less on the other, both together: {interaction}.")
@@ -64,7 +72,8 @@ def _tell(record: Removed) -> Told:
     note = (
         f"Asked: edges that one representative has alone (writer, head, side and channel) hurt the answers to {LEAST} "
         "or more other prompts of its own order more than those of the other order, and more than random channels of "
-        "the same writers and heads do, intervals over prompts apart; and so both together. An edge is placed in other "
+        "the same writers and heads do, intervals over prompts apart; and so both together, and if the effect on the "
+        "other order is scaled up by the share of edges that have no place there. An edge is placed in other "
         "prompts by the roles of its tokens and removed from its head alone; the effect is the change of the logit of "
         f"IO against S over its size. {record.of.note} {stood_in(record.of)}"
     )
@@ -72,13 +81,12 @@ def _tell(record: Removed) -> Told:
 
 
 def _changes_text(found: Exclusive, which: Which) -> str:
-    other: Which = "b" if which == "a" else "a"
-    own, its = (Interval(*found.cell(which, on).spread) for on in (which, other))
+    own, its = (found.cell(which, on) for on in (which, _OTHER[which]))
     random = Interval(*found.cell(which, which, "random").spread)
-    elsewhere = "have no place in the others" if math.isnan(its.mean) else f"by {its} in the others"
-    return (
-        f": the answer changes by {own} of its size in {_SIDES[which]} prompts, {elsewhere}; random channels {random}"
-    )
+    here = f"the answer changes by {Interval(*own.spread)} of its size in {_SIDES[which]} prompts"
+    there = f"by {Interval(*its.spread)} in the others" if its.measured else "none has a place in the others"
+    more = "" if beyond_places(found, which) else ", no more than for want of places there"
+    return f": {here} ({own.placed:.0%} have a place), {there} ({its.placed:.0%}){more}; random channels {random}"
 
 
 def _draw(record: Removed) -> Mapping[str, Figure]:
