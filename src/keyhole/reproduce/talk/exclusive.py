@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
 from keyhole.figures.comparison import removals_figure
+from keyhole.figures.style import heading
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt
 from keyhole.reproduce.outcome import Verdict
@@ -93,7 +94,9 @@ def _draw(record: Removed) -> Mapping[str, Figure]:
     if not any(cell.measured for cell in record.found.cells):
         return {}
     names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
-    return {"removed": removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))}
+    figure = removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))
+    heading(figure, f"Edges that one representative has alone: a is {names[0]}, b is {names[1]}")
+    return {"removed": figure}
 
 
 RUNS: dict[str, Attempt] = {"talk-26": Experiment(partial(of_study, removed_of), judge, _tell, _draw)}
