@@ -61,7 +61,7 @@ def signals_figure(found: Comparison) -> Figure:
     places = sorted({row.place for row in found.signals.rows})[:_MOST]
     rows = {(row.place, row.side): row for row in found.signals.rows}
     wide = found.exclusive is not None
-    figure = blank(11.5 if wide else 8.0, max(2.6, 0.27 * len(places) + 1.7))
+    figure = blank(11.5 if wide else 8.0, max(3.0, 0.27 * len(places) + 2.0))
     heading(figure, f"Same heads, same signals? a is {_short(found.a)}, b is {_short(found.b)}")
     axes = figure.subplots(1, 3 if wide else 2, squeeze=False)[0]
     for axis, side in zip(axes, SIDES, strict=False):
@@ -81,7 +81,7 @@ def signals_figure(found: Comparison) -> Figure:
     if found.exclusive is not None:
         _removals(axes[2], found.exclusive)
         handles += [Patch(color=shade, label=name) for name, shade in _WHAT.values()]
-    legend(figure, handles, columns=4, beneath=True)
+    legend(figure, handles, columns=4 if wide else 2, beneath=True)  # more would not fit into the width
     return figure
 
 
