@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,32 +9,27 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import CutMode
 from keyhole.cli.options import JsonOption
-from keyhole.files import require_file
+from keyhole.cli.stores import OutOption, SeedOption, StoreModelOption, answer, require_places
 
 if TYPE_CHECKING:
     from keyhole.comparison.compare import Comparison
-
-_SUFFIXES = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A store, a part of it, a circuit, or published:NAME.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Where to find the model. Default: as the store says.")
-    ] = None,
-    members: Annotated[int, typer.Option(min=0, help="Prompts of each side that are run; 0: compare sets only.")] = 40,
+    model: StoreModelOption = None,
+    members: Annotated[
+        int, typer.Option("--prompts", "--members", min=0, help="Of each side, that are run; 0: compare sets only.")
+    ] = 40,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Share of circuits from which on terms count.")] = 0.1,
     mode: Annotated[
         CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")
     ] = "local",
     draws: Annotated[int, typer.Option(min=1, help="Random controls per prompt.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of the prompts and controls that are drawn.")] = 0,
+    seed: SeedOption = 0,
     top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write it, too: .json, .html (a page), .csv (terms), .png, .svg, .pdf. Can be repeated."),
-    ] = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """What do two circuits, families or stores share, and do their heads do the same?
@@ -51,12 +45,11 @@ def compare(
 
         keyhole compare "ioi.store[order=ABBA]" "ioi.store[order=BABA]" --out families.html
 
-        keyhole compare ioi.store:1 ioi.store:2 --members 100 --json
+        keyhole compare ioi.store:1 ioi.store:2 --prompts 100 --json
 
         keyhole compare gpt2.store published:gpt2-ioi --out scores.png
     """
-    for path in out or []:
-        require_file(path, _SUFFIXES)
+    places = require_places(out)
     with show.progress("Importing torch and transformers"):
         from keyhole.comparison.compare import compare as compare_both
     found = compare_both(
@@ -70,12 +63,7 @@ def compare(
         seed=seed,
         stage=show.progress_bar,
     )
-    for path in out or []:
-        found.save(path)
-    if json:
-        show.as_json(found.record())
-    else:
-        _tell(found, top)
+    answer(found, places, lambda: _tell(found, top), json=json)
 
 
 def _tell(found: Comparison, top: int) -> None:

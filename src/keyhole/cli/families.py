@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,20 +9,18 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Granularity
 from keyhole.cli.options import JsonOption, read_choices
-from keyhole.files import require_file
+from keyhole.cli.stores import OutOption, SeedOption, StoreArgument, answer, require_places
 
 if TYPE_CHECKING:
     from keyhole.family.record import Families
 
-_LOG = logging.getLogger("keyhole")
-_SUFFIXES = (".json", ".csv", ".html", ".png", ".svg", ".pdf")
 _FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
 _LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
 _AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
 
 
 def families(
-    store: Annotated[Path, typer.Argument(help="A store of circuits, as `keyhole bulk` makes it.")],
+    store: StoreArgument,
     granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
     side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
     role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
@@ -37,10 +33,8 @@ def families(
         bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
     ] = False,
     most: Annotated[int, typer.Option(min=10, help="Of more circuits, a sample of so many is cut.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of samples, resamples and nulls.")] = 0,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="A file: .json, .csv, .html (a page), .png, .svg or .pdf (repeatable).")
-    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Do the circuits of a task come in families? Which, how surely, and what do they follow?
@@ -60,23 +54,16 @@ def families(
 
         keyhole families ioi.store --where label_order=ABBA --weighted
     """
-    for path in out or ():
-        require_file(path, _SUFFIXES)
-    from keyhole.family.families import RIGHT
-    from keyhole.family.families import families as find
-    from keyhole.store.store import open_store
-
+    places = require_places(out)
+    with show.progress("Importing"):
+        from keyhole.family.families import RIGHT
+        from keyhole.family.families import families as find
+        from keyhole.store.store import open_store
     where: dict[str, Any] = ({} if everything else dict(RIGHT)) | read_choices(only)
     asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
     with show.progress_bar("Comparing circuits") as progress:
         found = find(open_store(store), **asked, where=where, most=most, seed=seed, progress=progress)
-    if json:
-        show.as_json(found.record())
-    else:
-        _tell(found)
-    for path in out or ():  # after the answer, which a full disk must not cost
-        found.save(path)
-        _LOG.info(f"wrote {path}")
+    answer(found, places, lambda: _tell(found), json=json)
 
 
 def _tell(found: Families) -> None:

@@ -9,7 +9,15 @@ import typer
 
 from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.stores import OutOption, StoreArgument, StoreModelOption, require_places, save_all, stored_model
+from keyhole.cli.stores import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+)
 
 
 def shared(
@@ -20,7 +28,7 @@ def shared(
     model: StoreModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
     draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: SeedOption = 0,
     out: OutOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -39,15 +47,11 @@ def shared(
         keyhole shared ioi.store years.store --out shared.html --out shared.csv
     """
     places = require_places(out)
-    from keyhole.shared.signals import shared as study
-    from keyhole.store import open_store
-
+    with show.progress("Importing torch and transformers"):
+        from keyhole.shared.signals import shared as study
+        from keyhole.store import open_store
     opened = open_store(store)
     second = None if other is None else open_store(other)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
-    save_all(found, places)
-    if json:
-        show.as_json(found.record())
-    else:
-        show.plain(str(found))
+    answer(found, places, lambda: show.plain(str(found)), json=json)

@@ -1,14 +1,17 @@
-"""What commands on stores share: where the store is, its model, and where results are written."""
+"""What commands on stores share: the store, its model, the seed, and where the answer goes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keyhole import show
 from keyhole.cli.choices import Dtype
 from keyhole.cli.options import load_model
+from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ OutOption = Annotated[
     list[Path] | None,
     typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
 ]
+SeedOption = Annotated[int, typer.Option(help="Of all that is drawn.")]
 _WRITTEN = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
 
 
@@ -41,10 +45,24 @@ def stored_model(store: Store, given: str | None, *, revision: str | None, dtype
     return model_of(store, load_model(source, revision, dtype, device))
 
 
-def save_all(result: Result, places: list[Path]) -> None:
-    """Write a result to every place."""
-    if places:
-        from keyhole.figures.results import save_result
+def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json: bool) -> None:
+    """Tell a result, as JSON or in words, and write it to every place; then say where it is."""
+    if json:
+        show.as_json(result.record())
+    else:
+        tell()
+    if not places:
+        return
+    from keyhole.figures.results import save_result
 
-        for path in places:
+    failed = []
+    for path in places:  # after the answer, which a full disk must not cost; nor may one file the others
+        try:
             save_result(result, path)
+        except KeyholeError as error:
+            failed.append(error)
+            continue
+        if not json:
+            show.plain(f"wrote {path}")
+    if failed:
+        raise failed[0]

@@ -106,6 +106,15 @@ def published_table(found: Comparison) -> Table:
     ]
 
 
+def comparison_table(found: Comparison) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+    """Everything that was counted: scores against a published circuit, or every term with its frequencies."""
+    if found.published:
+        columns, rows = published_table(found)
+        return columns, [tuple(row) for row in rows]
+    every = [(one.granularity, row) for one in found.terms for row in one.rows]
+    return ("granularity", "term", ">a", ">b"), [(what, term_text(row.term), row.a, row.b) for what, row in every]
+
+
 def verdict_lines(found: Exclusive) -> list[str]:
     """What the two by two comes to."""
     lines = [_verdict(found, "a"), _verdict(found, "b")]

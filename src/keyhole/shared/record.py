@@ -83,8 +83,8 @@ class Shared:
 
         return shared_page(self)
 
-    def save(self, path: "str | Path") -> None:
+    def save(self, path: "str | Path") -> Path:
         """Write the study: .json, .html (a page), .csv (a table), or a figure as .png, .svg or .pdf."""
         from keyhole.figures.results import save_result
 
-        save_result(self, path)
+        return save_result(self, path)

@@ -181,11 +181,11 @@ class Sinks:
 
         return sinks_page(self)
 
-    def save(self, path: "str | Path") -> None:
+    def save(self, path: "str | Path") -> Path:
         """Write the study: .json, .html (a page), .csv (heads), or a figure as .png, .svg or .pdf."""
         from keyhole.figures.results import save_result
 
-        save_result(self, path)
+        return save_result(self, path)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Columns and rows: a row per head and side."""
