@@ -15,7 +15,7 @@ from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.faithful.cohort import Group, Question, groups_of, means_of, spread
+from keyhole.faithful.cohort import Group, Question, groups_of, means_of
 from keyhole.faithful.curves import compare_methods, curves, kept, own_circuits
 from keyhole.faithful.edge_scores import circuit_scores, ranking, slopes
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
@@ -24,6 +24,7 @@ from keyhole.faithful.wiring import Reader, Source
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
 from keyhole.models.prompts import token_id
+from keyhole.store.chosen import spread
 from tiny import VARIANTS
 
 REFUSED = {"olmo-clip", "lfm2", "mamba", "xglm"}  # tested elsewhere, but for lfm2

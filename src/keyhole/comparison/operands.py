@@ -26,6 +26,7 @@ from keyhole.family.columns import Granularity
 from keyhole.family.distances import jaccard
 from keyhole.family.representatives import medoid
 from keyhole.family.sets import Sets, circuit_sets, store_sets
+from keyhole.store.chosen import traced_prompts
 from keyhole.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -187,9 +188,7 @@ def _whole(store: Store, label: str) -> Operand:
 
 def _traced(store: Store, where: Mapping[str, str]) -> tuple[int, ...]:
     """The prompts that have a circuit, of those with these values."""
-    asked = store.table("prompts", columns=["prompt"], where=dict(where))["prompt"].to_numpy()
-    circuits = store.table("circuits", columns=["prompt"])["prompt"].to_numpy()
-    return tuple(np.intersect1d(asked, circuits).tolist())
+    return tuple(traced_prompts(store, dict(where)).tolist())
 
 
 def _values(store: Store, column: str, most: int = 8) -> list[str]:

@@ -14,8 +14,10 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.faithful.masked import Masked, masked
 from keyhole.intervene.remove import Metric
+from keyhole.intervene.verification import metric_of
 from keyhole.models.precision import exact_matmul
 from keyhole.models.weights import Dims
+from keyhole.store.chosen import spread
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -119,9 +121,7 @@ def questions_of(store: "Store", model: "Model", numbers: Sequence[int]) -> list
     runs = model.run_many([list(circuits[i].token_ids) for i in numbers], bos=False)
     found = []
     for run, i in zip(runs, numbers, strict=True):
-        told = circuits[i].parameters
-        metric = Metric(told.end, told.target_ids, told.against_ids)
-        found.append(Question(run, metric, circuits[i]))
+        found.append(Question(run, metric_of(circuits[i]), circuits[i]))
     return found
 
 
@@ -142,13 +142,3 @@ def short(name: str) -> str:
     ('smollm2.gguf', 'openai-community/gpt2')
     """
     return Path(name).name if Path(name).is_absolute() else name
-
-
-def spread(items: Sequence[T], n: int) -> list[T]:
-    """N of these from all over: stores are often sorted by wording.
-
-    >>> spread(range(10), 3), spread("ab", 5)
-    ([0, 3, 6], ['a', 'b'])
-    """
-    n = min(n, len(items))
-    return [items[i * len(items) // n] for i in range(n)]

@@ -29,7 +29,7 @@ from keyhole.sink.firings import Asked, Listened, layers_of, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
-from keyhole.store import Store, model_of, open_store
+from keyhole.store import Store, chosen, model_of, open_store
 from keyhole.tracing.firing import Tau
 
 CONTROLLED = 0.5  # mean cosine distance, below which a head's signals are alike
@@ -66,12 +66,10 @@ def sinks(
 
 def prompts_of(store: Store, prompts: int) -> list[Asked]:
     """So many prompts with circuits, evenly over a store."""
-    every = store.table("circuits", columns=["prompt"])["prompt"].to_pylist()
+    every = chosen.traced_prompts(store).tolist()
     if len(every) < 2 * _HELD_OUT:
         raise KeyholeError(f"{store.path} has {len(every)} circuits, and a study needs {2 * _HELD_OUT} or more.")
-    n = min(prompts, len(every))
-    chosen = [every[i * len(every) // n] for i in range(n)]
-    found = store.circuits({"prompt": chosen})
+    found = store.circuits({"prompt": chosen.spread(every, prompts)})
     return [Asked(number, circuit.token_ids, metric_of(circuit)) for number, circuit in found]
 
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import short, spread
+from keyhole.faithful.cohort import short
 from keyhole.progress import Progress, silent
 from keyhole.stable.again import Refused, retrace
-from keyhole.stable.floors import Pairs, asked_of, floors, numbers_of
+from keyhole.stable.floors import Pairs, asked_of, floors
 from keyhole.stable.stays import Asked, Stability, Stays, in_common
 from keyhole.stable.variations import Variation, options_of, rounded, usual
+from keyhole.store.chosen import spread, traced_prompts
 from keyhole.store.model import model_of
 from keyhole.tracing.levels import ManyOptions
 
@@ -43,7 +44,7 @@ def stability(
     With `roles`, terms are told apart by the roles of their tokens. `other`: a store of another task of the same model,
     for a floor. `variations` instead of the usual ones. `progress` is told prompts traced.
     """
-    numbers = numbers_of(store)
+    numbers = traced_prompts(store).tolist()
     if len(numbers) < _FEWEST:
         raise KeyholeError(f"{store.path} has {len(numbers)} circuits: {_FEWEST} are needed to compare any.")
     asked = asked_of(store, spread(numbers, prompts))
