@@ -17,6 +17,7 @@ from keyhole.cli.stores import (
     answer,
     require_places,
     stored_model,
+    table,
 )
 from keyhole.errors import KeyholeError
 
@@ -79,8 +80,7 @@ def curves(
 
 def _tell(found: Curves) -> None:
     show.plain(found.summary + "\n")
-    columns, rows = found.cells
-    show.table(columns, [tuple("-" if cell is None else str(cell) for cell in row) for row in rows])
+    table(*found.cells)
     if found.own_told:
         show.plain(found.own_told)
 

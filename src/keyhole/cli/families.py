@@ -9,10 +9,12 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Granularity
 from keyhole.cli.options import JsonOption, read_choices
-from keyhole.cli.stores import OutOption, SeedOption, StoreArgument, answer, require_places
+from keyhole.cli.stores import OutOption, SeedOption, StoreArgument, answer, require_places, table
 
 if TYPE_CHECKING:
-    from keyhole.family.record import Families
+    from keyhole.family.agreement import Beside
+    from keyhole.family.averages import Average
+    from keyhole.family.record import Families, Family
 
 _FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
 _LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
@@ -71,25 +73,18 @@ def _tell(found: Families) -> None:
 
     show.plain(f"{asked_text(found)}\n")
     show.plain(" ".join(filter(None, [verdict(found), rest_text(found)])) + "\n")
-    show.table(_FAMILIES, [_family_row(one) for one in found.families])
+    table(_FAMILIES, [_family_row(one) for one in found.families])
     show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
     show.table(_LABELS, _label_rows(found))
     show.plain("averaged circuits: what half of the circuits have, beside the circuits (Jaccard)")
     show.table(_AVERAGES, [_average_row(one) for one in found.averages])
 
 
-def _family_row(one: Any) -> list[str]:
+def _family_row(one: Family) -> list[str | float | int]:
     from keyhole.family.report import common_text
 
-    numbers = [_number(x) for x in (one.stability, one.silhouette, one.mean_distance)]
-    return [
-        str(one.number),
-        f"{one.size:,}",
-        str(one.representative),
-        *numbers,
-        f"{one.mean_size:.0f}",
-        common_text(one),
-    ]
+    quality = (one.stability, one.silhouette, one.mean_distance)
+    return [str(one.number), one.size, str(one.representative), *quality, round(one.mean_size), common_text(one)]
 
 
 def _label_rows(found: Families) -> list[list[str]]:
@@ -102,14 +97,10 @@ def _label_rows(found: Families) -> list[list[str]]:
     ]
 
 
-def _average_row(one: Any) -> list[str]:
+def _average_row(one: Average) -> list[str]:
     shares = [f"{x:.0%}" for x in (one.nearest, one.typical, one.held, one.missed, one.again)]
     return [one.group, f"{one.circuits:,}", f"{one.mean_size:.0f}", str(one.size), *shares]
 
 
-def _beside(one: Any) -> str:
+def _beside(one: Beside | None) -> str:
     return "-" if one is None else f"{one.value:.3f} ({one.high:.3f})"
-
-
-def _number(value: float) -> str:
-    return "-" if value != value else f"{value:.3f}"

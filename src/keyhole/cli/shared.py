@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,11 @@ from keyhole.cli.stores import (
     answer,
     require_places,
     stored_model,
+    table,
 )
+
+if TYPE_CHECKING:
+    from keyhole.shared.record import Shared
 
 
 def shared(
@@ -54,4 +58,18 @@ def shared(
     second = None if other is None else open_store(other)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
-    answer(found, places, lambda: show.plain(str(found)), json=json)
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Shared) -> None:
+    from keyhole.shared import text
+
+    show.plain(text.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join(text.head_lines(side)) + "\n")
+        if side.signals or side.channels:
+            table(*text.likeness_table(side))
+    if len(found.stores) > 1:
+        show.plain("\n".join(text.task_lines(found)) + "\n")
+        if found.tasks:
+            table(*text.task_rows(found))

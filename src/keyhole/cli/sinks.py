@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,11 @@ from keyhole.cli.stores import (
     answer,
     require_places,
     stored_model,
+    table,
 )
+
+if TYPE_CHECKING:
+    from keyhole.sink.record import Sinks
 
 
 def sinks(
@@ -64,4 +68,17 @@ def sinks(
         seed=seed,
         stage=show.progress_bar,
     )
-    answer(found, places, lambda: show.plain(str(found)), json=json)
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Sinks) -> None:
+    from keyhole.sink import text
+
+    show.plain(text.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join([f"{side.side} side: {side.found}", *text.head_lines(side)]) + "\n")
+        if side.likeness:
+            table(*text.likeness_table(side))
+        if side.removals:
+            table(*text.removal_table(side))
+    show.plain("\n".join(text.massive_lines(found)))

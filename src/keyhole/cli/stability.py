@@ -17,6 +17,7 @@ from keyhole.cli.stores import (
     answer,
     require_places,
     stored_model,
+    table,
 )
 
 if TYPE_CHECKING:
@@ -62,5 +63,4 @@ def stability(
 
 def _tell(found: Stability) -> None:
     show.plain(found.summary + "\n")
-    columns, rows = found.cells
-    show.table(columns, [tuple("-" if cell is None else str(cell) for cell in row) for row in rows])
+    table(*found.cells)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ from keyhole.cli.choices import Dtype
 from keyhole.cli.options import load_model
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.stats import cell_text
 
 if TYPE_CHECKING:
     from keyhole.figures.results import Result
@@ -43,6 +44,11 @@ def stored_model(store: Store, given: str | None, *, revision: str | None, dtype
     name = store.manifest.model.get("name")
     source = given if given is not None else None if name == "organism" else name
     return model_of(store, load_model(source, revision, dtype, device))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:
+    """Show a table of numbers and texts."""
+    show.table(columns, [[cell_text(cell) for cell in row] for row in rows])
 
 
 def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json: bool) -> None:

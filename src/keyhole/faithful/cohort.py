@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -133,12 +132,3 @@ def usable(store: "Store") -> dict[int, list[int]]:
     table = store.table("circuits", columns=["prompt", "token_ids"])
     ids = zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True)
     return {prompt: tokens for prompt, tokens in ids if prompt in good}
-
-
-def short(name: str) -> str:
-    """A model's name without the folders that lead to it.
-
-    >>> short("/models/smollm2.gguf"), short("openai-community/gpt2")
-    ('smollm2.gguf', 'openai-community/gpt2')
-    """
-    return Path(name).name if Path(name).is_absolute() else name

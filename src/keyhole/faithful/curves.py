@@ -17,7 +17,6 @@ from keyhole.faithful.cohort import (
     groups_of,
     means_of,
     questions_of,
-    short,
     usable,
 )
 from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
@@ -25,7 +24,7 @@ from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, re
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.store.chosen import spread
-from keyhole.store.model import model_of
+from keyhole.store.model import model_of, short
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

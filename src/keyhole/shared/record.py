@@ -12,12 +12,11 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
 from keyhole.shared.alike import Likeness
 from keyhole.shared.heard import Head
+from keyhole.shared.taken import SURE
 from keyhole.shared.tasks import HeadUse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SURE = 0.01  # a p-value
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.shared.alike import Interval, Likeness
 from keyhole.shared.heard import Head
+from keyhole.shared.taken import SURE
 from keyhole.sink.massive import Massive
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ Found = Literal["shared", "a shared part", "not shared"]
 MANY = 4  # heads, without which nothing is shared
 LAYERS = 2  # in which they must be
 NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
-SURE = 0.01  # a p-value
 HALF = 0.5  # of the firings on the first token
 
 

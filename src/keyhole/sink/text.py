@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keyhole.shared.heard import author_name
-from keyhole.shared.taken import cluster_text, taken_text
+from keyhole.shared.taken import cluster_text, draws_text, taken_text
 from keyhole.sink.record import middle
 from keyhole.stats import as_text
+from keyhole.store.model import short
 
 if TYPE_CHECKING:
     from keyhole.shared.alike import Likeness
@@ -21,13 +22,19 @@ HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", 
 
 def sinks_text(found: "Sinks") -> str:
     """A few lines for each side."""
-    lines = [
-        f"{found.model}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} prompts; "
-        f"mean weight there {found.before:.3f} in {found.held_out} held-out ones"
-    ]
+    lines = [opening(found)]
     for side in found.sides:
         lines += ["", *side_lines(side, found)]
     return "\n".join([*lines, "", *massive_lines(found)])
+
+
+def opening(found: "Sinks") -> str:
+    """What was studied, and what there is before anything is removed."""
+    return (
+        f"{short(found.model)}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} "
+        f"prompts; in {found.held_out} held-out ones mean weight there {found.before:.3f}, answer {found.answer:.2f}"
+        f"{draws_text(found.settings['draws'])}"
+    )
 
 
 def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
@@ -73,6 +80,40 @@ def removal_line(one: "Removal", found: "Sinks") -> str:
         f"{middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> {one.answer[0]:.2f} (random "
         f"{middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
     )
+
+
+Table = tuple[tuple[str, ...], list[tuple[str | float | int | None, ...]]]  # columns, rows; > before a name: numbers
+
+
+def likeness_table(side: "SinkSide") -> Table:
+    """How alike heads are, with nothing taken out of their signals, then more and more."""
+    other = ">other channels"
+    rows: list[tuple[str | float | int | None, ...]] = [
+        (
+            *(taken_text(one.taken), one.cosine[0], one.shuffled_cosine[0], one.p_cosine),
+            *(one.near[0], one.shuffled_near[0], one.p, one.rank, one.shuffled_rank[0]),
+        )
+        for one in side.likeness
+    ]
+    return ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other), rows
+
+
+def removal_table(side: "SinkSide") -> Table:
+    """What is left of firings, weights and answers without what heads share, beside what others take."""
+    columns = (
+        *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
+        *(">weight", ">random", ">other channels", ">answer", ">random", ">other channels"),
+    )
+    rows: list[tuple[str | float | int | None, ...]] = [
+        (
+            *(taken_text(one.taken), one.rank, one.energy, one.explained[0]),
+            *(middle(one.random_explained), middle(one.shuffled_explained)),
+            *(None if one.sinks is None else one.sinks[0], middle(one.random_sinks), middle(one.shuffled_sinks)),
+            *(None if one.answer is None else one.answer[0], middle(one.random_answers), middle(one.shuffled_answers)),
+        )
+        for one in side.removals
+    ]
+    return columns, rows
 
 
 def massive_lines(found: "Sinks") -> list[str]:

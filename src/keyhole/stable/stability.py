@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import short
 from keyhole.progress import Progress, silent
 from keyhole.stable.again import Refused, retrace
 from keyhole.stable.floors import Pairs, asked_of, floors
 from keyhole.stable.stays import Asked, Stability, Stays, in_common
 from keyhole.stable.variations import Variation, options_of, rounded, usual
 from keyhole.store.chosen import spread, traced_prompts
-from keyhole.store.model import model_of
+from keyhole.store.model import model_of, short
 from keyhole.tracing.levels import ManyOptions
 
 if TYPE_CHECKING:
