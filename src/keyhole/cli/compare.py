@@ -8,11 +8,12 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import CutMode
-from keyhole.cli.options import JsonOption
-from keyhole.cli.stores import OutOption, SeedOption, StoreModelOption, answer, require_places
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
+from keyhole.cli.stores import OutOption, SeedOption, StoreModelOption, answer, require_places, stored_model
 
 if TYPE_CHECKING:
     from keyhole.comparison.compare import Comparison
+    from keyhole.models.model import Model
 
 
 def compare(
@@ -30,6 +31,9 @@ def compare(
     seed: SeedOption = 0,
     top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
     out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """What do two circuits, families or stores share, and do their heads do the same?
@@ -52,10 +56,18 @@ def compare(
     places = require_places(out)
     with show.progress("Importing torch and transformers"):
         from keyhole.comparison.compare import compare as compare_both
+        from keyhole.comparison.operands import store_of
+
+    def load() -> Model:
+        store = store_of(a) or store_of(b)
+        if store is None:
+            return load_model(model, revision, dtype, device)
+        return stored_model(store, model, revision=revision, dtype=dtype, device=device)
+
     found = compare_both(
         a,
         b,
-        model=model,
+        model=model if (revision, dtype, device) == (None, "float32", None) else load(),
         members=members,
         threshold=threshold,
         mode=mode,

@@ -122,6 +122,14 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
     return _part_of(text, {} if known is None else known)
 
 
+def store_of(text: str) -> Store | None:
+    """The store that a text names, whichever part of it; None: it names none."""
+    if Path(text).is_dir():
+        return open_store(text)
+    parts = _PARTS.fullmatch(text)
+    return None if parts is None or not Path(parts["path"]).is_dir() else open_store(parts["path"])
+
+
 def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
     """The prompts of a store that have these labels, or these values of other columns of its table `prompts`."""
     names = {name: f"label_{name}" if name in store.manifest.labels else name for name in where}
@@ -139,14 +147,13 @@ def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
 
 
 def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
-    parts = _PARTS.fullmatch(text)
-    if parts is None or not Path(parts["path"]).is_dir():
+    parts, store = _PARTS.fullmatch(text), store_of(text)
+    if parts is None or store is None:
         raise KeyholeError(
             f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
             "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json), or "
             f"{PREFIX}gpt2-ioi."
         )
-    store = open_store(parts["path"])
     if parts["prompt"] is not None:
         number = int(parts["prompt"])
         store.circuit(number)  # refused with the reason, if there is none

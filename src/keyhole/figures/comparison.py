@@ -75,7 +75,7 @@ def signals_figure(found: Comparison) -> Figure:
     if found.exclusive is not None:
         _removals(axes[2], found.exclusive)
         handles += [Patch(color=shade, label=name) for name, shade in _WHAT.values()]
-    legend(figure, handles, columns=4, beneath=True)
+    legend(figure, handles, columns=4 if wide else 2, beneath=True)
     return figure
 
 
