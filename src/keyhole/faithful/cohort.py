@@ -16,7 +16,7 @@ from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
 from keyhole.models.precision import exact_matmul
 from keyhole.models.weights import Dims
-from keyhole.store.chosen import spread
+from keyhole.store.chosen import by_template, spread
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -125,10 +125,13 @@ def questions_of(store: "Store", model: "Model", numbers: Sequence[int]) -> list
 
 
 def usable(store: "Store") -> dict[int, list[int]]:
-    """The token ids of each prompt that a store has a circuit of, and that the model tells from the wrong answer."""
+    """The token ids of each prompt that a store has a circuit of, and that the model tells from the wrong answer.
+
+    Prompts of one template stand together, so that some taken evenly are of all.
+    """
     table = store.table("prompts", columns=["prompt", "difference", "correct"])
     columns = (table[name].to_pylist() for name in ("prompt", "difference", "correct"))
     good = {i for i, apart, correct in zip(*columns, strict=True) if (correct if apart is None else apart > 0)}
     table = store.table("circuits", columns=["prompt", "token_ids"])
-    ids = zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True)
-    return {prompt: tokens for prompt, tokens in ids if prompt in good}
+    ids = dict(zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True))
+    return {prompt: ids[prompt] for prompt in by_template(store, sorted(good & set(ids)))}

@@ -25,7 +25,7 @@ from keyhole.shared.heard import Heard, hear, joined, of_circuit
 from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.store import Store, model_of, open_store
-from keyhole.store.chosen import spread, traced_prompts
+from keyhole.store.chosen import some_prompts
 from keyhole.tracing.upstream import Writes
 
 LIMIT = 0.8  # a cosine from which two signals are nearly equal
@@ -74,7 +74,7 @@ def shared(
 
 def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tuple[list[Heard], Ambient, int]:
     """What heads hear in circuits of prompts evenly over the store, and what the streams have in common."""
-    circuits = list(store.circuits({"prompt": spread(traced_prompts(store).tolist(), prompts)}))
+    circuits = list(store.circuits({"prompt": some_prompts(store, prompts)}))
     parts, moments, layers = list[Heard](), Moments(), model.attention_layers
     with exact_matmul(), model.steady():
         for start in range(0, len(circuits), _BATCH):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyhole.stable.stays import Asked
-from keyhole.store.chosen import spread, traced_prompts
+from keyhole.store.chosen import some_prompts, traced_prompts
 
 if TYPE_CHECKING:
     from keyhole.store.store import Store
@@ -37,7 +37,7 @@ def floors(
         else:
             missing[name] = "no two prompts of this store are so"
     if other is not None:
-        others = list(asked_of(other, spread(traced_prompts(other).tolist(), len(asked))).values())
+        others = list(asked_of(other, some_prompts(other, len(asked))).values())
         if others:
             found["another task"] = [(one, rng.choice(others)) for one in asked.values()]
         else:

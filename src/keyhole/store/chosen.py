@@ -19,8 +19,24 @@ def traced_prompts(store: "Store", where: "Where" = None) -> Int[np.ndarray, "ci
     return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
 
 
+def by_template(store: "Store", prompts: Sequence[int]) -> list[int]:
+    """These prompts, those of one template together.
+
+    Tasks write a few prompts with one order of names, then as many with the other, and so on. Prompts at even distances
+    may then all be of one order; of this list they are of all.
+    """
+    table = store.table("prompts", columns=["prompt", "template"], where={"prompt": list(prompts)})
+    template = dict(zip(table["prompt"].to_pylist(), table["template"].to_pylist(), strict=True))
+    return sorted(prompts, key=lambda prompt: (template[prompt] or "", prompt))
+
+
+def some_prompts(store: "Store", n: int) -> list[int]:
+    """At most n prompts with a circuit, as many of each template as its share."""
+    return spread(by_template(store, traced_prompts(store).tolist()), n)
+
+
 def spread(items: Sequence[T], n: int) -> list[T]:
-    """N of these from all over: stores are often sorted by wording.
+    """N of these, evenly from all over.
 
     >>> spread(range(10), 3), spread("ab", 5), spread("", 5)
     ([0, 3, 6], ['a', 'b'], [])
