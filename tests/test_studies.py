@@ -19,7 +19,7 @@ from keyhole.faithful.cohort import usable
 from keyhole.faithful.curves import _halves
 from keyhole.figures.style import blank
 from keyhole.store import Outcome
-from keyhole.store.chosen import some_prompts, spread
+from keyhole.store.chosen import label_columns, some_prompts, spread
 from keyhole.tasks import ioi
 from stores import stored
 
@@ -78,6 +78,11 @@ def test_some_prompts_are_of_all_orders(organism: keyhole.Model, tmp_path: Path)
     for n in (8, 15, 30):
         chosen = some_prompts(store, n)
         assert len(set(chosen)) == n and abs(sum(order[i] == "ABBA" for i in chosen) - n / 2) <= 1
+    assert label_columns(store, {"order": "ABBA", "wording": 3, "correct": True}) == {
+        "label_order": "ABBA",
+        "label_wording": "3",
+        "correct": True,
+    }
     shown, tried = _halves(usable(store), 15, "zero")
     assert not {*shown} & {*tried} and len(shown) == len(tried) == 15
     for half in (shown, tried):

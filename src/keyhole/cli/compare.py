@@ -87,7 +87,8 @@ def _tell(found: Comparison, top: int) -> None:
         show.table(*told.terms_table(found.terms[-1], top))
     if found.signals is not None and found.signals.rows:
         show.table(*told.signals_table(found.signals.rows))
-        show.plain("\n".join(told.signal_lines(found.signals)) + "\n")
+        if lines := told.signal_lines(found.signals):
+            show.plain("\n".join(lines) + "\n")
     if found.exclusive is not None:
         show.table(*told.exclusive_table(found.exclusive))
         show.plain("\n".join(told.verdict_lines(found.exclusive)))

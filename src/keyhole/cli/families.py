@@ -29,7 +29,7 @@ def families(
     weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
     k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--where", help="Only such prompts: label_order=ABBA (repeatable).")
+        list[str] | None, typer.Option("--where", help="Only such prompts: order=ABBA. May be repeated.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
@@ -54,17 +54,20 @@ def families(
 
         keyhole families ioi.store --granularity heads --role --k 2 --json
 
-        keyhole families ioi.store --where label_order=ABBA --weighted
+        keyhole families ioi.store --where order=ABBA --weighted
     """
     places = require_places(out)
     with show.progress("Importing"):
         from keyhole.family.families import RIGHT
         from keyhole.family.families import families as find
+        from keyhole.store.chosen import label_columns
         from keyhole.store.store import open_store
-    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | read_choices(only)
+    opened = open_store(store)
+    asked_for = label_columns(opened, read_choices(only, "--where", "order=ABBA"))
+    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | asked_for
     asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
     with show.progress_bar("Comparing circuits") as progress:
-        found = find(open_store(store), **asked, where=where, most=most, seed=seed, progress=progress)
+        found = find(opened, **asked, where=where, most=most, seed=seed, progress=progress)
     answer(found, places, lambda: _tell(found), json=json)
 
 

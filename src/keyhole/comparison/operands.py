@@ -26,7 +26,7 @@ from keyhole.family.columns import Granularity
 from keyhole.family.distances import jaccard
 from keyhole.family.representatives import medoid
 from keyhole.family.sets import Sets, circuit_sets, store_sets
-from keyhole.store.chosen import traced_prompts
+from keyhole.store.chosen import label_columns, traced_prompts
 from keyhole.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def store_of(text: str) -> Store | None:
 
 def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
     """The prompts of a store that have these labels, or these values of other columns of its table `prompts`."""
-    names = {name: f"label_{name}" if name in store.manifest.labels else name for name in where}
+    names = {name: column for name in where for column in label_columns(store, {name: ""})}
     for name, column in names.items():
         if column == name and name not in store.dataset("prompts").schema.names:
             told = ", ".join(store.manifest.labels) or "no labels at all"

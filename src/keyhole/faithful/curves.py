@@ -180,6 +180,6 @@ def _halves(there: Mapping[int, Sequence[int]], prompts: int, baseline: Baseline
     if len(both) < 2 * _FEWEST:
         raise KeyholeError(
             f"only {len(fit)} prompts of this store have a circuit, an answer that the model tells from the wrong one, "
-            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed, and asked for."
+            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed. Trace more, or take the baseline zero."
         )
     return both[::2], both[1::2]

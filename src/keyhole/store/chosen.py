@@ -1,6 +1,6 @@
 """Which prompts of a store have a circuit, and which few of them stand for all?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,6 +17,16 @@ def traced_prompts(store: "Store", where: "Where" = None) -> Int[np.ndarray, "ci
     """The prompts that have a circuit, of those that `where` (of the table `prompts`) asks for; in order."""
     found = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
     return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
+
+
+def label_columns(store: "Store", where: Mapping[str, object]) -> dict[str, object]:
+    """What is asked of a store's prompts, labels called by their own names: their columns have texts alone."""
+    labels = {name: f"label_{name}" for name in store.manifest.labels}
+    found = {labels.get(name, name): value for name, value in where.items()}
+    return {
+        name: str(value) if name in labels.values() and isinstance(value, int) else value
+        for name, value in found.items()
+    }
 
 
 def by_template(store: "Store", prompts: Sequence[int]) -> list[int]:
