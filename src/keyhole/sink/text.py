@@ -1,5 +1,6 @@
 """How do sinks read? What was found on each side, in numbers beside their controls."""
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ def head_lines(side: "SinkSide") -> list[str]:
     other = side.others[0]
     lines += [f"alike: {cluster_text(own)}" for own in side.clusters[:_CLUSTERS] if len(own) > 1]
     told = f"cosine {other.cosine:.2f}, {other.near:.1%} of pairs alike ({other.heads} heads)"
+    told = "too few to compare, so that they are no bar" if math.isnan(other.near) else told
     return [*lines, f"the same heads on other tokens: {told}"]
 
 
