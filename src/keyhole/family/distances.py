@@ -66,8 +66,8 @@ def between_blocks(
         yield here, np.clip(distance, 0, 1, dtype=np.float32)
 
 
-def in_common(one: Float[np.ndarray, "*rows terms"], other: Float[np.ndarray, "*rows terms"]) -> np.ndarray:
-    """Of rows at hand, what both have over what any has, with its weight; 0 where neither has anything.
+def in_common(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Of rows at hand (terms last; numbers or truths), what both have over what any has, with its weight; 0 where neither has anything.
 
     >>> float(in_common(np.array([1.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5])))
     0.5
