@@ -67,7 +67,7 @@ def between_blocks(
 
 
 def in_common(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Of rows at hand (terms last; numbers or truths), what both have over what any has, with its weight; 0 where neither has anything.
+    """What both rows have (terms last) over what any has, with its weight; 0 where neither has anything.
 
     >>> float(in_common(np.array([1.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5])))
     0.5
