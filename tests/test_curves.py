@@ -15,7 +15,7 @@ from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.faithful.cohort import Group, Question, groups_of, means_of, spread, usable
+from keyhole.faithful.cohort import Group, Question, groups_of, means_of, usable
 from keyhole.faithful.curves import _halves, compare_methods, curves, kept, own_circuits
 from keyhole.faithful.edge_scores import circuit_scores, ranking, slopes
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
@@ -25,6 +25,7 @@ from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
 from keyhole.models.prompts import token_id
 from keyhole.store import Outcome
+from keyhole.store.chosen import spread
 from stores import stored
 from tiny import VARIANTS
 

@@ -13,10 +13,11 @@ import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn
 from keyhole.errors import KeyholeError
+from keyhole.family.distances import in_common
 from keyhole.qk.omega import omega
 from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.signals import _used, shared
-from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use, overlap
+from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use
 from stores import stored
 
 
@@ -67,7 +68,7 @@ def test_tasks_dealt_at_random_do_not_differ() -> None:
 
 def test_overlaps_by_hand() -> None:
     a, b = np.array([[1, 1, 0], [1, 0, 0]], bool), np.array([[1, 0, 1], [0, 0, 1]], bool)
-    assert float(overlap(a.mean(0), b.mean(0))) == pytest.approx((0.5 + 0 + 0) / (1 + 0.5 + 1))
+    assert float(in_common(a.mean(0), b.mean(0))) == pytest.approx((0.5 + 0 + 0) / (1 + 0.5 + 1))
     many = (
         {("dest", 1, 0): Use(np.arange(20), np.repeat(a, 10, 0))},
         {("dest", 1, 0): Use(np.arange(20), np.repeat(b, 10, 0))},
@@ -85,7 +86,7 @@ def test_tasks_are_compared_by_as_many_prompts_as_halves_have() -> None:
     (made,) = compare_use({("src", 2, 1): one}, {("src", 2, 1): two}, draws=499)
     rng = np.random.default_rng(0)
     drawn = [[own.used[rng.permutation(len(own.used))[:10]].mean(0) for own in (one, two)] for _ in range(499)]
-    assert made.between == pytest.approx(np.mean([overlap(f, g) for f, g in drawn]), abs=0.02)
+    assert made.between == pytest.approx(np.mean([in_common(f, g) for f, g in drawn]), abs=0.02)
     assert made.between < made.overlap - 0.05 and made.found == "same"
 
 

@@ -1,11 +1,8 @@
 """How do two families differ? Cosines of heads beside their floor, removals two by two, scores over thresholds."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -25,15 +22,12 @@ from keyhole.figures.style import (
     INK,
     PALETTE,
     RED,
-    SUFFIXES,
     blank,
     heading,
     legend,
     plain,
-    save,
     tidy,
 )
-from keyhole.files import json_text, require_file, write_at_once
 
 _MOST = 30  # rows of heads
 _TOP = 15  # terms in the page
@@ -131,20 +125,6 @@ def comparison_page(found: Comparison) -> str:
     return page(" and ".join(names), f"{told.heading(found)}\n\n{notes}", sections)
 
 
-def save_comparison(found: Comparison, path: str | Path) -> None:
-    """Write it in the format of the suffix."""
-    target = require_file(path, (".json", ".html", ".csv", *SUFFIXES))
-    suffix = target.suffix.lower()
-    if suffix == ".json":
-        write_at_once(target, json_text(found.record()) + "\n")
-    elif suffix == ".html":
-        write_at_once(target, comparison_page(found))
-    elif suffix == ".csv":
-        write_at_once(target, _csv(found))
-    else:
-        save(comparison_figure(found), target)
-
-
 def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
     axis.axvline(0, color=INK, linewidth=0.8)
     for at, row in enumerate(rows):
@@ -232,17 +212,3 @@ def _score_sections(found: Comparison) -> list[Section]:
 def _short(label: str) -> str:
     """A side without its folder."""
     return plain(label.rsplit("/", 1)[-1])
-
-
-def _csv(found: Comparison) -> str:
-    """Every term with its frequencies; or the scores."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    if found.published:
-        columns, rows = told.published_table(found)
-        writer.writerows([[name.removeprefix(">") for name in columns], *rows])
-    else:
-        writer.writerow(["granularity", "term", "a", "b"])
-        for terms in found.terms:
-            writer.writerows([terms.granularity, told.term_text(row.term), row.a, row.b] for row in terms.rows)
-    return out.getvalue()
