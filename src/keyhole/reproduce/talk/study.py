@@ -12,13 +12,13 @@ from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.family import Agreement, Families, families
 from keyhole.family.clusters import LEVEL
 from keyhole.family.families import RIGHT
-from keyhole.family.sets import traced_prompts
 from keyhole.many.driver import bulk
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.reproduce.job import Asked, Job, loaded
 from keyhole.reproduce.svt.ioi import require_solved
 from keyhole.reproduce.talk.signals import published_name
+from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
 from keyhole.tasks.prose import knows_tasks_alone
