@@ -30,14 +30,18 @@ def planted(
     return csr_array((rng.random(odds.shape) < 1 / (1 + np.exp(-odds))).astype(np.float64)), truth
 
 
-def planted_store(path: Path, circuit: Circuit, matrix: csr_array, labels: Sequence[dict[str, str]]) -> Store:
+def planted_store(
+    path: Path, circuit: Circuit, matrix: csr_array, labels: Sequence[dict[str, str]], *, wrong: Sequence[int] = ()
+) -> Store:
     """A store of circuits whose edges are the terms: term t leads from head 1.(t // 16) to head 2.(t % 16)."""
     examples = ioi(len(labels), seed=4)
     outcomes = []
     for i, (example, told) in enumerate(zip(examples, labels, strict=True)):
         own = matrix.indices[matrix.indptr[i] : matrix.indptr[i + 1]].tolist()
         example = replace(example, labels=told)
-        outcomes.append(Outcome(i, example, "circuit", _with_edges(circuit, own), correct=True, predicted=" Mary"))
+        outcomes.append(
+            Outcome(i, example, "circuit", _with_edges(circuit, own), correct=i not in wrong, predicted=" Mary")
+        )
     return stored(path, outcomes, part=50)
 
 

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.sparse import csr_array
 
 import keyhole
 from commands import keyhole as command
@@ -20,16 +22,17 @@ from drawn import check_drawn
 from keyhole.comparison import compare as comparing
 from keyhole.comparison.compare import Comparison, compare
 from keyhole.comparison.effects import EdgeEffect, edge_effects, prune_by_effect
-from keyhole.comparison.exclusive import Cell, judge, remove_exclusive
+from keyhole.comparison.exclusive import Cell, Exclusive, judge, remove_exclusive
 from keyhole.comparison.members import Member, draw, member
 from keyhole.comparison.operands import medoid_of, operand
-from keyhole.comparison.placed import cut_in, of_both, of_one_alone, placed_edges
+from keyhole.comparison.placed import PlacedEdge, cut_in, of_both, of_one_alone, placed_edges
 from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
 from keyhole.comparison.score import Score, overlap, score
-from keyhole.comparison.signals import Aggregated, Place, aggregated, compare_signals, cosine_matrix, head_row
+from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, cosine_matrix, head_row
+from keyhole.comparison.signals import judge as judge_signals
 from keyhole.comparison.terms import compare_terms, halves
 from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
-from keyhole.family.sets import circuit_sets, store_sets
+from keyhole.family.sets import Sets, circuit_sets, store_sets
 from keyhole.family.terms import Component, Term
 from keyhole.figures import comparison as drawing
 from keyhole.figures.style import save
@@ -39,7 +42,7 @@ from keyhole.lab.known import Known, build
 from keyhole.lab.known.words import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
-from keyhole.stats import difference, median_interval
+from keyhole.stats import difference, interval, median_interval
 from keyhole.store import Outcome, Store
 from keyhole.tasks.example import Example
 from keyhole.tracing.written import written_by
@@ -227,6 +230,15 @@ def test_the_planted_circuit_is_found_whole(planted: dict[str, list[Member]], re
         assert 0.2 < found.random_f1 < 0.6  # 5 of 12 components, by chance
 
 
+def test_random_circuits_are_as_large(reference: Published) -> None:
+    """Two of the twelve components that could be named, five of which are there: what chance has of them."""
+    found = tuple(Often(Component("head", layer, 0), 10) for layer in (1, 2))
+    links = tuple(Link(Term(one.component, TARGET, "target"), 10, 1.0) for one in found)
+    (told,) = score(Unified(10, found, links), reference, thresholds=[0.1], draws=3000)
+    assert told.score == Score(2, 5, 2) and len(reference.universe) == 12
+    assert told.random_f1 == pytest.approx(2 * (2 * 5 / 12) / (2 + 5), rel=0.05)
+
+
 def test_a_wrong_reference_scores_low(planted: dict[str, list[Member]], reference: Published) -> None:
     unified = unify([one.circuit for family in planted.values() for one in family])
     distractors = {"heads": frozenset({("head", 0, 0), ("head", 1, 1), ("head", 2, 2)})}
@@ -340,6 +352,51 @@ def test_planted_signals_differ_where_the_cue_is_read(planted: dict[str, list[Me
     assert "different" not in {row.verdict for row in same.rows}
 
 
+def test_heads_of_the_first_layer_are_left_out() -> None:
+    told = {Place(0, 1): np.array([1.0, 0.0]), Place(1, 2): np.array([3.0, 4.0]), Place(2, 0): np.zeros(2)}
+    found = _unit(told)
+    assert list(found) == [Place(1, 2)] and found[Place(1, 2)].tolist() == [0.6, 0.8]  # nor signals that cancel
+
+
+def test_the_floor_is_the_lower_of_two_quantiles() -> None:
+    """Of all pairs within each family; means are over pairs that share no prompt."""
+    place = Place(1, 0)
+
+    def at(degrees: float) -> Aggregated:
+        return Aggregated({place: np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])}, {})
+
+    angles = np.linspace(0, 30, 9), np.array([0, 2, 3, 9, 31, 40, 52, 54])
+    row = head_row(place, "dest", (at(0), at(70)), ([*map(at, angles[0])], [*map(at, angles[1])]))
+    low = [np.quantile([np.cos(np.radians(b - a)) for a, b in combinations(own, 2)], 0.05) for own in angles]
+    assert (
+        row.floor == pytest.approx(min(low)) and low[1] < low[0] - 0.1 and row.cosine == pytest.approx(0.342, abs=1e-3)
+    )
+    pairs = [np.cos(np.radians(own[1::2] - own[: 2 * (len(own) // 2) : 2])) for own in angles]
+    assert (row.within_a, row.within_b) == (pytest.approx(interval(pairs[0])), pytest.approx(interval(pairs[1])))
+    assert row.between == pytest.approx(interval(np.cos(np.radians(angles[0][:8] - angles[1]))))
+    assert row.pairs == (4, 4, 8)
+
+
+WITHIN = ((0.9, 0.8, 1.0), (0.8, 0.6, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("cosine", "between", "verdict"),
+    [
+        (0.4, (0.4, 0.3, 0.5), "different"),
+        (0.8, (0.4, 0.3, 0.5), "less alike"),
+        (0.4, (0.5, 0.3, 0.7), "unclear"),  # below the means of both families, but an interval overlaps
+        (0.8, (0.6, 0.5, 0.7), "as within"),  # less alike than those of one family, and no less than the other's
+        (0.7, (0.9, 0.8, 1.0), "as within"),
+        (0.4, None, "no floor"),
+    ],
+)
+def test_signals_differ_only_if_intervals_are_apart(cosine: float, between: Any, verdict: str) -> None:
+    assert judge_signals(cosine, 0.7, WITHIN, between) == verdict
+    assert judge_signals(cosine, 0.7, WITHIN[::-1], between) == verdict
+    assert judge_signals(cosine, math.nan, WITHIN, between) == "no floor"
+
+
 def test_a_cosine_within_noise_is_not_called_different() -> None:
     rng, place = np.random.default_rng(0), Place(3, 1)
 
@@ -355,8 +412,9 @@ def test_a_cosine_within_noise_is_not_called_different() -> None:
     assert head_row(place, "dest", pair, noisy).verdict == "as within"
     one = [drawn(x, 0.02) for _ in range(12)], [drawn(x, 0.02) for _ in range(12)]
     assert head_row(place, "dest", pair, one).verdict == "unclear"  # the representatives alone are odd
-    few = [drawn(x, 0.02) for _ in range(12)], [drawn(y, 0.02) for _ in range(3)]
-    assert head_row(place, "dest", pair, few).verdict == "no floor"
+    for many, few in ((12, 3), (12, 5), (5, 12)):  # one pair, or two, of one family
+        apart = [drawn(x, 0.02) for _ in range(many)], [drawn(y, 0.02) for _ in range(few)]
+        assert head_row(place, "dest", pair, apart).verdict == "no floor"
 
 
 # Edges of one alone.
@@ -381,7 +439,9 @@ def test_edges_without_a_place_are_left_out(store: Store) -> None:
     assert one.names is not None
     edge = next(edge for edge in placed_edges(one) if edge.writer[0] == "head")
     assert cut_in(replace(edge, dest="NOBODY"), one.names) is None
-    back = tuple(reversed(one.names))
+    back, here = tuple(reversed(one.names)), one.names[1]
+    assert cut_in(edge, one.names) is not None and here not in (edge.dest, edge.src)
+    assert cut_in(replace(edge, writer_dest=here, writer_src=here), one.names) is None  # written where nobody reads
     assert cut_in(replace(edge, writer_dest=one.names[1], writer_src=one.names[3]), one.names) is None
     assert cut_in(edge, back) is None or edge.dest == edge.src
     with pytest.raises(keyhole.KeyholeError, match="by roles"):
@@ -414,6 +474,45 @@ def test_planted_edges_act_on_their_own_family(planted: dict[str, list[Member]],
     assert found.shared == (1, 1) == (len(found.a), len(found.b))
     assert found.interaction[2] < -0.25
     assert all(edge.writer == ("head", 1, 0) and edge.head == (2, 0) for edge in (*found.a, *found.b))
+
+
+def test_as_many_shared_edges_are_removed(store: Store, organism: Model) -> None:
+    """As a control: some of those that both have, drawn by the seed."""
+    pair, others = (member(store, 1), member(store, 9)), [member(store, 5)]
+    mine, its = placed_edges(pair[0]), placed_edges(pair[1])
+    few, most = of_one_alone(mine, its)[:2], of_both(mine, its)
+    assert len(most) > 4
+    close = replace(pair[1], circuit=pair[0].circuit, names=pair[0].names)
+    for edge in few:  # a circuit that lacks these edges alone
+        close = replace(close, circuit=without(close.circuit, edge))
+    found = remove_exclusive((pair[0], close), (others, others), organism, draws=1)
+    both = of_both(placed_edges(pair[0]), placed_edges(close))
+    assert 0 < len(found.a) <= 2 < len(both) and not found.b and found.shared == (len(found.a), 0)
+
+
+def without(circuit: keyhole.Circuit, edge: PlacedEdge) -> keyhole.Circuit:
+    """The circuit without what an edge counts as, wherever it stands."""
+    kept = [
+        one
+        for one in circuit.edges
+        for source, into in [(circuit.nodes[one.source], circuit.nodes[one.target])]
+        if (source.kind, source.layer, source.head, into.layer, into.head, one.side)
+        != (*edge.writer, *edge.head, edge.side)
+    ]
+    return replace(circuit, edges=tuple(kept))
+
+
+def test_the_interaction_is_half_of_a_difference_of_differences() -> None:
+    """Per prompt a's edges less b's; prompts without one of both are left out."""
+    rng = np.random.default_rng(0)
+    values = {(edges, prompts): rng.normal(size=6) for edges in "ab" for prompts in "ab"}
+    values["a", "b"][2] = math.nan
+    cells = [Cell(e, p, "exclusive", tuple(own.tolist()), 1.0) for (e, p), own in values.items()]  # type: ignore[arg-type]
+    made = Exclusive((), (), (0, 0), (0, 0), (0, 0), "local", tuple(cells))
+    mine, its = (values["a", p] - values["b", p] for p in "ab")
+    its = its[~np.isnan(its)]
+    low, high = stats.ttest_ind(mine, its, equal_var=False).confidence_interval()
+    assert made.interaction == pytest.approx(((mine.mean() - its.mean()) / 2, low / 2, high / 2))
 
 
 def test_one_family_has_no_edges_of_its_own(planted: dict[str, list[Member]], machine: Known) -> None:
@@ -466,7 +565,7 @@ def cell(values: Sequence[float], placed: float = 1.0) -> Cell:
 
 
 STRONG, WEAK = (-0.5, -0.6, -0.55, -0.5, -0.6), (-0.1, -0.2, -0.15, -0.1, -0.2)
-NONE = (0.0, 0.01, -0.01, 0.0, 0.01)
+NONE, WIDE = (0.0, 0.01, -0.01, 0.0, 0.01), (-0.9, 0.1, -0.7, 0.2, -0.3)
 
 
 @pytest.mark.parametrize(
@@ -477,6 +576,9 @@ NONE = (0.0, 0.01, -0.01, 0.0, 0.01)
         (cell(STRONG), cell(WEAK), cell(STRONG), False),  # random channels do as much
         (cell(WEAK), cell(STRONG), cell(NONE), False),
         (cell((-0.9, 0.0, -0.9, 0.0, -0.5)), cell(WEAK), cell(NONE), False),  # the intervals overlap
+        (cell(STRONG), cell(NONE), cell(WIDE), False),  # with that of random channels alone
+        (cell(STRONG), cell(WIDE), cell(NONE), False),  # with that of the other family alone
+        (cell(STRONG), cell(WEAK[:3]), cell(NONE), None),
         (cell(STRONG), cell(WEAK, placed=0.3), cell(NONE), None),
         (cell(STRONG[:3]), cell(WEAK), cell(NONE), None),
         (cell(STRONG), cell([math.nan] * 5, placed=0.0), cell(NONE), None),
@@ -526,11 +628,29 @@ def test_halves_of_one_side_are_alike(known_store: Store) -> None:
     assert apart is not None and min(apart.within_a, apart.within_b) > apart.between + 0.2
 
 
+def test_halves_are_halves() -> None:
+    """Circuits of one kind, few on one side: halves of both are as large, and all are as alike."""
+    rng = np.random.default_rng(0)
+    terms = tuple(Term(Component("head", 1, head)) for head in range(30))
+    few, many = (
+        Sets("heads", np.arange(n), terms, csr_array((rng.random((n, 30)) < 0.5).astype(float))) for n in (21, 60)
+    )
+    for one, other in ((few, many), (many, few)):
+        found = halves(one, other, draws=20)
+        assert found is not None and found.circuits == 10
+        told = (found.within_a, found.within_b, found.between)
+        assert max(told) < 0.85 and min(told) > 0.6 and max(told) - min(told) < 0.1
+
+
 def test_the_representative_is_nearest_to_all(store: Store) -> None:
-    sets = store_sets(store, "channels")
-    has = [set(sets.matrix[[i]].indices.tolist()) for i in range(len(sets.prompts))]
-    sums = [sum(1 - len(mine & its) / len(mine | its) for its in has) for mine in has]
-    assert medoid_of(sets) == sets.prompts[int(np.argmin(sums))]
+    best = {}
+    for granularity in ("channels", "heads"):
+        sets = store_sets(store, granularity)
+        has = [set(sets.matrix[[i]].indices.tolist()) for i in range(len(sets.prompts))]
+        sums = [sum(1 - len(mine & its) / len(mine | its) for its in has) for mine in has]
+        best[granularity] = int(sets.prompts[int(np.argmin(sums))])
+        assert medoid_of(sets) == best[granularity]
+    assert operand(store).representative().prompt == best["channels"] != best["heads"]
 
 
 def test_operands_are_read(store: Store, tmp_path: Path) -> None:

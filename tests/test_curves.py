@@ -15,8 +15,8 @@ from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.faithful.cohort import Group, Question, groups_of, means_of, spread
-from keyhole.faithful.curves import compare_methods, curves, kept, own_circuits
+from keyhole.faithful.cohort import Group, Question, groups_of, means_of, usable
+from keyhole.faithful.curves import _halves, compare_methods, curves, kept, own_circuits
 from keyhole.faithful.edge_scores import circuit_scores, ranking, slopes
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
 from keyhole.faithful.masked import Masked, masked
@@ -24,6 +24,9 @@ from keyhole.faithful.wiring import Reader, Source
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
 from keyhole.models.prompts import token_id
+from keyhole.store import Outcome
+from keyhole.store.chosen import spread
+from stores import stored
 from tiny import VARIANTS
 
 REFUSED = {"olmo-clip", "lfm2", "mamba", "xglm"}  # tested elsewhere, but for lfm2
@@ -254,6 +257,17 @@ def test_areas_are_those_of_the_definition() -> None:
         require_gap(none, none)
 
 
+def test_intervals_are_those_of_resampled_prompts() -> None:
+    """Of forty prompts whose answers are as large, 95 % of means lie within 1.96 standard errors."""
+    f = np.random.default_rng(0).normal(0.5, 0.2, 40)
+    ends = {"everything": np.full(40, 4.0), "nothing": np.zeros(40), "tried_on": 40}
+    found = made_up(np.tile(4 * f, (1, 10, 1)), **ends)
+    half = 1.96 * f.std() / 40**0.5
+    for told in (found.faithfulness("one")[3], [one / 0.999 for one in found.cpr("one")]):
+        assert told[0] == pytest.approx(f.mean())
+        assert (told[2] - told[0], told[0] - told[1]) == pytest.approx((half, half), rel=0.12)
+
+
 def test_results_are_told_and_saved(tmp_path: Path) -> None:
     own = OwnCircuits(np.array([4.0, 2.0]), np.array([0.0, 2.0]), 7.0)
     found = made_up(np.tile(np.array([4.0, 8.0]), (1, 10, 1)), own=own)
@@ -367,6 +381,22 @@ def test_means_are_over_prompts_of_one_length() -> None:
 def store(tmp_path_factory: pytest.TempPathFactory, organism: Model) -> keyhole.store.Store:
     path = tmp_path_factory.mktemp("curves") / "ioi.store"
     return keyhole.bulk("ioi", organism, n=40, out=path, choices={"wordings": [0]})
+
+
+def test_methods_are_tried_on_other_prompts() -> None:
+    """From all over the store; lengths too rare for a mean are left out."""
+    there = {i: [0] * (7 if i < 4 else 9) for i in range(50)}  # four prompts of seven tokens: no mean
+    for baseline, first in (("zero", 0), ("mean", 4)):
+        shown, tried = _halves(there, 8, baseline)
+        assert len(shown) == len(tried) == 8 and not {*shown} & {*tried} and {*shown, *tried} <= {*there}
+        assert min(shown) == first and min(max(shown), max(tried)) > 40
+
+
+def test_prompts_that_the_model_gets_wrong_are_not_used(outcomes: list[Outcome], tmp_path: Path) -> None:
+    told: dict[int, dict[str, object]] = {1: {"difference": -0.1}, 2: {"difference": None, "correct": False}}
+    told[3] = {"difference": None, "correct": True}
+    kept = stored(tmp_path / "store", [replace(one, **told.get(one.index, {})) for one in outcomes[:5]])
+    assert list(usable(kept)) == [0, 3, 4] and usable(kept)[4] == list(kept.circuit(4).token_ids)
 
 
 def test_a_store_gives_its_own_circuits(store: keyhole.store.Store, organism: Model) -> None:

@@ -4,23 +4,34 @@ import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.cluster.hierarchy import fcluster
-from scipy.sparse import csr_array
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse import csr_array, vstack
 from scipy.spatial.distance import pdist, squareform
 
 import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn, keep_saved
-from keyhole import KeyholeError, Model
-from keyhole.family import Families, adjusted_rand, agreements, between, clusters, jaccard, medoid, mutual_information
+from keyhole import Circuit, KeyholeError, Model
+from keyhole.family import (
+    Families,
+    adjusted_rand,
+    agreements,
+    between,
+    clusters,
+    jaccard,
+    medoid,
+    mutual_information,
+    rest,
+)
 from keyhole.family import cuts as cuts_module
-from keyhole.family.agreement import share_between
+from keyhole.family.agreement import Beside, _beside, share_between
 from keyhole.family.averages import average, averages
 from keyhole.family.clusters import explained, margin_of
 from keyhole.family.cuts import cuts_of, silhouettes, summed, tree_of
@@ -28,7 +39,7 @@ from keyhole.family.modes import dip, first_coordinate, modes_of
 from keyhole.family.nulls import Trades, one_cloud, shuffled_distances
 from keyhole.family.report import believed_text, split_text
 from keyhole.family.representatives import representatives
-from keyhole.family.stability import stabilities
+from keyhole.family.stability import matches, stabilities
 from keyhole.files import json_text
 from keyhole.store import Store
 from keyhole.tasks import ioi
@@ -36,6 +47,7 @@ from planted import planted, planted_store
 
 pytestmark = pytest.mark.xdist_group("families")  # they share a store that is made once
 SEEDS = (11, 12, 13)
+clusters_module: Any = import_module("keyhole.family.clusters")  # the package has a function of this name
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +56,12 @@ def store(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> Store:
     matrix, truth = planted(3, 90, seed=21)
     rng = np.random.default_rng(5)
     labels = [{"kind": "abc"[one], "coin": str(rng.integers(2)), "same": "x"} for one in truth]
+    return planted_store(tmp_path_factory.mktemp("families") / "store", example_circuit(organism), matrix, labels)
+
+
+def example_circuit(model: Model) -> Circuit:
     example = ioi(1, seed=3)[0]
-    circuit = organism.run(example.text).trace(example.answer, against=list(example.against), through="heads")
-    return planted_store(tmp_path_factory.mktemp("families") / "store", circuit, matrix, labels)
+    return model.run(example.text).trace(example.answer, against=list(example.against), through="heads")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +108,7 @@ def test_cuts_are_those_of_the_tree() -> None:
     matrix, _ = planted(3, 45, seed=2)
     apart = jaccard(matrix)
     tree = tree_of(apart)
+    assert tree == pytest.approx(linkage(squareform(apart, checks=False), "average"))
     for families, cut in cuts_of(apart, tree, least=1, most=6).items():
         assert adjusted_rand(fcluster(tree, families, "maxclust"), cut.labels) == 1 and cut.outside == 0
         each = [slow_silhouette(apart, cut.labels, i) for i in range(45)]
@@ -115,24 +131,42 @@ def test_outliers_are_no_family() -> None:
     matrix, truth = planted(2, 60, seed=3)
     rng = np.random.default_rng(0)
     strange = csr_array((rng.random((3, matrix.shape[1])) < 0.1).astype(np.float64))
-    from scipy.sparse import vstack
-
     apart = jaccard(csr_array(vstack([matrix, strange])))
     cut = cuts_of(apart, tree_of(apart), least=5, most=8)[2]
     assert cut.outside == 3 and cut.labels[60:].tolist() == [0, 0, 0]
     assert adjusted_rand(truth, cut.labels[:60]) == 1
     each = [slow_silhouette(apart, cut.labels, i) for i in range(63)]
     assert cut.silhouette == pytest.approx(np.mean(each), abs=1e-6)
-    sizes = np.bincount(cut.labels)
-    assert sizes[1] >= sizes[2]
+
+
+def test_of_all_cuts_into_as_many_families_the_best_is_told() -> None:
+    """The largest family first; a tree of circuits without families has many cuts into as few."""
+    matrix = planted(2, 60, seed=6, keep=0.5)[0][np.r_[0:60:2, 1:30:2]]  # thirty of one, fifteen of the other
+    apart = jaccard(matrix)
+    tree = tree_of(apart)
+    best: dict[int, list[float]] = {}
+    for clusters_ in range(2, 45):
+        labels = fcluster(tree, clusters_, "maxclust")
+        labels = np.where(np.bincount(labels)[labels] >= 4, labels, 0)
+        if (labels > 0).mean() >= 0.5 and (families := len({*labels.tolist()} - {0})) > 1:
+            best.setdefault(families, []).append(float(np.mean([slow_silhouette(apart, labels, i) for i in range(45)])))
+    found = cuts_of(apart, tree, least=4, most=8)
+    assert {one: cut.silhouette for one, cut in found.items()} == pytest.approx({k: max(v) for k, v in best.items()})
+    assert len(best[4]) > 1 and best[4][0] < max(best[4]) > best[4][-1]  # neither the first nor the last
+    for cut in found.values():
+        sizes = np.bincount(cut.labels)
+        assert (np.diff(sizes[1:]) <= 0).all() and sizes[1] > sizes[-1]
 
 
 def test_a_cut_that_leaves_most_outside_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, _ = planted(2, 40, seed=4)
-    apart = jaccard(matrix)
-    assert cuts_of(apart, tree_of(apart), least=21, most=8) == {}
+    """Two groups of six among thirty circuits that share nothing."""
+    dense = np.zeros((42, 60))
+    dense[:6, :10] = dense[6:12, 10:20] = 1
+    dense[np.arange(12, 42), np.arange(20, 50)] = 1
+    apart = jaccard(csr_array(dense))
+    assert cuts_of(apart, tree_of(apart), least=5, most=8) == {}
     monkeypatch.setattr(cuts_module, "COVERED", 0.0)
-    assert all(cut.outside <= 40 for cut in cuts_of(apart, tree_of(apart), least=5, most=8).values())
+    assert cuts_of(apart, tree_of(apart), least=5, most=8)[2].outside == 30
 
 
 # Families or one
@@ -145,6 +179,43 @@ def test_planted_families_are_found(k: int, seed: int) -> None:
     made = clusters(matrix, jaccard(matrix), draws=39, resamples=10)
     assert made.cut is not None and made.cut.families == k and made.separate
     assert adjusted_rand(truth, made.cut.labels) >= 0.95
+
+
+def test_families_are_believed_only_if_all_says_so() -> None:
+    """They must be stable, and better than both worlds by both measures; of stable cuts the best is told."""
+    matrix, _ = planted(2, 60, seed=11)
+    made = clusters(matrix, jaccard(matrix), draws=19, resamples=5)
+    assert made.separate and made.best is not None and len(made.nulls) == 4 and {one.p for one in made.nulls} == {0.05}
+    shaky = replace(made, stability=tuple(np.full(len(own), 0.74) for own in made.stability))
+    assert not shaky.stable and not shaky.separate and not replace(made, nulls=()).separate
+    for i in range(4):
+        nulls = [replace(one, p=0.1) if j == i else one for j, one in enumerate(made.nulls)]
+        assert not replace(made, nulls=tuple(nulls)).separate
+    two, three = (replace(made.cuts[0], families=k, silhouette=s) for k, s in ((2, 0.6), (3, 0.4)))
+    firm, loose = np.full(3, 0.8), np.full(2, 0.7)
+    assert clusters_module._best({2: two, 3: three}, {2: loose, 3: firm}) == 3
+    assert clusters_module._best({2: two, 3: three}, {2: loose, 3: loose}) == 2
+    assert clusters_module._best({}, {}) is None
+
+
+def test_worlds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is as good as what was found counts against it, and so does what was found."""
+    matrix, truth = planted(2, 40, seed=8)
+    apart, drawn = jaccard(matrix), np.linspace(0, 1, 39)
+    values = margin_of(apart, truth + 1), explained(apart, truth + 1)
+    worlds = iter([(values[0], one) for one in drawn] * 2)
+    monkeypatch.setattr(clusters_module, "_measures", lambda *_: next(worlds))
+    cut = replace(clusters_cut(apart), labels=truth + 1)
+    found = clusters_module._beside_nulls(matrix, apart, cut, draws=39, rng=np.random.default_rng(0))
+    assert [(one.name, one.measure) for one in found[1:3]] == [("shuffled", "explained"), ("one cloud", "margin")]
+    for margin, share in (found[:2], found[2:]):
+        assert (margin.value, share.value) == pytest.approx(values, abs=1e-6) and margin.p == 1
+        assert share.p == (1 + (drawn >= values[1]).sum()) / 40 and 0.1 < values[1] < 0.9
+        assert (share.mean, share.high) == pytest.approx((0.5, np.quantile(drawn, 0.95)))
+
+
+def clusters_cut(apart: np.ndarray) -> cuts_module.Cut:
+    return cuts_of(apart, tree_of(apart), least=5, most=2)[2]
 
 
 def test_planted_families_of_other_sizes_are_found() -> None:
@@ -246,7 +317,11 @@ def test_a_number_may_be_asked_for() -> None:
     apart = jaccard(matrix)
     two = clusters(matrix, apart, k=2, draws=1, resamples=2)
     assert two.given and two.cut is not None and two.cut.families == 2
-    for k, message in ((61, "60 circuits cannot be cut into 61"), (1, "cannot be cut into 1"), (50, "no cut has 50")):
+    for k, message in (
+        (61, "60 circuits cannot be cut into 61"),
+        (1, "cannot be cut into 1"),
+        (50, "no cut has 50 families of 5 circuits or more"),
+    ):
         with pytest.raises(KeyholeError, match=message):
             clusters(matrix, apart, k=k)
     assert truth.max() == 2
@@ -322,6 +397,12 @@ def test_planted_families_are_stable_and_chance_is_not() -> None:
         assert least <= steady[best].mean() <= most
 
 
+def test_families_are_matched_with_the_most_similar() -> None:
+    """Of three, two are in a family of two: 2/3; of one, it is in one of two (the other was outside)."""
+    assert matches(np.array([1, 1, 1, 2, 0]), np.array([2, 2, 1, 1, 1]), 2) == pytest.approx([2 / 3, 1 / 3])
+    assert matches(np.array([1, 1, 2]), np.array([0, 0, 1]), 2).tolist() == [0, 1]
+
+
 # Agreement
 
 
@@ -385,6 +466,31 @@ def test_shuffled_labels_agree_with_nothing() -> None:
     assert right.pseudo_f == pytest.approx(share / 1 / ((1 - share) / 78))
 
 
+def test_shuffled_labels_are_counted() -> None:
+    """One that is as good as the labels counts against them, and so do the labels."""
+    codes, rng = np.arange(8), np.random.default_rng(0)
+    assert _beside(lambda one: 0.5, codes, 19, rng) == Beside(0.5, 0.5, 0.5, 1.0)
+    values = iter([0.55, *np.linspace(0, 1, 19)])
+    told = _beside(lambda one: float(next(values)), codes, 19, rng)
+    assert (told.value, told.mean, told.p) == pytest.approx((0.55, 0.5, 10 / 20))
+    assert told.high == pytest.approx(np.quantile(np.linspace(0, 1, 19), 0.95))
+
+
+def test_circuits_outside_count_in_no_agreement() -> None:
+    """Two families and three outliers; a label of three values says what its F should be."""
+    matrix, truth = planted(2, 60, seed=3)
+    strange = csr_array((np.random.default_rng(0).random((3, matrix.shape[1])) < 0.1).astype(np.float64))
+    matrix = csr_array(vstack([matrix, strange]))
+    apart = jaccard(matrix)
+    made = clusters(matrix, apart, k=2, draws=1, resamples=1)
+    assert made.cut is not None and made.cut.outside == 3
+    labels = {"kind": (*map(str, truth), "0", "1", "0"), "three": tuple("abc"[i % 3] for i in range(63))}
+    kind, three = agreements(labels, made, apart, permutations=9)
+    assert kind.ari is not None and kind.ari.value == 1 and kind.circuits == 63
+    share = three.explained.value
+    assert three.pseudo_f == pytest.approx(share / 2 / ((1 - share) / 60)) and three.values == 3
+
+
 def test_prompts_without_a_label_are_left_out() -> None:
     matrix, truth = planted(2, 40, seed=18)
     apart = jaccard(matrix)
@@ -432,6 +538,13 @@ def test_shares_vary_under_bootstrap_as_they_should() -> None:
     shares = dense.mean(0)
     kept = shares[shares >= 0.5]
     assert told.deviation == pytest.approx(np.sqrt(kept * (1 - kept) / 50).mean(), rel=0.05)
+    close = rng.random((50, 40)) < 0.5  # most terms are in about half of the circuits: the average changes
+    own, again = close.mean(0) >= 0.5, []
+    for _ in range(400):
+        other = close[rng.integers(50, size=50)].mean(0) >= 0.5
+        again.append((own & other).sum() / (own | other).sum())
+    told = average(csr_array(close.astype(float)), np.arange(50), "all", rng=rng)
+    assert told.again == pytest.approx(np.mean(again), abs=0.02) and told.again < 0.9
 
 
 def test_families_are_nearer_to_their_average_than_random_groups() -> None:
@@ -461,6 +574,15 @@ def test_families_of_a_store(found: Families, store: Store) -> None:
     assert by_label["kind"].ari is not None and by_label["kind"].ari.value >= 0.95
     assert by_label["coin"].ari is not None and by_label["coin"].ari.p > 0.01
     assert [level.granularity for level in found.levels] == ["edges", "heads", "channels"]
+    apart, level, best = found.distances, found.levels[0], found.levels[0].clustering.best
+    assert level.mean_distance == pytest.approx(apart[np.triu_indices(90, 1)].mean(), abs=1e-6) and best is not None
+    for family in found.families:
+        members = np.array(family.members)
+        own = apart[np.ix_(members, members)][np.triu_indices(family.size, 1)]
+        assert family.mean_distance == pytest.approx(own.mean(), abs=1e-6)
+        assert family.stability == level.clustering.stability[best][family.number - 1]
+        each = [slow_silhouette(apart, found.labels, i) for i in members]
+        assert family.silhouette == pytest.approx(np.mean(each), abs=1e-6)
     assert "3 families, by silhouette and stability" in str(found) and "kind b 100%" in str(found)
 
 
@@ -475,9 +597,30 @@ def test_the_rest_is_assigned(found: Families, store: Store) -> None:
     assert "30 circuits beyond the sample went to the nearest family" in str(told)
 
 
-def test_far_circuits_are_not_assigned(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    from keyhole.family import rest
+def test_right_answers_of_one_family(organism: Model, tmp_path: Path) -> None:
+    """Prompts that the model gets wrong are left out; a cut that nobody believes is not made."""
+    matrix, _ = planted(1, 26, seed=26)
+    circuit = example_circuit(organism)
+    store = planted_store(tmp_path / "store", circuit, matrix, [{"same": "x"}] * 26, wrong=(3, 8))
+    found = keyhole.families(store, granularity="edges")
+    assert found.prompts.tolist() == [i for i in range(26) if i not in (3, 8)]
+    level = found.levels[0].clustering
+    assert level.cut is not None and level.cut.families > 1 and not level.separate and not level.given
+    assert found.labels.tolist() == [1] * 24 and found.families[0].size == 24 and "One family" in str(found)
 
+
+def test_held_out_circuits_may_go_astray() -> None:
+    """Those of planted families get where they were; if labels say nothing, no better than chance."""
+    matrix, truth = planted(2, 100, seed=24)
+    apart = jaccard(matrix)
+    held, agreement = rest._held_out(apart, truth + 1, np.random.default_rng(0))
+    assert held == 20 and agreement == 1
+    dealt = [rest._held_out(apart, np.random.default_rng(i).permutation(truth) + 1, np.random.default_rng(i))[1]
+             for i in range(5)]  # fmt: skip
+    assert abs(np.mean(dealt)) < 0.3
+
+
+def test_far_circuits_are_not_assigned() -> None:
     means = np.array([[0.2, 0.6], [0.6, 0.3], [0.9, 0.8]])
     assert rest._nearest(means.astype(np.float32), np.array([1, 2]), 0.5).tolist() == [1, 2, 0]
 
@@ -533,9 +676,9 @@ def test_command(store: Store, found: Families, tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == json.loads(json_text(found.record()))
     assert (tmp_path / "map.png").stat().st_size > 10_000
-    few = typed("families", at, "--where", "label_kind=a", "--all", "--out", "page.html", folder=tmp_path)
+    few = typed("families", at, "--where", "label_kind=a", "--all", "--out", "few.csv", folder=tmp_path)
     assert few.returncode == 0 and "30 circuits (label_kind=a; 90 of 90 prompts" in few.stdout
-    assert "One family" in few.stdout and "Families of circuits" in (tmp_path / "page.html").read_text()
+    assert "One family" in few.stdout and len((tmp_path / "few.csv").read_text().splitlines()) == 31
 
 
 @pytest.mark.parametrize(

@@ -36,16 +36,17 @@ def test_python_examples_run(tmp_path: Path) -> None:
 
 COMMANDS = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
 SHELL = [line for line in COMMANDS if line.startswith("keyhole") and "path/to" not in line]
-FILES = [line for line in SHELL if "mary.json" in line]  # one writes what the other reads
+FILES = {name: [line for line in SHELL if name in line] for name in ("mary.json", "ioi.store")}  # written, then read
 
 
-def test_shell_examples_write_and_read_files(tmp_path: Path) -> None:
-    assert len(FILES) == 2
-    for line in FILES:
+@pytest.mark.parametrize(("name", "lines"), FILES.items(), ids=FILES)
+def test_shell_examples_write_and_read_files(name: str, lines: list[str], tmp_path: Path) -> None:
+    assert len(lines) == {"mary.json": 2, "ioi.store": 4}[name]
+    for line in lines:
         runs(line, tmp_path)
 
 
-@pytest.mark.parametrize("line", [line for line in SHELL if line not in FILES])
+@pytest.mark.parametrize("line", [line for line in SHELL if not any(name in line for name in FILES)])
 def test_shell_examples_run(line: str, tmp_path: Path) -> None:
     runs(line, tmp_path)
 

@@ -159,7 +159,8 @@ def test_what_cannot_run_says_why(tmp_path: Path) -> None:
     assert len(results) == len(CATALOGUE)
     assert results["cc-fig7"].state == "needs a model" and CATALOGUE["cc-fig7"].command in results["cc-fig7"].note
     assert results["svt-fig7"].state == "needs a model" and "gpt2" in results["svt-fig7"].note
-    assert results["talk-14"].state == "later" and "families" in results["talk-14"].note
+    assert results["talk-14"].state == "needs a model" and "gpt2" in results["talk-14"].note
+    assert results["talk-20"].state == "later" and "names of signals" in results["talk-20"].note
     assert results["cc-fig1"].state == "schematic"
     assert results["svf-fig3"].state == "later"
 

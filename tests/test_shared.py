@@ -13,10 +13,11 @@ import keyhole
 from commands import keyhole as typed
 from drawn import check_drawn
 from keyhole.errors import KeyholeError
+from keyhole.family.distances import in_common
 from keyhole.qk.omega import omega
 from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.signals import _used, shared
-from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use, overlap
+from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use
 from stores import stored
 
 
@@ -67,7 +68,7 @@ def test_tasks_dealt_at_random_do_not_differ() -> None:
 
 def test_overlaps_by_hand() -> None:
     a, b = np.array([[1, 1, 0], [1, 0, 0]], bool), np.array([[1, 0, 1], [0, 0, 1]], bool)
-    assert float(overlap(a.mean(0), b.mean(0))) == pytest.approx((0.5 + 0 + 0) / (1 + 0.5 + 1))
+    assert float(in_common(a.mean(0), b.mean(0))) == pytest.approx((0.5 + 0 + 0) / (1 + 0.5 + 1))
     many = (
         {("dest", 1, 0): Use(np.arange(20), np.repeat(a, 10, 0))},
         {("dest", 1, 0): Use(np.arange(20), np.repeat(b, 10, 0))},
@@ -76,6 +77,17 @@ def test_overlaps_by_hand() -> None:
     assert made.overlap == pytest.approx(0.2) and made.found == "others"
     assert benjamini_hochberg(np.array([])).tolist() == []
     assert benjamini_hochberg(np.array([0.5, 0.001])).tolist() == [0.5, 0.002]
+
+
+def test_tasks_are_compared_by_as_many_prompts_as_halves_have() -> None:
+    """Frequencies of few prompts overlap less; against slow draws of ten of twenty prompts, and of thirty."""
+    often = np.full(12, 0.3)
+    one, two = use_of(often, 20, 1), use_of(often, 30, 2)
+    (made,) = compare_use({("src", 2, 1): one}, {("src", 2, 1): two}, draws=499)
+    rng = np.random.default_rng(0)
+    drawn = [[own.used[rng.permutation(len(own.used))[:10]].mean(0) for own in (one, two)] for _ in range(499)]
+    assert made.between == pytest.approx(np.mean([in_common(f, g) for f, g in drawn]), abs=0.02)
+    assert made.between < made.overlap - 0.05 and made.found == "same"
 
 
 def test_channel_use_is_that_of_the_circuits(whole: Path) -> None:
@@ -119,8 +131,28 @@ def test_a_study_of_the_organism(study: Shared, whole: Path) -> None:
             if a[0] != b[0]
         )
         assert side.signals[0].near[0] * side.signals[0].pairs == pytest.approx(near)
-    assert all(one.found == "same" and one.p == 1 for one in study.tasks)  # a store beside itself
     assert study.stores == (str(whole), str(whole))
+    assert all(one.found == "same" and one.p == 1 for one in study.tasks)  # a store beside itself
+
+
+def test_channels_have_no_sign(study: Shared, whole: Path, organism: keyhole.Model) -> None:
+    """Their vectors are as near as the other way round; signals are not."""
+    use = channel_use(keyhole.open_store(whole))
+    for side in study.sides:
+        own = _used(organism, use, side.side)
+        rows = torch.stack([(one.used @ one.basis.T)[0] for one in own])
+        i, j = (np.array(ends) for ends in zip(*pairs_of([one.layer for one in own]), strict=True))
+        found = (rows @ rows.T).numpy()[i, j]
+        assert side.used == len(own) and side.channels[0].pairs == len(found)
+        assert side.channels[0].cosine[0] == pytest.approx(np.abs(found).mean(), abs=1e-6)
+        assert side.channels[0].near[0] == pytest.approx((np.abs(found) > study.limit).mean())
+        assert side.signals[0].cosine[0] == pytest.approx(
+            np.mean([side.cosines[a, b] for a, b in pairs_of([layer for layer, _ in side.heads])]), abs=1e-6
+        )
+
+
+def pairs_of(layers: list[int]) -> list[tuple[int, int]]:
+    return [(a, b) for b in range(len(layers)) for a in range(b) if layers[a] != layers[b]]
 
 
 def side_of(near: list[float], p: list[float]) -> SharedSide:
@@ -180,3 +212,5 @@ def test_the_command(whole: Path, tmp_path: Path) -> None:
 def test_shares_are_of_what_halves_share() -> None:
     made = HeadUse(1, 0, "dest", (20, 20), 0.3, 0.3, (0.6, 0.4), 0.1, 0.001, 0.001)
     assert made.share == pytest.approx(0.6) and made.found == "in part"
+    less = replace(made, between=0.2)
+    assert less.found == "others" and replace(less, q=0.06).found == "in part"

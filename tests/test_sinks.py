@@ -21,12 +21,15 @@ from keyhole.qk.firings import find_firings
 from keyhole.reproduce.talk.sinks import Rest, judge
 from keyhole.shared.alike import (
     Likeness,
+    _around,
+    _range,
     clusters,
     cosines,
     directions,
     likeness,
     members,
     rank_of,
+    resampled,
     shuffled,
     spread,
 )
@@ -66,6 +69,10 @@ def test_a_shared_direction_is_found(shared: Sinks) -> None:
         one = next(made for made in side.removals if made.rank == 1)
         assert one.explained[0] == 1 and max(one.random_explained) < 0.9 and one.sinks is not None
         assert one.sinks[0] < 0.2 * shared.before < min(one.random_sinks)
+        for taken in {made.taken for made in side.removals}:  # a pass is made of the smallest rank that is enough
+            own = [made for made in side.removals if made.taken == taken]
+            enough = min(made.rank for made in own if made.explained[0] >= 0.5)
+            assert [made.rank for made in own if made.sinks is not None] == [enough] and len(own) > 1
         assert axis.norm() == pytest.approx(1)
     assert {writer for head in shared.side("src").heads for writer, _ in head.writers[:1]} == {"MLP 0"}
     assert {writer for head in shared.side("dest").heads for writer, _ in head.writers[:1]} == {"embedding"}
@@ -155,6 +162,27 @@ def test_directions_are_means_of_unit_signals() -> None:
         assert torch.allclose(found, total / total.norm(), atol=1e-9)
 
 
+def test_intervals_lie_around_what_was_measured() -> None:
+    """Draws say how wide they are, not where they lie; controls lie where they do."""
+    draws = torch.arange(1001) / 1000
+    assert _range(draws) == pytest.approx((0.5, 0.025, 0.975))
+    assert _around(0.9, draws) == pytest.approx((0.9, 0.425, 1.375))
+
+
+def test_resampled_prompts_are_means_over_some() -> None:
+    """Two prompts: a third of the draws or so have either alone, and a head that neither has keeps its own."""
+    one, other = heads_of(unit(torch.randn(2, 12, generator=torch.Generator().manual_seed(4))))
+    rows = torch.eye(8)[:2].double()
+    one = replace(one, prompt=torch.tensor([3, 7]), used=rows, written=rows, chosen=rows > 0)
+    other = replace(other, prompt=torch.tensor([7]), used=rows[:1], written=rows[:1], chosen=rows[:1] > 0)
+    drawn = resampled([one, other], None, 400, torch.Generator().manual_seed(0)).double()
+    weights = (drawn[:, 0] @ one.basis)[:, :2]
+    for expected, share in (((1.0, 0.0), 0.25), ((0.5**0.5, 0.5**0.5), 0.5), ((0.0, 1.0), 0.25)):
+        near = (weights - torch.tensor(expected).double()).norm(dim=1) < 1e-4
+        assert float(near.double().mean()) == pytest.approx(share, abs=0.08)
+    assert torch.allclose(drawn[:, 1] @ other.basis[:, 0], torch.ones(400).double(), atol=1e-5)
+
+
 def test_spread_is_the_mean_distance_of_pairs() -> None:
     (one,) = heads_of(unit(torch.ones(1, 12)))
     rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(2)).double()
@@ -205,6 +233,9 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     assert side_of(ways, cleaned).found == "shared"
     part = [replace(one, near=(0.1, 0.0, 0.2)) for one in ways]
     assert side_of(part, cleaned).found == "a shared part"
+    wide = [replace(one, cosine=(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
+    assert side_of(wide, cleaned).found == "not shared"
+    assert side_of([*ways[:3], part[3]], cleaned).found == "a shared part"
     mean = [
         ways[0],
         *[replace(one, near=(0.0, 0.0, 0.0), cosine=(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5) for one in ways[1:]],
@@ -296,6 +327,19 @@ def test_moments_are_those_of_all_tokens_after_the_first(gpt2: keyhole.Model) ->
     assert float((drawn.T @ found.root).square().sum(1).mean()) > 2 * float(found.root.square().sum() / len(found.root))
 
 
+def test_the_share_is_of_tokens_after_the_first(shared: Sinks) -> None:
+    """Of the prompts that were explained, and of all heads above the first layer."""
+    model, asked = planted.shared_sinks(), planted.prompts()
+    fit = [one for i, one in enumerate(asked) if i % 3 < 2]
+    assert (shared.prompts, shared.held_out) == (len(fit), len(asked) - len(fit))
+    fires, could = 0, 0
+    for one in fit:
+        run = model.run(list(one.token_ids), bos=False)
+        fires += sum(site.src == 0 < site.dest and site.layer > 0 for site in find_firings(run))
+        could += (len(run) - 1) * model.dims.heads * (model.dims.layers - 1)
+    assert shared.share == pytest.approx(fires / could) and 0 < shared.share < 1
+
+
 def test_firings_are_those_that_are_found_run_by_run(organism: keyhole.Model) -> None:
     texts = ["When Mary and John went to the store, John gave a drink to", "Mary gave a drink to John"]
     runs = organism.run_many(texts)
@@ -351,9 +395,12 @@ def test_passes_without_a_subspace(gpt2: keyhole.Model) -> None:
     for cut, side in ((dest, "dest"), (src, "src")):
         by_hand = [_pass_by_hand(gpt2, own, one, side) for own in asked]
         assert cut.answers == pytest.approx(by_hand, abs=1e-4) and cut.answers != pytest.approx(clean.answers, abs=1e-4)
-    shares = energy(gpt2, asked, [("dest", torch.eye(d).double()), ("src", one)])
-    by_hand = np.mean([_in(run.layers[layer].resid[:1], one) for run in runs for layer in (1, 2)])
-    assert shares == pytest.approx([1.0, by_hand])
+    shares = energy(gpt2, asked, [("dest", torch.eye(d).double()), ("dest", one), ("src", one)])
+    by_hand = [
+        np.mean([_in(run.layers[layer].resid[at], one) for run in runs for layer in (1, 2)])
+        for at in (slice(1, None), slice(0, 1))
+    ]
+    assert shares == pytest.approx([1.0, *by_hand])
 
 
 def _in(x: torch.Tensor, basis: torch.Tensor) -> float:

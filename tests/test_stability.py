@@ -15,7 +15,7 @@ from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.models.prompts import one_token_words
 from keyhole.stable.again import Refused, retrace
-from keyhole.stable.floors import floors
+from keyhole.stable.floors import _kinds, floors
 from keyhole.stable.stability import stability, varied
 from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_pairs
 from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
@@ -173,6 +173,25 @@ def test_partners_share_what_is_said(store: keyhole.store.Store) -> None:
                 assert own.labels[label] == partner.labels[label] and own.text != partner.text
             if name == "another prompt, unrelated":
                 assert own.template != partner.template and own.answer != partner.answer
+
+
+def test_prompts_are_unrelated_if_neither_wording_nor_answer_is_the_same() -> None:
+    """Every pair of two wordings and two answers; where all have one wording, that is no matter."""
+    rows = [
+        {"template": wording, "answer": answer, "text": f"{wording}{answer}{i}", "label_order": answer + wording}
+        for wording in "xy"
+        for answer in "ab"
+        for i in range(2)
+    ]
+    fits = _kinds(rows, ["label_order"])
+    assert list(fits) == [f"another prompt, {one}" for one in ("same template", "same order", "unrelated")]
+    for one in rows:
+        for other in rows:
+            told = [fit(one, other) for fit in fits.values()]
+            wording, answer = (one[name] == other[name] for name in ("template", "answer"))
+            assert told == [wording and one is not other, wording and answer and one is not other, not wording | answer]
+    same = [{**row, "template": "x"} for row in rows]
+    assert _kinds(same, [])["another prompt, unrelated"](same[0], same[2])
 
 
 def test_a_study_of_a_store(store: keyhole.store.Store, organism: Model, tmp_path: Path) -> None:

@@ -85,6 +85,19 @@ def as_text(value: tuple[float, float, float], digits: int = 3) -> str:
     return mean if math.isnan(value[1]) else f"{mean} [{low}, {high}]"
 
 
+def cell_text(cell: str | float | int | None, missing: str = "-") -> str:
+    """A cell of a table: a number to three digits; what is not known is a dash.
+
+    >>> [cell_text(cell) for cell in (0.12345, 3000, None, math.nan, "<bos>")]
+    ['0.123', '3,000', '-', '-', '<bos>']
+    """
+    if cell is None or cell != cell:
+        return missing
+    if isinstance(cell, float):
+        return f"{cell:.3f}"
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
 def wilson(right: int, of: int) -> tuple[float, float, float]:
     """A share with Wilson's 95 % interval; of nothing, anything is possible.
 

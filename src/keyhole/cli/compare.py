@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keyhole import show
 from keyhole.cli.choices import CutMode
-from keyhole.cli.options import JsonOption
-from keyhole.files import require_file
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
+from keyhole.cli.stores import OutOption, SeedOption, StoreModelOption, answer, require_places, stored_model
 
 if TYPE_CHECKING:
     from keyhole.comparison.compare import Comparison
-
-_SUFFIXES = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
+    from keyhole.models.model import Model
 
 
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A store, a part of it, a circuit, or published:NAME.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Where to find the model. Default: as the store says.")
-    ] = None,
-    members: Annotated[int, typer.Option(min=0, help="Prompts of each side that are run; 0: compare sets only.")] = 40,
+    model: StoreModelOption = None,
+    members: Annotated[
+        int, typer.Option("--prompts", "--members", min=0, help="Of each side, that are run; 0: compare sets only.")
+    ] = 40,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Share of circuits from which on terms count.")] = 0.1,
     mode: Annotated[
         CutMode, typer.Option(help="How edges are removed: scores, one head, or all that follows.")
     ] = "local",
     draws: Annotated[int, typer.Option(min=1, help="Random controls per prompt.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of the prompts and controls that are drawn.")] = 0,
+    seed: SeedOption = 0,
     top: Annotated[int, typer.Option(min=1, help="How many terms to show.")] = 12,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(help="Write it, too: .json, .html (a page), .csv (terms), .png, .svg, .pdf. Can be repeated."),
-    ] = None,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """What do two circuits, families or stores share, and do their heads do the same?
@@ -51,18 +49,25 @@ def compare(
 
         keyhole compare "ioi.store[order=ABBA]" "ioi.store[order=BABA]" --out families.html
 
-        keyhole compare ioi.store:1 ioi.store:2 --members 100 --json
+        keyhole compare ioi.store:1 ioi.store:2 --prompts 100 --json
 
         keyhole compare gpt2.store published:gpt2-ioi --out scores.png
     """
-    for path in out or []:
-        require_file(path, _SUFFIXES)
+    places = require_places(out)
     with show.progress("Importing torch and transformers"):
         from keyhole.comparison.compare import compare as compare_both
+        from keyhole.comparison.operands import store_of
+
+    def load() -> Model:
+        store = store_of(a) or store_of(b)
+        if store is None:
+            return load_model(model, revision, dtype, device)
+        return stored_model(store, model, revision=revision, dtype=dtype, device=device)
+
     found = compare_both(
         a,
         b,
-        model=model,
+        model=model if (revision, dtype, device) == (None, "float32", None) else load(),
         members=members,
         threshold=threshold,
         mode=mode,
@@ -70,12 +75,7 @@ def compare(
         seed=seed,
         stage=show.progress_bar,
     )
-    for path in out or []:
-        found.save(path)
-    if json:
-        show.as_json(found.record())
-    else:
-        _tell(found, top)
+    answer(found, places, lambda: _tell(found, top), json=json)
 
 
 def _tell(found: Comparison, top: int) -> None:
@@ -87,7 +87,8 @@ def _tell(found: Comparison, top: int) -> None:
         show.table(*told.terms_table(found.terms[-1], top))
     if found.signals is not None and found.signals.rows:
         show.table(*told.signals_table(found.signals.rows))
-        show.plain("\n".join(told.signal_lines(found.signals)) + "\n")
+        if lines := told.signal_lines(found.signals):
+            show.plain("\n".join(lines) + "\n")
     if found.exclusive is not None:
         show.table(*told.exclusive_table(found.exclusive))
         show.plain("\n".join(told.verdict_lines(found.exclusive)))

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from keyhole import show
 from keyhole.cli.choices import Baseline, EdgeMethod
-from keyhole.cli.options import JsonOption
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
+from keyhole.cli.stores import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
 from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.faithful.faithfulness import Curves
 
 
 def curves(
-    store: Annotated[Path, typer.Argument(help="A store of circuits (`keyhole bulk` makes one).")],
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Default: the one that the store names.")] = None,
+    store: StoreArgument,
+    model: StoreModelOption = None,
     prompts: Annotated[
         int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut.")
     ] = 32,
@@ -25,10 +37,11 @@ def curves(
         typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas. Default: all."),
     ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Of random edges.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of random orders.")] = 0,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="Where to write: .html, .json, .csv, .png, .svg, .pdf. Repeatable.")
-    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
@@ -45,16 +58,12 @@ def curves(
 
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
-    asked = _methods(methods)
-    from keyhole.faithful.curves import curves as measure
-    from keyhole.figures.curves import FORMATS
-    from keyhole.files import require_file
-    from keyhole.store import model_of, open_store
-
-    places = [require_file(path, FORMATS) for path in out or []]
+    asked, places = _methods(methods), require_places(out)
+    with show.progress("Importing torch and transformers"):
+        from keyhole.faithful.curves import curves as measure
+        from keyhole.store import open_store
     opened = open_store(store)
-    with show.progress("Loading the model"):
-        loaded = model_of(opened, model)
+    loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     with show.progress_bar("Cutting edges") as progress:
         found = measure(
             opened,
@@ -66,14 +75,14 @@ def curves(
             seed=seed,
             progress=progress,
         )
-    for path in places:
-        found.save(path)
-    if json:
-        show.as_json(found.record())
-        return
-    columns, rows = found.cells
-    show.table(columns, [tuple("-" if cell is None else str(cell) for cell in row) for row in rows])
-    show.plain("\n".join(line for line in (found.own_told, found.summary) if line))
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Curves) -> None:
+    show.plain(found.summary + "\n")
+    table(*found.cells)
+    if found.own_told:
+        show.plain(found.own_told)
 
 
 def _methods(text: str | None) -> list[EdgeMethod] | None:

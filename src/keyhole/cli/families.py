@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,36 +9,34 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Granularity
 from keyhole.cli.options import JsonOption, read_choices
-from keyhole.files import require_file
+from keyhole.cli.stores import OutOption, SeedOption, StoreArgument, answer, require_places, table
 
 if TYPE_CHECKING:
-    from keyhole.family.record import Families
+    from keyhole.family.agreement import Beside
+    from keyhole.family.averages import Average
+    from keyhole.family.record import Families, Family
 
-_LOG = logging.getLogger("keyhole")
-_SUFFIXES = (".json", ".csv", ".html", ".png", ".svg", ".pdf")
 _FAMILIES = ("family", ">circuits", ">prompt", ">stability", ">silhouette", ">distance", ">terms", "most members share")
 _LABELS = ("sets of", "label", ">values", ">ARI", ">NMI", ">ARI, cut into as many", ">explained", ">nearest alike")
 _AVERAGES = ("averaged", ">circuits", ">terms of one", ">of half", ">nearest", ">mean", ">held", ">missed", ">again")
 
 
 def families(
-    store: Annotated[Path, typer.Argument(help="A store of circuits, as `keyhole bulk` makes it.")],
+    store: StoreArgument,
     granularity: Annotated[Granularity, typer.Option(help="What circuits are sets of.")] = "channels",
     side: Annotated[bool, typer.Option("--side/--no-side", help="Tell dest, src and value edges apart.")] = True,
     role: Annotated[bool, typer.Option("--role/--no-role", help="Tell the roles of tokens apart.")] = False,
     weighted: Annotated[bool, typer.Option("--weighted", help="By influence, and not by presence alone.")] = False,
     k: Annotated[int | None, typer.Option(min=2, help="How many families. Default: found.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--where", help="Only such prompts: label_order=ABBA (repeatable).")
+        list[str] | None, typer.Option("--where", help="Only such prompts: order=ABBA. May be repeated.")
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also prompts that are answered wrongly, and circuits without heads.")
     ] = False,
     most: Annotated[int, typer.Option(min=10, help="Of more circuits, a sample of so many is cut.")] = 10_000,
-    seed: Annotated[int, typer.Option(help="Of samples, resamples and nulls.")] = 0,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="A file: .json, .csv, .html (a page), .png, .svg or .pdf (repeatable).")
-    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Do the circuits of a task come in families? Which, how surely, and what do they follow?
@@ -58,25 +54,21 @@ def families(
 
         keyhole families ioi.store --granularity heads --role --k 2 --json
 
-        keyhole families ioi.store --where label_order=ABBA --weighted
+        keyhole families ioi.store --where order=ABBA --weighted
     """
-    for path in out or ():
-        require_file(path, _SUFFIXES)
-    from keyhole.family.families import RIGHT
-    from keyhole.family.families import families as find
-    from keyhole.store.store import open_store
-
-    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | read_choices(only)
+    places = require_places(out)
+    with show.progress("Importing"):
+        from keyhole.family.families import RIGHT
+        from keyhole.family.families import families as find
+        from keyhole.store.chosen import label_columns
+        from keyhole.store.store import open_store
+    opened = open_store(store)
+    asked_for = label_columns(opened, read_choices(only, "--where", "order=ABBA"))
+    where: dict[str, Any] = ({} if everything else dict(RIGHT)) | asked_for
     asked: dict[str, Any] = {"granularity": granularity, "side": side, "role": role, "weighted": weighted, "k": k}
     with show.progress_bar("Comparing circuits") as progress:
-        found = find(open_store(store), **asked, where=where, most=most, seed=seed, progress=progress)
-    if json:
-        show.as_json(found.record())
-    else:
-        _tell(found)
-    for path in out or ():  # after the answer, which a full disk must not cost
-        found.save(path)
-        _LOG.info(f"wrote {path}")
+        found = find(opened, **asked, where=where, most=most, seed=seed, progress=progress)
+    answer(found, places, lambda: _tell(found), json=json)
 
 
 def _tell(found: Families) -> None:
@@ -84,25 +76,18 @@ def _tell(found: Families) -> None:
 
     show.plain(f"{asked_text(found)}\n")
     show.plain(" ".join(filter(None, [verdict(found), rest_text(found)])) + "\n")
-    show.table(_FAMILIES, [_family_row(one) for one in found.families])
+    table(_FAMILIES, [_family_row(one) for one in found.families])
     show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
     show.table(_LABELS, _label_rows(found))
     show.plain("averaged circuits: what half of the circuits have, beside the circuits (Jaccard)")
     show.table(_AVERAGES, [_average_row(one) for one in found.averages])
 
 
-def _family_row(one: Any) -> list[str]:
+def _family_row(one: Family) -> list[str | float | int]:
     from keyhole.family.report import common_text
 
-    numbers = [_number(x) for x in (one.stability, one.silhouette, one.mean_distance)]
-    return [
-        str(one.number),
-        f"{one.size:,}",
-        str(one.representative),
-        *numbers,
-        f"{one.mean_size:.0f}",
-        common_text(one),
-    ]
+    quality = (one.stability, one.silhouette, one.mean_distance)
+    return [str(one.number), one.size, str(one.representative), *quality, round(one.mean_size), common_text(one)]
 
 
 def _label_rows(found: Families) -> list[list[str]]:
@@ -115,14 +100,10 @@ def _label_rows(found: Families) -> list[list[str]]:
     ]
 
 
-def _average_row(one: Any) -> list[str]:
+def _average_row(one: Average) -> list[str]:
     shares = [f"{x:.0%}" for x in (one.nearest, one.typical, one.held, one.missed, one.again)]
     return [one.group, f"{one.circuits:,}", f"{one.mean_size:.0f}", str(one.size), *shares]
 
 
-def _beside(one: Any) -> str:
+def _beside(one: Beside | None) -> str:
     return "-" if one is None else f"{one.value:.3f} ({one.high:.3f})"
-
-
-def _number(value: float) -> str:
-    return "-" if value != value else f"{value:.3f}"

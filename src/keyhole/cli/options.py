@@ -76,7 +76,7 @@ def read_ids(text: str) -> list[int]:
         raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
 
 
-def read_choices(texts: list[str] | None) -> dict[str, Any]:
+def read_choices(texts: list[str] | None, option: str = "--with", example: str = "design=mixed") -> dict[str, Any]:
     """Choices of a task such as design=mixed: numbers, true, false, null and lists as JSON has them, else text.
 
     >>> read_choices(["design=mixed", "n_boxes=4", "held_out=true", 'names=["Mary", "John"]'])
@@ -86,8 +86,8 @@ def read_choices(texts: list[str] | None) -> dict[str, Any]:
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not (name.isidentifier() and equals):
-            raise KeyholeError(f"--with takes a choice such as design=mixed, not {text!r}.")
-        if name in ("model", "n", "seed"):
+            raise KeyholeError(f"{option} takes a choice such as {example}, not {text!r}.")
+        if option == "--with" and name in ("model", "n", "seed"):
             raise KeyholeError(f"{name} is an option of its own: give --{name} {value}.")
         try:
             found[name] = parse_json(value)

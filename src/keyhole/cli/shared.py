@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.stores import OutOption, StoreArgument, StoreModelOption, require_places, save_all, stored_model
+from keyhole.cli.stores import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
+
+if TYPE_CHECKING:
+    from keyhole.shared.record import Shared
 
 
 def shared(
@@ -20,7 +32,7 @@ def shared(
     model: StoreModelOption = None,
     prompts: Annotated[int, typer.Option(min=1, help="How many of the store's are run anew for signals.")] = 64,
     draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads; twice as many of dealt prompts.")] = 99,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: SeedOption = 0,
     out: OutOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -39,15 +51,25 @@ def shared(
         keyhole shared ioi.store years.store --out shared.html --out shared.csv
     """
     places = require_places(out)
-    from keyhole.shared.signals import shared as study
-    from keyhole.store import open_store
-
+    with show.progress("Importing torch and transformers"):
+        from keyhole.shared.signals import shared as study
+        from keyhole.store import open_store
     opened = open_store(store)
     second = None if other is None else open_store(other)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(opened, second, loaded, prompts=prompts, draws=draws, seed=seed, stage=show.progress_bar)
-    save_all(found, places)
-    if json:
-        show.as_json(found.record())
-    else:
-        show.plain(str(found))
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Shared) -> None:
+    from keyhole.shared import text
+
+    show.plain(text.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join(text.head_lines(side)) + "\n")
+        if side.signals or side.channels:
+            table(*text.likeness_table(side))
+    if len(found.stores) > 1:
+        show.plain("\n".join(text.task_lines(found)) + "\n")
+        if found.tasks:
+            table(*text.task_rows(found))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keyhole import show
 from keyhole.cli.circuits import TauOption, read_tau
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.stores import OutOption, StoreArgument, StoreModelOption, require_places, save_all, stored_model
+from keyhole.cli.stores import (
+    OutOption,
+    SeedOption,
+    StoreArgument,
+    StoreModelOption,
+    answer,
+    require_places,
+    stored_model,
+    table,
+)
+
+if TYPE_CHECKING:
+    from keyhole.sink.record import Sinks
 
 
 def sinks(
@@ -19,7 +31,7 @@ def sinks(
     tau: TauOption = "dynamic",
     draws: Annotated[int, typer.Option(min=19, help="Of shuffled heads, and of resampled prompts.")] = 99,
     controls: Annotated[int, typer.Option(min=1, help="Other subspaces that are removed, of each kind.")] = 9,
-    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    seed: SeedOption = 0,
     out: OutOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -41,9 +53,9 @@ def sinks(
         keyhole sinks ioi.store --json
     """
     places = require_places(out)
-    from keyhole.sink import sinks as study
-    from keyhole.store import open_store
-
+    with show.progress("Importing torch and transformers"):
+        from keyhole.sink import sinks as study
+        from keyhole.store import open_store
     opened = open_store(store)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     found = study(
@@ -56,8 +68,17 @@ def sinks(
         seed=seed,
         stage=show.progress_bar,
     )
-    save_all(found, places)
-    if json:
-        show.as_json(found.record())
-    else:
-        show.plain(str(found))
+    answer(found, places, lambda: _tell(found), json=json)
+
+
+def _tell(found: Sinks) -> None:
+    from keyhole.sink import text
+
+    show.plain(text.opening(found) + "\n")
+    for side in found.sides:
+        show.plain("\n  ".join([f"{side.side} side: {side.found}", *text.head_lines(side)]) + "\n")
+        if side.likeness:
+            table(*text.likeness_table(side))
+        if side.removals:
+            table(*text.removal_table(side))
+    show.plain("\n".join(text.massive_lines(found)))

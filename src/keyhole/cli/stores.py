@@ -1,15 +1,19 @@
-"""What commands on stores share: where the store is, its model, and where results are written."""
+"""What commands on stores share: the store, its model, the seed, and where the answer goes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keyhole import show
 from keyhole.cli.choices import Dtype
 from keyhole.cli.options import load_model
+from keyhole.errors import KeyholeError
 from keyhole.files import require_file
+from keyhole.stats import cell_text
 
 if TYPE_CHECKING:
     from keyhole.figures.results import Result
@@ -24,6 +28,7 @@ OutOption = Annotated[
     list[Path] | None,
     typer.Option(help="Write it, too: .json, .html (a page), .csv (a table), .png, .svg or .pdf. May be repeated."),
 ]
+SeedOption = Annotated[int, typer.Option(help="Of all that is drawn.")]
 _WRITTEN = (".json", ".html", ".csv", ".png", ".svg", ".pdf")
 
 
@@ -41,10 +46,29 @@ def stored_model(store: Store, given: str | None, *, revision: str | None, dtype
     return model_of(store, load_model(source, revision, dtype, device))
 
 
-def save_all(result: Result, places: list[Path]) -> None:
-    """Write a result to every place."""
-    if places:
-        from keyhole.figures.results import save_result
+def table(columns: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> None:
+    """Show a table of numbers and texts."""
+    show.table(columns, [[cell_text(cell) for cell in row] for row in rows])
 
-        for path in places:
+
+def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json: bool) -> None:
+    """Tell a result, as JSON or in words, and write it to every place; then say where it is."""
+    if json:
+        show.as_json(result.record())
+    else:
+        tell()
+    if not places:
+        return
+    from keyhole.figures.results import save_result
+
+    failed = []
+    for path in places:  # after the answer, which a full disk must not cost; nor may one file the others
+        try:
             save_result(result, path)
+        except KeyholeError as error:
+            failed.append(error)
+            continue
+        if not json:
+            show.plain(f"wrote {path}")
+    if failed:
+        raise failed[0]

@@ -71,11 +71,17 @@ class Comparison:
 
         return comparison_page(self)
 
-    def save(self, path: "str | Path") -> None:
-        """Write it: .json, .html (a page), .csv (the terms), .png, .svg or .pdf (the figure)."""
-        from keyhole.figures.comparison import save_comparison
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        """Columns and rows: every term with its frequencies, or the scores."""
+        from keyhole.comparison.told import comparison_table
 
-        save_comparison(self, path)
+        return comparison_table(self)
+
+    def save(self, path: "str | Path") -> "Path":
+        """Write it: .json, .html (a page), .csv (the terms), .png, .svg or .pdf (the figure)."""
+        from keyhole.figures.results import save_result
+
+        return save_result(self, path)
 
 
 def compare(

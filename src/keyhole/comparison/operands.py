@@ -26,6 +26,7 @@ from keyhole.family.columns import Granularity
 from keyhole.family.distances import jaccard
 from keyhole.family.representatives import medoid
 from keyhole.family.sets import Sets, circuit_sets, store_sets
+from keyhole.store.chosen import label_columns, traced_prompts
 from keyhole.store.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -121,9 +122,17 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
     return _part_of(text, {} if known is None else known)
 
 
+def store_of(text: str) -> Store | None:
+    """The store that a text names, whichever part of it; None: it names none."""
+    if Path(text).is_dir():
+        return open_store(text)
+    parts = _PARTS.fullmatch(text)
+    return None if parts is None or not Path(parts["path"]).is_dir() else open_store(parts["path"])
+
+
 def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
     """The prompts of a store that have these labels, or these values of other columns of its table `prompts`."""
-    names = {name: f"label_{name}" if name in store.manifest.labels else name for name in where}
+    names = {name: column for name in where for column in label_columns(store, {name: ""})}
     for name, column in names.items():
         if column == name and name not in store.dataset("prompts").schema.names:
             told = ", ".join(store.manifest.labels) or "no labels at all"
@@ -138,14 +147,13 @@ def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
 
 
 def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
-    parts = _PARTS.fullmatch(text)
-    if parts is None or not Path(parts["path"]).is_dir():
+    parts, store = _PARTS.fullmatch(text), store_of(text)
+    if parts is None or store is None:
         raise KeyholeError(
             f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
             "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json), or "
             f"{PREFIX}gpt2-ioi."
         )
-    store = open_store(parts["path"])
     if parts["prompt"] is not None:
         number = int(parts["prompt"])
         store.circuit(number)  # refused with the reason, if there is none
@@ -187,9 +195,7 @@ def _whole(store: Store, label: str) -> Operand:
 
 def _traced(store: Store, where: Mapping[str, str]) -> tuple[int, ...]:
     """The prompts that have a circuit, of those with these values."""
-    asked = store.table("prompts", columns=["prompt"], where=dict(where))["prompt"].to_numpy()
-    circuits = store.table("circuits", columns=["prompt"])["prompt"].to_numpy()
-    return tuple(np.intersect1d(asked, circuits).tolist())
+    return tuple(traced_prompts(store, dict(where)).tolist())
 
 
 def _values(store: Store, column: str, most: int = 8) -> list[str]:

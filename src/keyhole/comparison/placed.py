@@ -40,10 +40,9 @@ class PlacedEdge:
         return tuple(Term(source, target, self.side, channel) for channel in self.channels)
 
     def __str__(self) -> str:
-        kind, layer, head = self.writer
-        told = f"{layer}.{head}" if kind == "head" else f"{kind.upper()} {layer}"
-        moved = f"{self.writer_dest} <- {self.writer_src}" if kind == "head" else self.writer_dest
+        moved = f"{self.writer_dest} <- {self.writer_src}" if self.writer[0] == "head" else self.writer_dest
         channels = ",".join(map(str, self.channels))
+        told = Component(*self.writer)
         return f"{told} ({moved}) -> {self.head[0]}.{self.head[1]} ({self.dest} <- {self.src}) {self.side} [{channels}]"
 
 

@@ -134,8 +134,15 @@ def compare_signals(
     for done, one in enumerate(everyone):
         found.append(aggregated(one, model, roles=roles, offsets=offsets))
         tell(done + 1, len(everyone))
-    a, b, count = found[0], found[1], len(families[0])
-    others = found[2 : 2 + count], found[2 + count :]
+    count = len(families[0])
+    return compare_aggregated((found[0], found[1]), (found[2 : 2 + count], found[2 + count :]), roles=roles)
+
+
+def compare_aggregated(
+    pair: tuple[Aggregated, Aggregated], others: tuple[Sequence[Aggregated], Sequence[Aggregated]], *, roles: bool
+) -> SignalComparison:
+    """The same of summed signals; `roles`: are their places called by roles?"""
+    a, b = pair
     rows = [
         head_row(place, side, (a, b), others)
         for side in SIDES

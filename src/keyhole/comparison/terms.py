@@ -9,6 +9,7 @@ from jaxtyping import Int
 from keyhole.comparison.score import Score, overlap
 from keyhole.errors import KeyholeError
 from keyhole.family.columns import Granularity
+from keyhole.family.distances import in_common
 from keyhole.family.sets import Sets
 from keyhole.family.terms import Term
 
@@ -78,9 +79,9 @@ def likeness(mine: Mapping[Term, float], its: Mapping[Term, float]) -> float:
     >>> likeness({one: 1.0, other: 0.5}, {one: 0.75})
     0.5
     """
-    pairs = [(mine.get(term, 0.0), its.get(term, 0.0)) for term in {*mine, *its}]
-    most = sum(max(pair) for pair in pairs)
-    return sum(min(pair) for pair in pairs) / most if most else 0.0
+    every = list(dict.fromkeys([*mine, *its]))  # no set: its order, and with it rounding, differs from run to run
+    one, other = (np.array([own.get(term, 0.0) for term in every]) for own in (mine, its))
+    return float(in_common(one, other))
 
 
 def halves(a: Sets, b: Sets, *, draws: int = 5, seed: int = 0) -> Halves | None:

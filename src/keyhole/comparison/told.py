@@ -7,25 +7,12 @@ from typing import Any
 
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import Exclusive, What, Which
-from keyhole.comparison.published import Named
 from keyhole.comparison.signals import HeadRow, SignalComparison, Spread
 from keyhole.comparison.terms import TermComparison, TermRow
 from keyhole.family.terms import Component, Term
 from keyhole.stats import as_text
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns, rows; > before a name: numbers
-_KINDS = {"mlp": "MLP", "mixer": "mixer"}
-
-
-def component_text(one: Component) -> str:
-    """A component as it is written: 9.6, MLP 3, answer.
-
-    >>> component_text(Component("head", 9, 6)), component_text(Component("target", None, None))
-    ('9.6', 'answer')
-    """
-    if one.kind == "target":
-        return "answer"
-    return f"{one.layer}.{one.head}" if one.kind == "head" else f"{_KINDS.get(one.kind, one.kind)} {one.layer}"
 
 
 def term_text(term: Term) -> str:
@@ -35,15 +22,10 @@ def term_text(term: Term) -> str:
     '1.6 -> 3.1 dest [5]'
     """
     if term.target is None:
-        return component_text(term.source)
+        return str(term.source)
     side = "" if term.side in (None, "target") else f" {term.side}"
     channel = "" if term.channel is None else f" [{term.channel}]"
-    return f"{component_text(term.source)} -> {component_text(term.target)}{side}{channel}"
-
-
-def named_text(one: Named) -> str:
-    """A component of a published circuit."""
-    return component_text(Component(*one))
+    return f"{term.source} -> {term.target}{side}{channel}"
 
 
 def summary_table(found: Comparison) -> Table:
@@ -104,6 +86,15 @@ def published_table(found: Comparison) -> Table:
         )
         for one in found.published
     ]
+
+
+def comparison_table(found: Comparison) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+    """Everything that was counted: scores against a published circuit, or every term with its frequencies."""
+    if found.published:
+        columns, rows = published_table(found)
+        return columns, [tuple(row) for row in rows]
+    every = [(one.granularity, row) for one in found.terms for row in one.rows]
+    return ("granularity", "term", ">a", ">b"), [(what, term_text(row.term), row.a, row.b) for what, row in every]
 
 
 def verdict_lines(found: Exclusive) -> list[str]:
@@ -187,7 +178,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
                 "random_f1": one.random_f1,
                 **_score(one.score),
                 "classes": {name: own.recall for name, own in one.classes},
-                "missed": [named_text(named) for named in one.missed],
+                "missed": [str(Component(*named)) for named in one.missed],
             }
             for one in found.published
         ]

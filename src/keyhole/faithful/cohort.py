@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -14,8 +13,10 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.faithful.masked import Masked, masked
 from keyhole.intervene.remove import Metric
+from keyhole.intervene.verification import metric_of
 from keyhole.models.precision import exact_matmul
 from keyhole.models.weights import Dims
+from keyhole.store.chosen import by_template, spread
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -119,36 +120,18 @@ def questions_of(store: "Store", model: "Model", numbers: Sequence[int]) -> list
     runs = model.run_many([list(circuits[i].token_ids) for i in numbers], bos=False)
     found = []
     for run, i in zip(runs, numbers, strict=True):
-        told = circuits[i].parameters
-        metric = Metric(told.end, told.target_ids, told.against_ids)
-        found.append(Question(run, metric, circuits[i]))
+        found.append(Question(run, metric_of(circuits[i]), circuits[i]))
     return found
 
 
 def usable(store: "Store") -> dict[int, list[int]]:
-    """The token ids of each prompt that a store has a circuit of, and that the model tells from the wrong answer."""
+    """The token ids of each prompt that a store has a circuit of, and that the model tells from the wrong answer.
+
+    Prompts of one template stand together, so that some taken evenly are of all.
+    """
     table = store.table("prompts", columns=["prompt", "difference", "correct"])
     columns = (table[name].to_pylist() for name in ("prompt", "difference", "correct"))
     good = {i for i, apart, correct in zip(*columns, strict=True) if (correct if apart is None else apart > 0)}
     table = store.table("circuits", columns=["prompt", "token_ids"])
-    ids = zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True)
-    return {prompt: tokens for prompt, tokens in ids if prompt in good}
-
-
-def short(name: str) -> str:
-    """A model's name without the folders that lead to it.
-
-    >>> short("/models/smollm2.gguf"), short("openai-community/gpt2")
-    ('smollm2.gguf', 'openai-community/gpt2')
-    """
-    return Path(name).name if Path(name).is_absolute() else name
-
-
-def spread(items: Sequence[T], n: int) -> list[T]:
-    """N of these from all over: stores are often sorted by wording.
-
-    >>> spread(range(10), 3), spread("ab", 5)
-    ([0, 3, 6], ['a', 'b'])
-    """
-    n = min(n, len(items))
-    return [items[i * len(items) // n] for i in range(n)]
+    ids = dict(zip(table["prompt"].to_pylist(), table["token_ids"].to_pylist(), strict=True))
+    return {prompt: ids[prompt] for prompt in by_template(store, sorted(good & set(ids)))}

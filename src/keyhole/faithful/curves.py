@@ -17,15 +17,14 @@ from keyhole.faithful.cohort import (
     groups_of,
     means_of,
     questions_of,
-    short,
-    spread,
     usable,
 )
 from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
-from keyhole.store.model import model_of
+from keyhole.store.chosen import spread
+from keyhole.store.model import model_of, short
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -181,6 +180,6 @@ def _halves(there: Mapping[int, Sequence[int]], prompts: int, baseline: Baseline
     if len(both) < 2 * _FEWEST:
         raise KeyholeError(
             f"only {len(fit)} prompts of this store have a circuit, an answer that the model tells from the wrong one, "
-            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed, and asked for."
+            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed. Trace more, or take the baseline zero."
         )
     return both[::2], both[1::2]

@@ -139,14 +139,9 @@ class Curves:
         """A row for each method and share."""
         from keyhole.dataframes import as_dataframe
 
-        names = ("faithfulness", "low", "high")
-        return as_dataframe(
-            [
-                {"method": curve.method, "share": share, **dict(zip(names, told, strict=True))}
-                for curve in self.curves
-                for share, told in zip(self.shares, self.faithfulness(curve.method), strict=True)
-            ]
-        )
+        columns, rows = self.table()
+        names = [name.removeprefix(">") for name in columns]
+        return as_dataframe([dict(zip(names, row, strict=True)) for row in rows])
 
     @property
     def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
@@ -203,10 +198,18 @@ class Curves:
         return curves_page(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write .json, .csv, .html, or a picture, by the suffix. See `keyhole.figures.curves`."""
-        from keyhole.figures.curves import save_curves
+        """Write .json, .html (a page), .csv (a row for each method and share), or a figure: .png, .svg or .pdf."""
+        from keyhole.figures.results import save_result
 
-        return save_curves(self, path)
+        return save_result(self, path)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+        """Columns and rows: a row for each method and share."""
+        return ("method", ">share", ">faithfulness", ">low", ">high"), [
+            (curve.method, share, *told)
+            for curve in self.curves
+            for share, told in zip(self.shares, self.faithfulness(curve.method), strict=True)
+        ]
 
 
 def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float[np.ndarray, "*any"]:

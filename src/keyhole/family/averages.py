@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from keyhole.family.distances import between
+from keyhole.family.distances import between, in_common
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -82,7 +82,7 @@ def average(
         size=size,
         variance=_mean_over(shares * (1 - shares), kept),
         deviation=_mean_over(drawn.std(0), kept),
-        again=float(np.mean([_alike(one >= SHARE, kept) for one in drawn])),
+        again=float(in_common(drawn >= SHARE, kept).mean()),
         nearest=float(alike.max()),
         typical=float(alike.mean()),
         held=float(inside.max() / max(size, 1)),
@@ -96,10 +96,6 @@ def _resampled(own: "csr_array", rng: np.random.Generator) -> Float[np.ndarray, 
     n = own.shape[0]
     counts = rng.multinomial(n, np.full(n, 1 / n), size=_DRAWS).astype(np.float64)
     return np.asarray((own.T @ counts.T).T / n)
-
-
-def _alike(one: Bool[np.ndarray, "terms"], other: Bool[np.ndarray, "terms"]) -> float:
-    return float((one & other).sum() / max((one | other).sum(), 1))
 
 
 def _mean_over(values: Float[np.ndarray, "terms"], kept: Bool[np.ndarray, "terms"]) -> float:

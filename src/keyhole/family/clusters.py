@@ -167,10 +167,10 @@ def _beside_nulls(
 
 
 def _measures(distances: Float[np.ndarray, "circuits circuits"], families: int) -> tuple[float, float]:
-    """The margin of the best cut of a world, and what its cut into as many families explains."""
+    """The margin of the best cut of a world, and what its cut into as many families explains (or the next more)."""
     found = cuts_of(distances, tree_of(distances), least=least_size(len(distances)), most=MOST_FAMILIES)
     if not found:
         return 0.0, 0.0
     best = max(found.values(), key=lambda cut: cut.silhouette)
-    margin = margin_of(distances, best.labels)
-    return margin, explained(distances, found[families].labels) if families in found else 0.0
+    as_many = min((one for one in found if one >= families), default=max(found))  # more families explain more
+    return margin_of(distances, best.labels), explained(distances, found[as_many].labels)

@@ -66,6 +66,16 @@ def between_blocks(
         yield here, np.clip(distance, 0, 1, dtype=np.float32)
 
 
+def in_common(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """What both rows have (terms last) over what any has, with its weight; 0 where neither has anything.
+
+    >>> float(in_common(np.array([1.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5])))
+    0.5
+    """
+    both, any_of = np.minimum(one, other).sum(-1), np.maximum(one, other).sum(-1)
+    return np.asarray(both / np.maximum(any_of, 1e-12))
+
+
 def condensed(distances: Float[np.ndarray, "circuits circuits"]) -> Float[np.ndarray, "pairs"]:
     """The upper triangle, row by row, as scipy's linkage takes it (and as it works: in double precision)."""
     n = len(distances)

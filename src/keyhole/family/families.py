@@ -18,8 +18,9 @@ from keyhole.family.distances import jaccard
 from keyhole.family.record import About, Families, Family, Level
 from keyhole.family.representatives import medoid, representatives
 from keyhole.family.rest import assign_rest
-from keyhole.family.sets import Sets, store_sets, traced_prompts
+from keyhole.family.sets import Sets, store_sets
 from keyhole.progress import Progress, silent
+from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 
 if TYPE_CHECKING:

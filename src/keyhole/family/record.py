@@ -1,6 +1,6 @@
 """What is known of the families of a store's circuits? One frozen record, with its text, figure, page and files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -127,9 +127,15 @@ class Families:
 
     def save(self, path: "str | Path") -> "Path":
         """Write it: .json (numbers), .csv (a row per circuit), .html (a page), or .png, .svg, .pdf (the figure)."""
-        from keyhole.figures.family_page import save_families
+        from keyhole.figures.results import save_result
 
-        return save_families(self, path)
+        return save_result(self, path)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[int]]]:
+        """Columns and rows: a row per circuit, with its family and whether it represents it."""
+        chosen = {one.representative for one in self.families}
+        rows = zip(self.prompts.tolist(), self.labels.tolist(), strict=True)
+        return ("prompt", "family", "representative"), [(i, own, int(i in chosen)) for i, own in rows]
 
     def __str__(self) -> str:
         from keyhole.family.report import report

@@ -18,6 +18,7 @@ from keyhole.errors import KeyholeError, require_choice
 from keyhole.family.columns import Block, Granularity, circuit_blocks, store_blocks
 from keyhole.family.roles import role_codes, stored_prompts
 from keyhole.family.terms import Met, Rows, Term
+from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.tasks.example import Example
 
@@ -80,12 +81,6 @@ def circuit_sets(
     roles = role_codes(zip(examples, tokens, strict=True)) if role and examples is not None else None
     blocks = circuit_blocks(zip(numbers.tolist(), circuits, strict=True), granularity)
     return _sets(blocks, granularity, Rows(numbers, roles), side=side, weighted=weighted)
-
-
-def traced_prompts(store: "Store", where: Where = None) -> Int[np.ndarray, "circuits"]:
-    """The prompts that have a circuit, of those that `where` (of the table `prompts`) asks for; in order."""
-    found = store.table("prompts", columns=["prompt"], where=where)["prompt"].to_numpy()
-    return np.intersect1d(found, store.table("circuits", columns=["prompt"])["prompt"].to_numpy())
 
 
 def _asked(store: "Store", where: Where, prompts: Sequence[int] | None) -> Int[np.ndarray, "circuits"]:

@@ -25,6 +25,17 @@ class Component:
     dest: str | None = None
     src: str | None = None
 
+    def __str__(self) -> str:
+        """Without its tokens.
+
+        >>> str(Component("head", 9, 6)), str(Component("mlp", 3, None)), str(Component("target", None, None))
+        ('9.6', 'MLP 3', 'answer')
+        """
+        if self.kind in ("target", "embedding"):
+            return "answer" if self.kind == "target" else self.kind
+        name = "MLP" if self.kind == "mlp" else self.kind
+        return f"{self.layer}.{self.head}" if self.kind == "head" else f"{name} {self.layer}"
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

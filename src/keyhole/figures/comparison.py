@@ -1,11 +1,8 @@
 """How do two families differ? Cosines of heads beside their floor, removals two by two, scores over thresholds."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -25,15 +22,12 @@ from keyhole.figures.style import (
     INK,
     PALETTE,
     RED,
-    SUFFIXES,
     blank,
     heading,
     legend,
     plain,
-    save,
     tidy,
 )
-from keyhole.files import json_text, require_file, write_at_once
 
 _MOST = 30  # rows of heads
 _TOP = 15  # terms in the page
@@ -61,7 +55,7 @@ def signals_figure(found: Comparison) -> Figure:
     places = sorted({row.place for row in found.signals.rows})[:_MOST]
     rows = {(row.place, row.side): row for row in found.signals.rows}
     wide = found.exclusive is not None
-    figure = blank(11.5 if wide else 8.0, max(2.6, 0.27 * len(places) + 1.7))
+    figure = blank(11.5 if wide else 8.0, max(3.0, 0.27 * len(places) + 2.0))
     heading(figure, f"Same heads, same signals? a is {_short(found.a)}, b is {_short(found.b)}")
     axes = figure.subplots(1, 3 if wide else 2, squeeze=False)[0]
     for axis, side in zip(axes, SIDES, strict=False):
@@ -81,7 +75,7 @@ def signals_figure(found: Comparison) -> Figure:
     if found.exclusive is not None:
         _removals(axes[2], found.exclusive)
         handles += [Patch(color=shade, label=name) for name, shade in _WHAT.values()]
-    legend(figure, handles, columns=4, beneath=True)
+    legend(figure, handles, columns=4 if wide else 2, beneath=True)  # more would not fit into the width
     return figure
 
 
@@ -129,20 +123,6 @@ def comparison_page(found: Comparison) -> str:
     notes = "\n".join(f"Note: {note}." for note in found.notes)
     names = (one.rsplit("/", 1)[-1] for one in (found.a, found.b))
     return page(" and ".join(names), f"{told.heading(found)}\n\n{notes}", sections)
-
-
-def save_comparison(found: Comparison, path: str | Path) -> None:
-    """Write it in the format of the suffix."""
-    target = require_file(path, (".json", ".html", ".csv", *SUFFIXES))
-    suffix = target.suffix.lower()
-    if suffix == ".json":
-        write_at_once(target, json_text(found.record()) + "\n")
-    elif suffix == ".html":
-        write_at_once(target, comparison_page(found))
-    elif suffix == ".csv":
-        write_at_once(target, _csv(found))
-    else:
-        save(comparison_figure(found), target)
 
 
 def _cosines(axis: Any, rows: Sequence[HeadRow | None]) -> None:
@@ -232,17 +212,3 @@ def _score_sections(found: Comparison) -> list[Section]:
 def _short(label: str) -> str:
     """A side without its folder."""
     return plain(label.rsplit("/", 1)[-1])
-
-
-def _csv(found: Comparison) -> str:
-    """Every term with its frequencies; or the scores."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    if found.published:
-        columns, rows = told.published_table(found)
-        writer.writerows([[name.removeprefix(">") for name in columns], *rows])
-    else:
-        writer.writerow(["granularity", "term", "a", "b"])
-        for terms in found.terms:
-            writer.writerows([terms.granularity, told.term_text(row.term), row.a, row.b] for row in terms.rows)
-    return out.getvalue()

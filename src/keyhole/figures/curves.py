@@ -1,9 +1,5 @@
 """How much of the answer do the best edges carry? Faithfulness over the share of edges kept, a line a method."""
 
-import csv
-from io import StringIO
-from pathlib import Path
-
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -11,10 +7,8 @@ from matplotlib.patches import Patch
 from keyhole.faithful.curves import METHODS
 from keyhole.faithful.faithfulness import Curves
 from keyhole.figures.page import Section, page
-from keyhole.figures.style import FAINT, GREY, SUFFIXES, blank, colours, heading, legend, plain, save, tidy
-from keyhole.files import json_text, require_file, write_at_once
+from keyhole.figures.style import FAINT, GREY, blank, colours, heading, legend, plain, tidy
 
-FORMATS = (".json", ".csv", ".html", *SUFFIXES)
 _MOST = 1.6  # beyond, an answer is overshot by so much that the rest of the picture would be flat
 
 
@@ -82,24 +76,3 @@ def curves_page(curves: Curves) -> str:
         Section("At every share", columns=("share", *(f">{name}" for name in names)), rows=by_share),
     ]
     return page(f"Which edges carry the answer? {curves.model}, {curves.task}", curves.summary, sections)
-
-
-def save_curves(curves: Curves, path: str | Path) -> Path:
-    """Write a record (.json), a table (.csv), a page (.html) or a picture, by the suffix."""
-    path = require_file(path, FORMATS)
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
-        return save(curves_figure(curves), path)
-    made = {".json": lambda: json_text(curves.record()), ".csv": lambda: _table(curves)}
-    write_at_once(path, made.get(suffix, lambda: curves_page(curves))())
-    return path
-
-
-def _table(curves: Curves) -> str:
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("method", "share", "faithfulness", "low", "high"))
-    for curve in curves.curves:
-        for share, told in zip(curves.shares, curves.faithfulness(curve.method), strict=True):
-            writer.writerow((curve.method, share, *told))
-    return out.getvalue()

@@ -1,16 +1,11 @@
-"""How do families of circuits read in a browser? Their page, and the files that a result is saved to."""
+"""How do families of circuits read in a browser?"""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.figures.families import families_figure
 from keyhole.figures.page import Cell, Section, page
-from keyhole.figures.style import SUFFIXES
-from keyhole.figures.style import save as save_figure
-from keyhole.files import json_text, require_file, write_at_once
 
 if TYPE_CHECKING:
     from keyhole.family.agreement import Beside
@@ -32,28 +27,6 @@ def families_page(found: "Families") -> str:
         _representatives(found),
     ]
     return page(f"Families of circuits: {about.task} on {Path(about.model).name}", summary, sections)
-
-
-def save_families(found: "Families", path: str | Path) -> Path:
-    """Where is it now? The suffix decides what is written."""
-    path = require_file(path, (".json", ".csv", ".html", *SUFFIXES))
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
-        return save_figure(families_figure(found), path)
-    text = {".json": lambda: json_text(found.record()) + "\n", ".csv": lambda: _csv(found), ".html": found.to_html}
-    write_at_once(path, text[suffix]())
-    return path
-
-
-def _csv(found: "Families") -> str:
-    """A row per circuit: its prompt, its family, and whether it represents it."""
-    chosen = {one.representative for one in found.families}
-    out = io.StringIO()
-    rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["prompt", "family", "representative"])
-    for prompt, label in zip(found.prompts.tolist(), found.labels.tolist(), strict=True):
-        rows.writerow([prompt, label, int(prompt in chosen)])
-    return out.getvalue()
 
 
 def _families(found: "Families") -> Section:

@@ -11,6 +11,7 @@ from string import Template
 from matplotlib.figure import Figure
 
 from keyhole.errors import KeyholeError
+from keyhole.stats import cell_text
 
 _PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, and loads nothing
 _DPI = 160
@@ -74,16 +75,12 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """A number to three digits; what is not known is a dash.
+    """As it is read.
 
     >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
     ['0.123', '3', '—', '—', '&lt;bos&gt;']
     """
-    if cell is None or cell != cell:
-        return "—"
-    if isinstance(cell, float):
-        return f"{cell:.3f}"
-    return f"{cell:,}" if isinstance(cell, int) else html.escape(cell)
+    return html.escape(cell_text(cell, "—"))
 
 
 def _picture(figure: Figure, said: str) -> str:

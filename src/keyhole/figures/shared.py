@@ -9,8 +9,7 @@ from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
 from keyhole.shared.alike import Likeness
 from keyhole.shared.record import Shared, SharedSide
-from keyhole.shared.taken import taken_text
-from keyhole.shared.text import head_lines, pair_rows, task_lines, task_rows
+from keyhole.shared.text import head_lines, likeness_table, opening, pair_rows, task_lines, task_rows
 
 _LABELS = 24  # heads that are named along an axis
 _TAKEN = {None: "nothing", 0: "mean"}
@@ -97,8 +96,8 @@ def shared_page(found: Shared) -> str:
     """All of a study as a page."""
     said = "; ".join(f"{side.side} side: {'yes' if side.coordinate else 'no'}" for side in found.sides)
     told = (
-        f"{found.model}, {found.prompts} prompts of {found.stores[0]}. More near-equal signals (cosine above "
-        f"{found.limit:g}) across layers than with other channels of the same heads, anisotropy apart? {said}."
+        f"{opening(found)}. More near-equal signals across layers than with other channels of the same heads, "
+        f"anisotropy apart? {said}."
     )
     sections = [Section("Heads, pairs and tasks", _READ, figure=shared_figure(found), said=told)]
     sections += [_side_section(side) for side in found.sides]
@@ -117,28 +116,4 @@ _READ = (
 
 
 def _side_section(side: SharedSide) -> Section:
-    columns = (
-        "what",
-        "taken out",
-        ">pairs",
-        ">nearly equal",
-        ">other channels",
-        ">p",
-        ">mean cosine",
-        ">other channels",
-    )
-    rows = [
-        (
-            what,
-            taken_text(one.taken),
-            one.pairs,
-            round(one.near[0] * one.pairs),
-            one.shuffled_near[0] * one.pairs,
-            one.p,
-            one.cosine[0],
-            one.shuffled_cosine[0],
-        )
-        for what, made in (("signals", side.signals), ("channels", side.channels))
-        for one in made
-    ]
-    return Section(f"{side.side} side", "\n".join(head_lines(side)), columns, rows)
+    return Section(f"{side.side} side", "\n".join(head_lines(side)), *likeness_table(side))

@@ -8,9 +8,8 @@ from matplotlib.lines import Line2D
 
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
-from keyhole.shared.taken import taken_text
-from keyhole.sink.record import Sinks, SinkSide, middle
-from keyhole.sink.text import HEAD_COLUMNS, head_lines, head_rows, massive_lines
+from keyhole.sink.record import Sinks, SinkSide
+from keyhole.sink.text import HEAD_COLUMNS, head_lines, head_rows, likeness_table, massive_lines, removal_table
 
 _LABELS = 24  # heads that are named along an axis
 
@@ -115,34 +114,8 @@ _READ = (
 
 def _side_sections(side: SinkSide, found: Sinks) -> list[Section]:
     """How alike heads are, and what happens without what they share."""
-    other = ">other channels"
-    columns = ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other)
-    rows = [
-        (
-            *(taken_text(one.taken), one.cosine[0], one.shuffled_cosine[0], one.p_cosine),
-            *(one.near[0], one.shuffled_near[0], one.p, one.rank, one.shuffled_rank[0]),
-        )
-        for one in side.likeness
-    ]
-    gone = (
-        *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
-        *(">weight", ">random", ">other channels", ">answer", ">random", ">other channels"),
-    )
-    lost = [
-        (
-            *(taken_text(one.taken), one.rank, one.energy, one.explained[0]),
-            *(middle(one.random_explained), middle(one.shuffled_explained)),
-            *(_mean(one.sinks), middle(one.random_sinks), middle(one.shuffled_sinks)),
-            *(_mean(one.answer), middle(one.random_answers), middle(one.shuffled_answers)),
-        )
-        for one in side.removals
-    ]
     told = f"Before: mean weight on the first token {found.before:.3f}, answer {found.answer:.2f}."
     return [
-        Section(f"{side.side} side: {side.found}", "\n".join(head_lines(side)), columns, rows),
-        Section(f"{side.side} side: without what heads share", told, gone, lost),
+        Section(f"{side.side} side: {side.found}", "\n".join(head_lines(side)), *likeness_table(side)),
+        Section(f"{side.side} side: without what heads share", told, *removal_table(side)),
     ]
-
-
-def _mean(value: tuple[float, float, float] | None) -> float | None:
-    return None if value is None else value[0]

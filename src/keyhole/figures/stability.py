@@ -1,17 +1,13 @@
 """How much of a circuit stays when something small changes? A dot a change and measure, beside the floors."""
 
-from pathlib import Path
-
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.page import Section, page
-from keyhole.figures.style import FAINT, SUFFIXES, blank, colours, heading, legend, plain, save, tidy
-from keyhole.files import json_text, require_file, write_at_once
+from keyhole.figures.style import FAINT, blank, colours, heading, legend, plain, tidy
 from keyhole.stable.stays import MEASURES, Stability
 
-FORMATS = (".json", ".html", *SUFFIXES)
 _APART = 0.17  # of a row: dots of one change do not hide each other
 
 
@@ -55,13 +51,3 @@ def stability_page(found: Stability) -> str:
     )
     section = Section("What stays", text, columns, rows, stability_figure(found), "Jaccard under each change")
     return page(f"How stable are circuits? {found.model}, {found.task}", found.summary, [section])
-
-
-def save_stability(found: Stability, path: str | Path) -> Path:
-    """Write a record (.json), a page (.html) or a picture, by the suffix."""
-    path = require_file(path, FORMATS)
-    suffix = path.suffix.lower()
-    if suffix in SUFFIXES:
-        return save(stability_figure(found), path)
-    write_at_once(path, json_text(found.record()) if suffix == ".json" else stability_page(found))
-    return path

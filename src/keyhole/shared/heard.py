@@ -20,6 +20,7 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import OFFSETS, SideName, Signal, Writer
+from keyhole.family.terms import Component
 from keyhole.tracing.firing import Firing
 from keyhole.tracing.upstream import Writes
 
@@ -157,7 +158,4 @@ def author_name(author: Author) -> str:
     >>> author_name(("head", 3, 1)), author_name(("mlp", 2, None)), author_name(("embedding", 0, None))
     ('head 3.1', 'MLP 2', 'embedding')
     """
-    kind, layer, head = author
-    if kind == "embedding":
-        return kind
-    return f"head {layer}.{head}" if kind == "head" else f"{'MLP' if kind == 'mlp' else kind} {layer}"
+    return "head " * (author[0] == "head") + str(Component(*author))

@@ -12,12 +12,11 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
 from keyhole.shared.alike import Likeness
 from keyhole.shared.heard import Head
+from keyhole.shared.taken import SURE
 from keyhole.shared.tasks import HeadUse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SURE = 0.01  # a p-value
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class Shared:
 
         return shared_page(self)
 
-    def save(self, path: "str | Path") -> None:
+    def save(self, path: "str | Path") -> Path:
         """Write the study: .json, .html (a page), .csv (a table), or a figure as .png, .svg or .pdf."""
         from keyhole.figures.results import save_result
 
-        save_result(self, path)
+        return save_result(self, path)

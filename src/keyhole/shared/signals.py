@@ -25,6 +25,7 @@ from keyhole.shared.heard import Heard, hear, joined, of_circuit
 from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.store import Store, model_of, open_store
+from keyhole.store.chosen import some_prompts
 from keyhole.tracing.upstream import Writes
 
 LIMIT = 0.8  # a cosine from which two signals are nearly equal
@@ -73,10 +74,7 @@ def shared(
 
 def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tuple[list[Heard], Ambient, int]:
     """What heads hear in circuits of prompts evenly over the store, and what the streams have in common."""
-    every = store.table("circuits", columns=["prompt"])["prompt"].to_pylist()
-    n = min(prompts, len(every))
-    chosen = [every[i * len(every) // n] for i in range(n)] if n else []
-    circuits = list(store.circuits({"prompt": chosen}))
+    circuits = list(store.circuits({"prompt": some_prompts(store, prompts)}))
     parts, moments, layers = list[Heard](), Moments(), model.attention_layers
     with exact_matmul(), model.steady():
         for start in range(0, len(circuits), _BATCH):

@@ -1,6 +1,18 @@
 """How are groups of heads, and what was taken out of their signals, called?"""
 
+SURE = 0.01  # a p-value
 _HEADS = 6  # of a cluster, that are named
+
+
+def draws_text(draws: int) -> str:
+    """A doubt, where so few draws of the control cannot show anything; else nothing.
+
+    >>> draws_text(99), draws_text(19)
+    ('', '; 19 draws of the control can show nothing at p 0.01: take 99 or more')
+    """
+    least = round(1 / SURE) - 1
+    told = f"; {draws} draws of the control can show nothing at p {SURE:g}: take {least} or more"
+    return "" if draws >= least else told
 
 
 def taken_text(taken: int | None) -> str:

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
+from keyhole.family.distances import in_common
 from keyhole.store import Store
 
 Place = tuple[SideName, int, int]  # side, layer, head
@@ -91,15 +92,6 @@ def channel_use(store: Store) -> dict[Place, Use]:
     return found
 
 
-def overlap(f: Float[np.ndarray, "*draws channel"], g: Float[np.ndarray, "*draws channel"]) -> np.ndarray:
-    """How much of the channels' use is in common?
-
-    >>> float(overlap(np.array([1.0, 0.5, 0.0]), np.array([1.0, 0.0, 0.5])))
-    0.5
-    """
-    return np.asarray(np.minimum(f, g).sum(-1) / np.maximum(np.maximum(f, g).sum(-1), 1e-12))
-
-
 def compare_use(
     one: Mapping[Place, Use], other: Mapping[Place, Use], *, draws: int = 199, seed: int = 0
 ) -> tuple[HeadUse, ...]:
@@ -127,9 +119,9 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np
     halves = [
         (x[order[:, :n]].mean(1), x[order[:, n : 2 * n]].mean(1)) for x, order in zip((a, b), orders, strict=True)
     ]
-    pooled, whole = np.concatenate([a, b]), float(overlap(a.mean(0), b.mean(0)))
+    pooled, whole = np.concatenate([a, b]), float(in_common(a.mean(0), b.mean(0)))
     dealt = np.stack([rng.permutation(len(pooled)) for _ in range(draws)])
-    null = overlap(pooled[dealt[:, : len(a)]].mean(1), pooled[dealt[:, len(a) :]].mean(1))
+    null = in_common(pooled[dealt[:, : len(a)]].mean(1), pooled[dealt[:, len(a) :]].mean(1))
     turned = np.stack([rng.permutation(a.shape[1]) for _ in range(draws)])
     return HeadUse(
         layer=layer,
@@ -137,9 +129,9 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np
         side=side,
         prompts=(len(a), len(b)),
         overlap=whole,
-        between=float(overlap(halves[0][0], halves[1][0]).mean()),
-        within=(float(overlap(*halves[0]).mean()), float(overlap(*halves[1]).mean())),
-        chance=float(overlap(np.broadcast_to(a.mean(0), turned.shape), b.mean(0)[turned]).mean()),
+        between=float(in_common(halves[0][0], halves[1][0]).mean()),
+        within=(float(in_common(*halves[0]).mean()), float(in_common(*halves[1]).mean())),
+        chance=float(in_common(np.broadcast_to(a.mean(0), turned.shape), b.mean(0)[turned]).mean()),
         p=(1 + int((null <= whole).sum())) / (1 + draws),
         q=1.0,
     )

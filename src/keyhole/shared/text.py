@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keyhole.shared.taken import cluster_text, taken_text
+from keyhole.shared.taken import cluster_text, draws_text, taken_text
+from keyhole.store.model import short
 
 if TYPE_CHECKING:
     from keyhole.shared.alike import Likeness
@@ -21,12 +22,20 @@ PAIR_COLUMNS = ("side", "head", "other head", ">cosine")
 
 def shared_text(found: "Shared") -> str:
     """A few lines for each side, and the tasks."""
-    lines = [f"{found.model}, {found.prompts} prompts of {found.stores[0]}; near-equal: a cosine above {found.limit:g}"]
+    lines = [opening(found)]
     for side in found.sides:
         lines += ["", *side_lines(side)]
     if len(found.stores) > 1:
         lines += ["", *task_lines(found)]
     return "\n".join(lines)
+
+
+def opening(found: "Shared") -> str:
+    """What was compared."""
+    return (
+        f"{short(found.model)}, {found.prompts} prompts of {found.stores[0]}; near-equal: a cosine above "
+        f"{found.limit:g}{draws_text(found.settings['draws'])}"
+    )
 
 
 def side_lines(side: "SharedSide") -> list[str]:
@@ -47,6 +56,29 @@ def head_lines(side: "SharedSide") -> list[str]:
         f"{side.side} side: {len(side.heads)} heads, {said} near-equal pairs than by other channels or by anisotropy"
     )
     return [first, *groups]
+
+
+def likeness_table(side: "SharedSide") -> tuple[tuple[str, ...], list[tuple[str | float | int, ...]]]:
+    """Near-equal pairs and mean cosines of signals and of channels, beside other channels."""
+    columns = (
+        "what",
+        "taken out",
+        ">pairs",
+        ">nearly equal",
+        ">other channels",
+        ">p",
+        ">mean cosine",
+        ">other channels",
+    )
+    rows: list[tuple[str | float | int, ...]] = [
+        (
+            *(what, taken_text(one.taken), one.pairs, round(one.near[0] * one.pairs)),
+            *(one.shuffled_near[0] * one.pairs, one.p, one.cosine[0], one.shuffled_cosine[0]),
+        )
+        for what, made in (("signals", side.signals), ("channels", side.channels))
+        for one in made
+    ]
+    return columns, rows
 
 
 def _line(one: "Likeness") -> str:

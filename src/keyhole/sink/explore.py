@@ -30,6 +30,7 @@ from keyhole.sink.massive import along, massive
 from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
 from keyhole.store import Store, model_of, open_store
+from keyhole.store.chosen import some_prompts
 from keyhole.tracing.firing import Tau
 
 CONTROLLED = 0.5  # mean cosine distance, below which a head's signals are alike
@@ -65,14 +66,13 @@ def sinks(
 
 
 def prompts_of(store: Store, prompts: int) -> list[Asked]:
-    """So many prompts with circuits, evenly over a store."""
-    every = store.table("circuits", columns=["prompt"])["prompt"].to_pylist()
-    if len(every) < 2 * _HELD_OUT:
-        raise KeyholeError(f"{store.path} has {len(every)} circuits, and a study needs {2 * _HELD_OUT} or more.")
-    n = min(prompts, len(every))
-    chosen = [every[i * len(every) // n] for i in range(n)]
-    found = store.circuits({"prompt": chosen})
-    return [Asked(number, circuit.token_ids, metric_of(circuit)) for number, circuit in found]
+    """So many prompts with circuits, evenly over a store's templates."""
+    chosen = some_prompts(store, prompts)
+    if len(chosen) < 2 * _HELD_OUT:
+        raise KeyholeError(f"{store.path} has {len(chosen)} circuits, and a study needs {2 * _HELD_OUT} or more.")
+    circuits = dict(store.circuits({"prompt": chosen}))
+    # in the order of templates, since one in three is held out
+    return [Asked(i, circuits[i].token_ids, metric_of(circuits[i])) for i in chosen]
 
 
 def study(

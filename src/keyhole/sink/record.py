@@ -14,6 +14,7 @@ from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.shared.alike import Interval, Likeness
 from keyhole.shared.heard import Head
+from keyhole.shared.taken import SURE
 from keyhole.sink.massive import Massive
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ Found = Literal["shared", "a shared part", "not shared"]
 MANY = 4  # heads, without which nothing is shared
 LAYERS = 2  # in which they must be
 NEAR = 0.25  # of pairs that are alike: about four groups of heads or fewer
-SURE = 0.01  # a p-value
 HALF = 0.5  # of the firings on the first token
 
 
@@ -181,11 +181,11 @@ class Sinks:
 
         return sinks_page(self)
 
-    def save(self, path: "str | Path") -> None:
+    def save(self, path: "str | Path") -> Path:
         """Write the study: .json, .html (a page), .csv (heads), or a figure as .png, .svg or .pdf."""
         from keyhole.figures.results import save_result
 
-        save_result(self, path)
+        return save_result(self, path)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Columns and rows: a row per head and side."""

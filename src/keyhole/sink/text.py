@@ -1,14 +1,16 @@
 """How do sinks read? What was found on each side, in numbers beside their controls."""
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keyhole.shared.heard import author_name
-from keyhole.shared.taken import cluster_text, taken_text
+from keyhole.shared.taken import cluster_text, draws_text, taken_text
 from keyhole.sink.record import middle
 from keyhole.stats import as_text
+from keyhole.store.model import short
 
 if TYPE_CHECKING:
     from keyhole.shared.alike import Likeness
@@ -21,13 +23,19 @@ HEAD_COLUMNS = ("head", "side", ">firings", ">spread", ">cluster", ">channels", 
 
 def sinks_text(found: "Sinks") -> str:
     """A few lines for each side."""
-    lines = [
-        f"{found.model}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} prompts; "
-        f"mean weight there {found.before:.3f} in {found.held_out} held-out ones"
-    ]
+    lines = [opening(found)]
     for side in found.sides:
         lines += ["", *side_lines(side, found)]
     return "\n".join([*lines, "", *massive_lines(found)])
+
+
+def opening(found: "Sinks") -> str:
+    """What was studied, and what there is before anything is removed."""
+    return (
+        f"{short(found.model)}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} "
+        f"prompts; in {found.held_out} held-out ones mean weight there {found.before:.3f}, answer {found.answer:.2f}"
+        f"{draws_text(found.settings['draws'])}"
+    )
 
 
 def side_lines(side: "SinkSide", found: "Sinks") -> list[str]:
@@ -45,6 +53,7 @@ def head_lines(side: "SinkSide") -> list[str]:
     other = side.others[0]
     lines += [f"alike: {cluster_text(own)}" for own in side.clusters[:_CLUSTERS] if len(own) > 1]
     told = f"cosine {other.cosine:.2f}, {other.near:.1%} of pairs alike ({other.heads} heads)"
+    told = "too few to compare, so that they are no bar" if math.isnan(other.near) else told
     return [*lines, f"the same heads on other tokens: {told}"]
 
 
@@ -73,6 +82,40 @@ def removal_line(one: "Removal", found: "Sinks") -> str:
         f"{middle(one.shuffled_sinks):.3f}), answer {found.answer:.2f} -> {one.answer[0]:.2f} (random "
         f"{middle(one.random_answers):.2f}, other channels {middle(one.shuffled_answers):.2f})"
     )
+
+
+Table = tuple[tuple[str, ...], list[tuple[str | float | int | None, ...]]]  # columns, rows; > before a name: numbers
+
+
+def likeness_table(side: "SinkSide") -> Table:
+    """How alike heads are, with nothing taken out of their signals, then more and more."""
+    other = ">other channels"
+    rows: list[tuple[str | float | int | None, ...]] = [
+        (
+            *(taken_text(one.taken), one.cosine[0], one.shuffled_cosine[0], one.p_cosine),
+            *(one.near[0], one.shuffled_near[0], one.p, one.rank, one.shuffled_rank[0]),
+        )
+        for one in side.likeness
+    ]
+    return ("signals", ">cosine", other, ">p", ">pairs alike", other, ">p", ">rank", other), rows
+
+
+def removal_table(side: "SinkSide") -> Table:
+    """What is left of firings, weights and answers without what heads share, beside what others take."""
+    columns = (
+        *("shared directions of signals", ">rank", ">of the stream", ">firings gone", ">random", ">other channels"),
+        *(">weight", ">random", ">other channels", ">answer", ">random", ">other channels"),
+    )
+    rows: list[tuple[str | float | int | None, ...]] = [
+        (
+            *(taken_text(one.taken), one.rank, one.energy, one.explained[0]),
+            *(middle(one.random_explained), middle(one.shuffled_explained)),
+            *(None if one.sinks is None else one.sinks[0], middle(one.random_sinks), middle(one.shuffled_sinks)),
+            *(None if one.answer is None else one.answer[0], middle(one.random_answers), middle(one.shuffled_answers)),
+        )
+        for one in side.removals
+    ]
+    return columns, rows
 
 
 def massive_lines(found: "Sinks") -> list[str]:

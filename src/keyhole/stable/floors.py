@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyhole.faithful.cohort import spread
 from keyhole.stable.stays import Asked
+from keyhole.store.chosen import some_prompts, traced_prompts
 
 if TYPE_CHECKING:
     from keyhole.store.store import Store
@@ -25,7 +25,7 @@ def floors(
     """
     labels = [f"label_{name}" for name in store.manifest.labels]
     table = store.table("prompts", columns=["prompt", "template", "answer", "text", *labels])
-    traced = set(numbers_of(store))
+    traced = set(traced_prompts(store).tolist())
     every = {row["prompt"]: row for row in table.to_pylist() if row["prompt"] in traced}
     found, missing = dict[str, Pairs](), dict[str, str]()
     for name, fits in _kinds(list(every.values()), labels).items():
@@ -37,7 +37,7 @@ def floors(
         else:
             missing[name] = "no two prompts of this store are so"
     if other is not None:
-        others = list(asked_of(other, spread(numbers_of(other), len(asked))).values())
+        others = list(asked_of(other, some_prompts(other, len(asked))).values())
         if others:
             found["another task"] = [(one, rng.choice(others)) for one in asked.values()]
         else:
@@ -68,8 +68,3 @@ def asked_of(store: "Store", numbers: Iterable[int]) -> dict[int, Asked]:
     """Prompts of a store with their circuits, by their numbers."""
     found = store.outcomes({"prompt": sorted(set(numbers))})
     return {one.index: (one.example, one.circuit) for one in found if one.circuit is not None}
-
-
-def numbers_of(store: "Store") -> list[int]:
-    """The prompts that have a circuit."""
-    return [int(number) for number in store.table("circuits", columns=["prompt"])["prompt"].to_pylist()]

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import short, spread
 from keyhole.progress import Progress, silent
 from keyhole.stable.again import Refused, retrace
-from keyhole.stable.floors import Pairs, asked_of, floors, numbers_of
+from keyhole.stable.floors import Pairs, asked_of, floors
 from keyhole.stable.stays import Asked, Stability, Stays, in_common
 from keyhole.stable.variations import Variation, options_of, rounded, usual
-from keyhole.store.model import model_of
+from keyhole.store.chosen import some_prompts
+from keyhole.store.model import model_of, short
 from keyhole.tracing.levels import ManyOptions
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def stability(
     With `roles`, terms are told apart by the roles of their tokens. `other`: a store of another task of the same model,
     for a floor. `variations` instead of the usual ones. `progress` is told prompts traced.
     """
-    numbers = numbers_of(store)
+    numbers = some_prompts(store, prompts)
     if len(numbers) < _FEWEST:
         raise KeyholeError(f"{store.path} has {len(numbers)} circuits: {_FEWEST} are needed to compare any.")
-    asked = asked_of(store, spread(numbers, prompts))
+    asked = asked_of(store, numbers)
     model = model_of(store, model)
     if other is not None and other.manifest.model["fingerprint"] != store.manifest.model["fingerprint"]:
         raise KeyholeError(

@@ -119,10 +119,16 @@ class Stability:
         return stability_page(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write .json, .html, or a picture, by the suffix. See `keyhole.figures.stability`."""
-        from keyhole.figures.stability import save_stability
+        """Write .json, .html (a page), .csv (a row for each change and measure), or a figure: .png, .svg or .pdf."""
+        from keyhole.figures.results import save_result
 
-        return save_stability(self, path)
+        return save_result(self, path)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
+        """Columns and rows: a row for each change and measure."""
+        columns = ("change", ">n", "measure", ">jaccard", ">low", ">high")
+        every = [(row, measure, row.told(measure)) for row in self.rows for measure in MEASURES]
+        return columns, [(row.name, row.n, measure, *told) for row, measure, told in every if told is not None]
 
 
 def in_common(pairs: Sequence[tuple[Asked, Asked]], *, roles: bool = False) -> dict[str, tuple[float, ...]]:

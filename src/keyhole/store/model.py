@@ -1,5 +1,6 @@
 """Which model made a store? The one in hand, or loaded by its name; its fingerprint says whether it is the same."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
@@ -34,7 +35,16 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
             ) from error
     if found.fingerprint() != told["fingerprint"]:
         raise KeyholeError(
-            f"{store.path} was made with {told.get('name')}, and {found.name} has other weights: its circuits say "
-            "nothing of them. Give the model that made it."
+            f"{store.path} was made with {told.get('name')}, and {found.name} has other weights, or the same "
+            f"ones in another precision than {found.hf.dtype}: its circuits say nothing of them. Give what made it."
         )
     return found
+
+
+def short(name: str) -> str:
+    """A model's name without the folders that lead to it.
+
+    >>> short("/models/smollm2.gguf"), short("openai-community/gpt2")
+    ('smollm2.gguf', 'openai-community/gpt2')
+    """
+    return Path(name).name if Path(name).is_absolute() else name

@@ -4,7 +4,6 @@ from keyhole.reproduce.catalogue.entry import Published, entry, schematic
 
 _PYTHIA = "EleutherAI/pythia-160m with revisions"
 _THREE = "gpt2, EleutherAI/pythia-160m and google/gemma-2-2b"
-_FAMILIES = "needs families of circuits (clustering of per-prompt circuits), which are not built yet"
 _NAMES = "needs names of signals (automatic interpretation), which are not built yet"
 
 PUBLISHED: tuple[Published, ...] = (
@@ -64,7 +63,13 @@ PUBLISHED: tuple[Published, ...] = (
         "upstream; every edge carries its signal.",
         needs="gpt2",
     ),
-    schematic("talk-13", "Picture 13", "Why per prompt", "Averages mix different mechanisms into one dense graph."),
+    entry(
+        "talk-13",
+        "Picture 13",
+        "Why per prompt",
+        "Averages mix different mechanisms into one dense graph.",
+        needs="gpt2",
+    ),
     entry(
         "talk-14",
         "Picture 14",
@@ -72,7 +77,6 @@ PUBLISHED: tuple[Published, ...] = (
         "3,000 IOI prompts (15 templates, two orders, 100 each): average linkage on edges with their singular vectors "
         "splits GPT-2's circuits by the order of names, ABBA against BABA.",
         needs=_THREE,
-        later=_FAMILIES,
     ),
     entry(
         "talk-15",
@@ -80,7 +84,6 @@ PUBLISHED: tuple[Published, ...] = (
         "Families in Pythia-160M",
         "There the split follows surface wording.",
         needs="EleutherAI/pythia-160m",
-        later=_FAMILIES,
     ),
     entry(
         "talk-16",
@@ -88,7 +91,6 @@ PUBLISHED: tuple[Published, ...] = (
         "The representative of a family",
         "The circuit with the least mean Jaccard distance to the others of its family.",
         needs=_THREE,
-        later=_FAMILIES,
     ),
     entry(
         "talk-17",
@@ -96,7 +98,6 @@ PUBLISHED: tuple[Published, ...] = (
         "Same heads, same signals",
         "Heads 2.8, 5.9 and 7.0 of GPT-2 have cosines near 1 between the ABBA and BABA representatives.",
         needs="gpt2",
-        later=_FAMILIES,
     ),
     entry(
         "talk-18",
@@ -104,7 +105,6 @@ PUBLISHED: tuple[Published, ...] = (
         "Same heads, other signals",
         "The name mover 9.9 has a negative cosine between the two representatives.",
         needs="gpt2",
-        later=_FAMILIES,
     ),
     entry(
         "talk-19",
@@ -168,6 +168,5 @@ PUBLISHED: tuple[Published, ...] = (
         "Removing edges that only the ABBA representative has hurts ABBA prompts more than BABA ones, and the other "
         "way.",
         needs="gpt2",
-        later=_FAMILIES,
     ),
 )

@@ -1,6 +1,6 @@
 """How are published results on IOI prompts repeated on a model? Its heads by role, shared by many figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, runtime_checkable
@@ -103,23 +103,26 @@ def is_gpt2(model: str | None) -> bool:
     return model is not None and model.rstrip("/").rpartition("/")[2].lower() in ("gpt2", "gpt2-small")
 
 
-def judged(of: Asking, holds: Sequence[bool], *, first: bool = True) -> Verdict:
+Is = Callable[[str | None], bool]  # is a model, as it was asked for, the published one?
+
+
+def judged(of: Asking, holds: Sequence[bool], *, first: bool = True, real: Is = is_gpt2) -> Verdict:
     """Half of what was published is a part of it; without `first`, what the rest depends on, or any evidence, nothing.
 
-    Another model than GPT-2 shows a part of it, no more; nor does it refute it.
+    Another model than the published one (GPT-2) shows a part of it, no more; nor does it refute it.
     """
     half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
-    if is_gpt2(of.model):
+    if real(of.model):
         return "reproduced" if half and all(holds) else "partly" if half else "not"
     return "partly" if half else "needs a model"
 
 
-def stood_in(of: Asking) -> str:
-    """Which model stood in for GPT-2?"""
-    if is_gpt2(of.model):
+def stood_in(of: Asking, name: str = "GPT-2 small", *, real: Is = is_gpt2) -> str:
+    """Which model stood in for the published one?"""
+    if real(of.model):
         return ""
     whose = of.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
-    return f"{whose} stood in for GPT-2 small."
+    return f"{whose} stood in for {name}."
 
 
 def listed(heads: Sequence[Head]) -> str:
@@ -229,11 +232,14 @@ def _solved(model: Model, examples: Sequence[Example]) -> int:
 
 
 def _require_solved(seen: Subject) -> None:
+    require_solved(seen.asked.model, seen.solved, len(seen.examples))
+
+
+def require_solved(source: str | None, solved: int, of: int, *, real: Is = is_gpt2) -> None:
     """What makes a model prefer IO to S can be asked only of one that does: in more prompts than coins would show."""
-    source, of = seen.asked.model, len(seen.examples)
-    if wilson(seen.solved, of)[1] > 0.5:
+    if wilson(solved, of)[1] > 0.5:
         return
-    said = f"{_named(source)} prefers IO to S in {seen.solved} of {of} IOI prompts, no more than by chance"
-    if is_gpt2(source):
+    said = f"{_named(source)} prefers IO to S in {solved} of {of} IOI prompts, no more than by chance"
+    if real(source):
         raise KeyholeError(f"{said}: these are not the published weights, so that nothing is judged. Give those.")
     raise MissingModelError(f"{said}: choose a model that solves them.")

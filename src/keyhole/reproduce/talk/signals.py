@@ -53,7 +53,7 @@ class Traced:
         few = [task for task in _TASKS if task not in self.judged]
         left = f" Not judged, with signals in fewer than {LEAST} prompts: {', '.join(few)}." if few else ""
         right = ", ".join(f"{task} {n}" for task, n in self.right.items())
-        own, names = _published(self.source), list(_MODELS.values())
+        own, names = published_name(self.source), list(_MODELS.values())
         every = f"{', '.join(names[:-1])} and {names[-1]}"
         ran = f"Of the published {every}, {own} was run: one alone is a part of the claim." if own else ""
         stood = "" if own else f"{self.source or 'The built-in organism'} stood in for {every}, of which none was run."
@@ -69,7 +69,7 @@ def _traced(job: Job) -> Traced:
     if any(seen.right.values()):
         why = "answers without any signal between its parts, so that there is nothing to measure"
     said = f"{job.model or 'the built-in organism'} {why}: choose a model that solves these tasks."
-    raise KeyholeError(said) if _published(job.model) else MissingModelError(said)
+    raise KeyholeError(said) if published_name(job.model) else MissingModelError(said)
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +92,7 @@ def _circuits(asked: Asked) -> Traced:
     return Traced(model, asked.model, {task: own for task, own in found.items() if own}, right)
 
 
-def _published(source: str | None) -> str | None:
+def published_name(source: str | None) -> str | None:
     """What a published model is called, if it is one."""
     return _MODELS.get((source or "").rstrip("/").rpartition("/")[2].lower())
 
@@ -101,7 +101,7 @@ def _verdict(source: str | None, holds: list[bool]) -> Verdict:
     """Three models were published: one alone is a part of it, and one that fails refutes it."""
     if holds and 2 * sum(holds) >= len(holds):
         return "partly"
-    return "not" if _published(source) else "needs a model"
+    return "not" if published_name(source) else "needs a model"
 
 
 def _counts(record: Traced) -> dict[str, list[int]]:
