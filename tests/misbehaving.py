@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -26,7 +26,9 @@ class Said:
     drip: float = 0.0  # seconds between two bytes
 
 
-def completion(text: str | None, *, finish: str = "stop", likely: dict[str, float] | None = None, **message: Any) -> Said:
+def completion(
+    text: str | None, *, finish: str = "stop", likely: dict[str, float] | None = None, **message: Any
+) -> Said:
     choice: Body = {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish}
     if likely is not None:
         top = [{"token": token, "logprob": math.log(p)} for token, p in likely.items()]
@@ -72,16 +74,14 @@ def serving(behaviour: Callable[[int, Body], Said], port: int = 0) -> Iterator[S
                 server.times.append(time.monotonic())
                 server.busy += 1
                 server.busiest = max(server.busiest, server.busy)
-            try:
-                self._say(server.behaviour(number, body))
-            except OSError:  # whoever asked has gone
-                pass
-            finally:
-                with server.lock:
-                    server.busy -= 1
+            said = server.behaviour(number, body)
+            time.sleep(said.delay)
+            with server.lock:  # before the answer, which brings the next request
+                server.busy -= 1
+            with suppress(OSError):  # whoever asked has gone
+                self._say(said)
 
         def _say(self, said: Said) -> None:
-            time.sleep(said.delay)
             if said.content is None:
                 self.close_connection = True
                 return
