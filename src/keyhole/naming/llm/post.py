@@ -11,6 +11,7 @@ anything else                the user must do something: an error
 import json
 import time
 from dataclasses import dataclass
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPMessage
 from socket import gaierror
@@ -164,7 +165,7 @@ def _told(said: str, secret: str | None) -> tuple[str, str | None]:
     return (line if len(line) <= _SHORT else line[:_SHORT] + "..."), kind if isinstance(kind, str) else None
 
 
-def _seconds(headers: HTTPMessage) -> float | None:
+def _seconds(headers: Message) -> float | None:
     """How long the server asks to wait: a number of seconds, or a date."""
     asked = headers.get("Retry-After", "").strip()
     try:
