@@ -349,9 +349,10 @@ def test_no_more_than_so_many_a_minute_and_at_once(tmp_path: Path) -> None:
         assert len(server.bodies) == 10 and 2 <= server.busiest <= 3
 
 
-def test_log_probabilities_are_left_out_where_they_are_not_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_log_probabilities_are_left_out_where_they_are_not_taken(status: int, tmp_path: Path) -> None:
     def behaviour(number: int, body: Body) -> Said:
-        return failure(400, "unknown field: top_logprobs") if "logprobs" in body else completion("Yes")
+        return failure(status, "unknown field: top_logprobs") if "logprobs" in body else completion("Yes")
 
     with talking(tmp_path, behaviour) as (talk, server):
         assert llm_judges(talk)["detection"]("a", DETECT) == Answer(True, None)

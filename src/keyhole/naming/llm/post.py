@@ -132,10 +132,10 @@ def _refused(error: HTTPError, endpoint: Endpoint, body: dict[str, Any], *, said
     about = f" It says: {told}" if told else ""
     if kind == "insufficient_quota":
         raise KeyholeError(f"{endpoint.base_url} has no more credit for this key: top it up, and go on.{about}")
+    if error.code in (400, 422, 500, 501) and "logprobs" in body and "logprob" in said.lower():
+        return NoLogprobs()
     if error.code in _AGAIN or error.code >= 500:
         return Again(f"status {error.code}.{about}".rstrip("."), _seconds(error.headers), busy=error.code == 429)
-    if error.code in (400, 422) and "logprobs" in body and "logprob" in said.lower():
-        return NoLogprobs()
     if error.code == 400 and kind == "content_filter":
         return Answered({"choices": [{"message": {"refusal": told}, "finish_reason": "content_filter"}]})
     if error.code in (401, 403):
