@@ -122,7 +122,7 @@ def test_the_explainer_sees_the_largest_and_hard_negatives_first(tmp_path: Path)
         kinds = {shown_text(Marked(one.tokens, one.dest, one.src)): one.pick for one in shown[40:]}
         assert len(told) == 4 and all(kinds[line] in HARD for line in told)
         assert len({kinds[line] for line in told}) == 2  # each kind in turn
-        assert "\nPATTERN: " in asked and "no valid interpretation" in asked
+        assert "\nPATTERN: " in asked and "PATTERN: no valid interpretation" in asked
         assert "It does not fire" not in explain_request(talk, shown[:40], ()).user
         assert llm_explainer(talk)((), ()).text is None  # nothing to ask about
 

@@ -23,13 +23,15 @@ _SYSTEM = (
     "You find out what one signal inside a language model's attention head responds to. " + MARKS + " You are exact,"
     " brief, and say so when there is nothing to be found."
 )
-_TASK = f"""Compare the two lists. Which property of dest, of src, or of how the two relate holds in the first list \
-and not in the second? Think of: which words or kinds of words they are; the same word earlier; what stands just \
-before or after; distance and place in the text. State one rule, in one short sentence about "dest" and "src", by \
-which somebody could tell for a new text whether its marked pair belongs to the first list. Do not describe single \
-texts. If no rule separates the lists, the rule is: {NONE}.
-Finish with exactly one line of the form
-{LABEL} <the rule>"""
+_TASK = f"""What sets the pairs that fire apart from those that do not? Look at which words, or which kind of words, \
+dest and src are, at what stands beside them, and at how they relate: in grammar, meaning, order or distance. Write \
+three lines and nothing else. On the first, what most of the dests that fire are; on the second, what most of their \
+srcs are; on the third, one short rule of both, by which somebody could tell for a new text whether its marked pair \
+fires. Speak of dest and src alone, not of lists or single texts. If no rule fits, the third line is \
+"{LABEL} {NONE}".
+DEST: ...
+SRC: ...
+{LABEL} ..."""
 
 
 def llm_explainer(talk: Talk) -> Explainer:
