@@ -1,0 +1,178 @@
+"""How is one request sent? A POST with a deadline, whose outcome is an answer, a reason to try again, or an error.
+
+200                          an answer, if it is JSON; else something on the way broke: try again
+429, 408, 409, 425, 5xx      try again, when the server says
+no connection, time-out      try again
+400 about logprobs           without them
+400 of a content filter      a refusal, which is an answer
+anything else                the user must do something: an error
+"""
+
+import json
+import time
+from dataclasses import dataclass
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPMessage
+from socket import gaierror
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from keyhole.errors import KeyholeError
+from keyhole.naming.llm.endpoint import KEYS, Endpoint, key
+
+_MOST = 8_000_000  # bytes of an answer
+_AGAIN = (408, 409, 425, 429)
+_SHORT = 200  # characters of what a server says, in a message
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The server's JSON document."""
+
+    answer: Any
+
+
+@dataclass(frozen=True)
+class Garbled:
+    """An answer that is no JSON: perhaps paid for, and worth another try."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Again:
+    """Nothing came, and it may later."""
+
+    why: str
+    after: float | None = None  # seconds, if the server says
+    busy: bool = False  # for everybody who asks, not for this request alone
+
+
+@dataclass(frozen=True)
+class NoLogprobs:
+    """The endpoint takes no log-probabilities."""
+
+
+Outcome = Answered | Garbled | Again | NoLogprobs
+
+
+class _Stay(HTTPRedirectHandler):
+    """A key is not carried elsewhere."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        return None
+
+
+_opener = build_opener(_Stay)
+
+
+def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
+    """Send it once; raises KeyholeError where trying again would not help."""
+    secret, limit = key(), endpoint.patience.timeout
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "keyhole"}
+    if secret is not None:
+        headers["Authorization"] = f"Bearer {secret}"
+    request = Request(endpoint.url, json.dumps(body).encode(), headers, method="POST")
+    deadline = time.monotonic() + limit
+    try:
+        with _opener.open(request, timeout=limit) as response:
+            return _read(_received(response, deadline))
+    except HTTPError as error:
+        with error:
+            try:
+                said = _received(error, deadline).decode(errors="replace")
+            except (OSError, HTTPException):
+                said = ""
+        return _refused(error, endpoint, body, said=said, secret=secret)
+    except TimeoutError:
+        return Again(f"no answer within {limit:g} s")
+    except URLError as error:
+        reason = error.reason
+        if isinstance(reason, TimeoutError):
+            return Again(f"no connection within {limit:g} s")
+        if isinstance(reason, gaierror):
+            raise KeyholeError(
+                f"{endpoint.base_url} is at no known host: check the base URL and the network."
+            ) from None
+        return Again(f"no connection ({getattr(reason, 'strerror', None) or reason})")
+    except (OSError, HTTPException) as error:
+        return Again(f"the connection broke ({getattr(error, 'strerror', None) or type(error).__name__})")
+
+
+def _received(response: Any, deadline: float) -> bytes:
+    """All of it, or TimeoutError: a server that drips is as good as none."""
+    parts, size = list[bytes](), 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        if size > _MOST:
+            raise HTTPException
+    promised = response.headers.get("Content-Length")
+    if promised is not None and promised.isdigit() and size < int(promised):
+        raise HTTPException  # read1 does not tell that the server died halfway
+    return b"".join(parts)
+
+
+def _read(content: bytes) -> Outcome:
+    try:
+        return Answered(json.loads(content.decode(), parse_constant=lambda _: None))
+    except (ValueError, RecursionError):
+        return Garbled(content.decode(errors="replace"))
+
+
+def _refused(error: HTTPError, endpoint: Endpoint, body: dict[str, Any], *, said: str, secret: str | None) -> Outcome:
+    """What a status other than 200 means."""
+    told, kind = _told(said, secret)
+    about = f" It says: {told}" if told else ""
+    if kind == "insufficient_quota":
+        raise KeyholeError(f"{endpoint.base_url} has no more credit for this key: top it up, and go on.{about}")
+    if error.code in (400, 422, 500, 501) and "logprobs" in body and "logprob" in said.lower():
+        return NoLogprobs()
+    if error.code in _AGAIN or error.code >= 500:
+        return Again(f"status {error.code}.{about}".rstrip("."), _seconds(error.headers), busy=error.code == 429)
+    if error.code == 400 and kind == "content_filter":
+        return Answered({"choices": [{"message": {"refusal": told}, "finish_reason": "content_filter"}]})
+    if error.code in (401, 403):
+        what = "refuses the key" if secret else "needs a key"
+        raise KeyholeError(f"{endpoint.base_url} {what}: set {KEYS[0]} in the environment.{about}")
+    if error.code == 404:
+        what = f"knows no model {endpoint.model!r}, or is no base URL: it should end before /chat/completions"
+        raise KeyholeError(f"{endpoint.base_url} {what}.{about}")
+    what = "sends elsewhere" if 300 <= error.code < 400 else "does not take the request"
+    raise KeyholeError(f"{endpoint.base_url} {what} (status {error.code}): check base URL and model.{about}")
+
+
+def _told(said: str, secret: str | None) -> tuple[str, str | None]:
+    """The server's own words, on one line and without the key; and its code for them."""
+    kind: Any = None
+    try:
+        document = json.loads(said)
+        inner = document.get("error", document)
+        if isinstance(inner, dict):
+            kind, inner = inner.get("code"), inner.get("message", inner.get("detail", ""))
+        said = str(inner)
+    except (ValueError, AttributeError, RecursionError):
+        said = "" if "<" in said else said  # a page is no message
+    if secret:
+        said = said.replace(secret, "***")
+    line = " ".join(said.split())
+    return (line if len(line) <= _SHORT else line[:_SHORT] + "..."), kind if isinstance(kind, str) else None
+
+
+def _seconds(headers: Message) -> float | None:
+    """How long the server asks to wait: a number of seconds, or a date."""
+    asked = headers.get("Retry-After", "").strip()
+    try:
+        return max(0.0, float(asked)) if float(asked) < float("inf") else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,117 @@
+"""What was asked and answered so far? A file of JSON Lines: an answer is on the disk before it counts.
+
+One line per answer, appended and flushed to the disk; keyed by a digest of the request, so that nothing is paid for
+twice. A line that a crash tore is no answer and goes when the file is next opened.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from keyhole.errors import KeyholeError, UnwritableError
+from keyhole.files import require_file
+from keyhole.naming.llm.reply import Reply, Status, read_reply
+from keyhole.naming.llm.request import Request
+from keyhole.strict import is_index, parse_json, require, require_fields
+
+FIELDS = ("digest", "endpoint", "at", "seconds", "tries", "status", "request", "answer")
+
+
+class Transcript:
+    """Answers by their requests; safe to share among threads. Made by `open_transcript`."""
+
+    def __init__(self, path: Path, out: BinaryIO, replies: dict[str, Reply]) -> None:
+        self.path = path
+        self._out, self._replies, self._lock = out, replies, Lock()
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def get(self, request: Request) -> Reply | None:
+        """What was answered; None: it was not asked, or without success."""
+        return self._replies.get(request.digest)
+
+    def add(
+        self, request: Request, answer: Any, *, sent: Mapping[str, Any], endpoint: str, seconds: float, tries: int
+    ) -> Reply:
+        """Keep what was sent, and the server's answer as it came: its JSON document, or the text that is none."""
+        reply = read_reply(answer)
+        line = {
+            "digest": request.digest,
+            "endpoint": endpoint,
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(seconds, 3),
+            "tries": tries,
+            "status": reply.status,
+            "request": sent,
+            "answer": answer,
+        }
+        text = json.dumps(line) + "\n"  # escaped: what a server sends may be no valid Unicode
+        with self._lock:
+            try:
+                self._out.write(text.encode())
+                self._out.flush()
+                os.fsync(self._out.fileno())
+            except OSError as error:
+                raise UnwritableError(f"cannot write {self.path} ({error.strerror}): make room, and go on.") from error
+            self._replies[request.digest] = reply
+        return reply
+
+    def tally(self) -> Mapping[Status, int]:
+        """How many answers are of each kind."""
+        with self._lock:
+            return Counter(one.status for one in self._replies.values())
+
+
+@contextmanager
+def open_transcript(path: Path | str) -> Iterator[Transcript]:
+    """The transcript in this file, a new one if there is none; one process at a time."""
+    place = require_file(path, (".jsonl",))
+    lock = FileLock(place.with_name(place.name + ".lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UnwritableError(f"another process writes to {place}: wait for it, or choose another file.") from error
+    except OSError as error:
+        raise UnwritableError(f"cannot write {place} ({error.strerror}): choose another place.") from error
+    with lock:
+        try:
+            out = place.open("a+b")
+        except OSError as error:
+            raise UnwritableError(f"cannot write {place} ({error.strerror}): choose another place.") from error
+        with out:
+            yield Transcript(place, out, _read(place, out))
+
+
+def _read(place: Path, out: BinaryIO) -> dict[str, Reply]:
+    """All answers; the later of two to the same request. What follows the last line's end was torn, and goes."""
+    out.seek(0)
+    content = out.read()
+    whole = content.rfind(b"\n") + 1
+    replies: dict[str, Reply] = {}
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
+        try:
+            digest, answer = _line(line)
+        except (KeyholeError, UnicodeDecodeError) as error:
+            told = f"line {number} of {place} is no answer ({error}): is it a transcript?"
+            raise KeyholeError(f"{told} Mend the line, or choose another file.") from error
+        replies[digest] = read_reply(answer)
+    if whole < len(content):  # only of a file that is a transcript
+        require(whole > 0 or content.startswith(b'{"digest": "'[: len(content)]), f"{place} is no transcript.")
+        out.truncate(whole)
+    return replies
+
+
+def _line(line: bytes) -> tuple[str, Any]:
+    record = parse_json(line.decode())
+    require_fields(record, FIELDS, "it")
+    require(isinstance(record["digest"], str) and is_index(record["tries"]), "its digest or tries are none.")
+    return record["digest"], record["answer"]
