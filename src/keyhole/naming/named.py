@@ -65,6 +65,7 @@ class Naming:
     seed: int
     signals: tuple[Named, ...]
     controls: tuple[Share, ...]  # detection, by the same judge
+    fingerprint: str = ""  # of the model's weights; empty: not known
 
     def share(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
         """How many names pass."""
