@@ -31,7 +31,9 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 
 if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit, Edge
     from keyhole.models.run import Run
+    from keyhole.naming.named import Naming
     from keyhole.tracing.firing import Tau
     from keyhole.tracing.targets import Target
 
@@ -162,6 +164,10 @@ def trace(
     story: Annotated[
         bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
     ] = False,
+    names: Annotated[
+        Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
+    ] = None,
+    all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -172,7 +178,8 @@ def trace(
     """Which circuit is behind an answer?
 
     Without a target the likeliest next token is traced. A story (--story) says of every step what it is worth by the
-    circuit's accounts, and what the answer loses without it.
+    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story and the page;
+    other files stay without.
 
     Examples:
 
@@ -183,6 +190,8 @@ def trace(
         keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --through mlps --story
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --names names.json --out mary.html
 
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
@@ -195,7 +204,10 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     from keyhole.tracing.mlps.flow import Through
 
+    known = _read_names(names, all_names, json=json)
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    if known is not None:
+        _require_names(known, run)
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
@@ -216,14 +228,15 @@ def trace(
             through=Through(cover, eps, not no_values, constants) if further else through,
             progress=progress,
         )
+    named = None if known is None else _names(circuit, known, all_names)
     if story:
-        looks.story(circuit, json=json)
+        looks.story(circuit, json=json, names=named)
     else:
-        looks.circuit(circuit, json=json, depth=depth)
+        looks.circuit(circuit, json=json, depth=depth, names=named)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
         try:
-            save(circuit, path)
+            save(circuit, path, names=named)
         except KeyholeError as error:
             failed.append(error)
             continue
@@ -231,6 +244,31 @@ def trace(
             show.plain(f"wrote {path}")
     if failed:
         raise failed[0]
+
+
+def _read_names(path: Path | None, every: bool, *, json: bool) -> Naming | None:
+    """--names, read before any work is done."""
+    if path is None:
+        if every:
+            raise KeyholeError("--all-names says which of --names to show: give a file of names.")
+        return None
+    if json:
+        raise KeyholeError("names stand in texts and pages; with --json a circuit is as its file: leave one out.")
+    from keyhole.naming.files import load_naming
+
+    return load_naming(path)
+
+
+def _require_names(naming: Naming, run: Run) -> None:
+    from keyhole.naming.attached import require_same_model
+
+    require_same_model(naming, {"name": run.model.name, "fingerprint": run.model.fingerprint()})
+
+
+def _names(circuit: Circuit, naming: Naming, every: bool) -> dict[Edge, str]:
+    from keyhole.naming.attached import edge_names
+
+    return edge_names(circuit, naming, every=every)
 
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:

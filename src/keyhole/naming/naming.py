@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 What = Circuit | Store | tuple[int, int] | Sequence[Subject] | str | Path
 MOST, RANDOM = 100, 200
 _AS_MANY_TERMS = 4  # terms are taken up for every subject that is wanted: many share a direction
+_PROMPTS = 20  # of which a term's direction is made: in one channel any would do
 _SUBJECTS, _READ, _ALL = 150, 900, 1000  # how far subjects, reading and naming are, of the whole
 
 
@@ -100,7 +101,7 @@ def subjects_of(
     """What is to be named, the most frequent or strongest first: one subject for every direction."""
     what = read(what)
     if isinstance(what, Store):
-        found = store_subjects(what, model, most=_AS_MANY_TERMS * most, where=where, progress=progress)
+        found = store_subjects(what, model, most=_AS_MANY_TERMS * most, each=_PROMPTS, where=where, progress=progress)
     elif isinstance(what, Circuit):
         found = sorted(signal_subjects(what, model), key=lambda one: -_strength(what, one))
     elif isinstance(what, tuple) and len(what) == 2 and all(isinstance(i, int) for i in what):

@@ -7,6 +7,7 @@ do not count. Their coordinates are added up over prompts, so that the common pa
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from torch import Tensor
 
@@ -68,10 +69,15 @@ def store_subjects(
     chosen = sorted(counts, key=lambda term: (-counts[term], term))[:most]
     wanted: dict[int, set[_Term]] = {}
     for term in chosen:
-        for prompt in having[term][:each]:
+        for prompt in sorted(having[term], key=_shuffled)[:each]:  # neighbours are alike; terms share prompts
             wanted.setdefault(prompt, set()).add(term)
     sums = _sums(store, found, wanted, progress)
     return [_subject(found, term, sums[term], counts[term]) for term in chosen]
+
+
+def _shuffled(prompt: int) -> tuple[int, int]:
+    """An order of prompts that has nothing to do with that of a store, and is always the same."""
+    return crc32(str(prompt).encode()), prompt
 
 
 def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress: Progress) -> dict[_Term, Tensor]:
