@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli import looks
+from keyhole.cli import looks, names_of
 from keyhole.cli.choices import Constants, Keys, Method, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
@@ -31,9 +31,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 
 if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit, Edge
     from keyhole.models.run import Run
-    from keyhole.naming.named import Naming
     from keyhole.tracing.firing import Tau
     from keyhole.tracing.targets import Target
 
@@ -204,10 +202,10 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     from keyhole.tracing.mlps.flow import Through
 
-    known = _read_names(names, all_names, json=json)
+    known = names_of.read(names, all_names, json=json)
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     if known is not None:
-        _require_names(known, run)
+        names_of.require(known, run)
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
@@ -228,7 +226,7 @@ def trace(
             through=Through(cover, eps, not no_values, constants) if further else through,
             progress=progress,
         )
-    named = None if known is None else _names(circuit, known, all_names)
+    named = None if known is None else names_of.edges(circuit, known, all_names)
     if story:
         looks.story(circuit, json=json, names=named)
     else:
@@ -244,31 +242,6 @@ def trace(
             show.plain(f"wrote {path}")
     if failed:
         raise failed[0]
-
-
-def _read_names(path: Path | None, every: bool, *, json: bool) -> Naming | None:
-    """--names, read before any work is done."""
-    if path is None:
-        if every:
-            raise KeyholeError("--all-names says which of --names to show: give a file of names.")
-        return None
-    if json:
-        raise KeyholeError("names stand in texts and pages; with --json a circuit is as its file: leave one out.")
-    from keyhole.naming.files import load_naming
-
-    return load_naming(path)
-
-
-def _require_names(naming: Naming, run: Run) -> None:
-    from keyhole.naming.attached import require_same_model
-
-    require_same_model(naming, {"name": run.model.name, "fingerprint": run.model.fingerprint()})
-
-
-def _names(circuit: Circuit, naming: Naming, every: bool) -> dict[Edge, str]:
-    from keyhole.naming.attached import edge_names
-
-    return edge_names(circuit, naming, every=every)
 
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:

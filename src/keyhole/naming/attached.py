@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.errors import KeyholeError
+from keyhole.naming.judge import rule_judge
 from keyhole.naming.named import Named, Naming
+from keyhole.naming.questions import Marked, Question
 from keyhole.naming.same import ALIKE, APART, alike
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import signal_subjects
@@ -45,15 +47,25 @@ def named_edges(circuit: Circuit, naming: Naming, model: "Model | None" = None) 
 def edge_names(
     circuit: Circuit, naming: Naming, model: "Model | None" = None, *, every: bool = False
 ) -> dict[Edge, str]:
-    """The names that passed their test, as texts for the tree, the story and the page; `every`: the others, too."""
-    return {edge: text for edge, one in named_edges(circuit, naming, model).items() if (text := _told(one, every))}
+    """The names that passed their test, as texts for the tree, the story and the page; `every`: the others, too.
+
+    A name is of the places where a signal is strongest. Where its sentence is not true of the two tokens that an edge
+    is about, that is said.
+    """
+    found = {}
+    for edge, one in named_edges(circuit, naming, model).items():
+        passed = one.outcome() == "passes"
+        if one.name.text is not None and (passed or every):
+            notes = [*([] if passed else ["not passed"]), *(["not so here"] if _false(circuit, edge, one) else [])]
+            found[edge] = one.name.text + (f" ({', '.join(notes)})" if notes else "")
+    return found
 
 
-def _told(one: Named, every: bool) -> str | None:
-    passed = one.outcome() == "passes"
-    if one.name.text is None or not (passed or every):
-        return None
-    return one.name.text if passed else f"{one.name.text} (not passed)"
+def _false(circuit: Circuit, edge: Edge, one: Named) -> bool:
+    """Is it known that the sentence is not true of this firing? Of a model's own words nothing is."""
+    into = circuit.nodes[edge.target]
+    here = Question("detection", (Marked(circuit.tokens, into.dest, into.src),))
+    return rule_judge(one.name.text or "", here).yes is False
 
 
 def require_same_model(naming: Naming, model: Mapping[str, str]) -> None:
