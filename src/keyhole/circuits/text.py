@@ -49,9 +49,7 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
     return f"{shown},+{len(channels) - most}" if len(channels) > most else shown
 
 
-def circuit_text(
-    circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None
-) -> str:
+def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None) -> str:
     """A circuit as a tree from the answer down; branches met before are not repeated.
 
     `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached`).

@@ -8,9 +8,11 @@ from pathlib import Path
 from keyhole.figures.page import Cell, Section, Spans, page
 from keyhole.files import require_file, write_at_once
 from keyhole.naming.attached import head_names
+from keyhole.naming.cues import Cue
 from keyhole.naming.files import to_json
 from keyhole.naming.marks import parts
 from keyhole.naming.named import LANDMARKS, Named, Naming
+from keyhole.naming.representatives import Side
 from keyhole.naming.scores import Share, Tested
 
 WRITTEN = (".json", ".html", ".csv")
@@ -30,13 +32,15 @@ def save_names(naming: Naming, path: Path | str) -> Path:
     return path
 
 
-def names_page(naming: Naming) -> str:
-    """The page."""
-    test = "[[dest]] and ((src)) are marked in red and blue. The examples are some of those that the name was made of; "
+def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] = ()) -> str:
+    """The page; `sides`: representatives side by side, `cues`: what became of their cues when these were broken."""
+    test = "Dest is marked in red, src in blue. The examples are some of those that the name was made of; "
     test += "it was tested on others, of texts that were not looked at before."
     sections = [
         Section("How many names are right?", _CONTROLS, _SHARES, [_share_row(one) for one in shares(naming)]),
         Section("Heads", _HEADS, ("head", ">signals", ">passed", "names that passed"), _head_rows(naming)),
+        *(_side(one) for one in sides),
+        *([Section("Broken cues", _BROKEN, _CUES, [_cue_row(one) for one in cues])] if cues else []),
         Section("Names", "", COLUMNS, [name_row(one) for one in naming.signals]),
         Section("Evidence", test),
         *(_evidence(one) for one in naming.signals),
@@ -73,6 +77,25 @@ def name_row(one: Named) -> tuple[Cell, ...]:
     test, prompts = one.test(), one.about.get("prompts")
     scores = (None, None, None) if test is None else (test.accuracy, test.auc, test.corrected)
     return (one.id, None if prompts is None else int(prompts), str(one.name), one.outcome(), *scores, one.beyond)
+
+
+def _side(one: Side) -> Section:
+    text = f"Prompt {one.prompt} stands for {one.circuits} circuits: {' '.join(t.strip() for t in one.tokens)}"
+    rows = [(edge.share, edge.text, edge.name) for edge in one.edges]
+    return Section(one.group, text, (">of the answer", "signal", "name"), rows)
+
+
+_CUES = ("signal", "broken", "dest <- src", ">prompts", ">fires", ">name true", ">both agree", ">value", ">attention")
+_BROKEN = (
+    "The same prompts with the two names in the other order, a third name between them, or a sentence before it all. A "
+    "signal fires with at least half of its usual value. Where its name is true and it does not fire, or the other way "
+    "round, the name is of the texts and not of the signal."
+)
+
+
+def _cue_row(one: Cue) -> Sequence[Cell]:
+    counts = (one.prompts, one.fires, one.said, one.agree)
+    return (one.signal, one.how, f"{one.dest} <- {one.src}", *counts, one.value, one.attention)
 
 
 def _evidence(one: Named) -> Section:

@@ -97,9 +97,7 @@ def _cue(
     )
 
 
-def _measure(
-    model: "Model", subjects: Sequence[Subject], examples: Sequence[Example], dest: str, seed: int
-) -> Values:
+def _measure(model: "Model", subjects: Sequence[Subject], examples: Sequence[Example], dest: str, seed: int) -> Values:
     """Value and attention of every signal at (dest, src) of every broken prompt."""
     readers, found, rng = readers_of(model, subjects), Values(), random.Random(seed)
     people = sorted({example.word(role) for example in examples for role in ("IO", "S1")})

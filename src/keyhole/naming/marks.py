@@ -6,7 +6,12 @@ from keyhole.naming.shown import Shown
 
 Mark = Literal["", "dest", "src", "both"]
 AROUND = 60  # characters of text on each side of the two tokens
-_SIGNS: dict[Mark, tuple[str, str]] = {"": ("", ""), "dest": ("[[", "]]"), "src": ("((", "))"), "both": ("[[((", "))]]")}
+_SIGNS: dict[Mark, tuple[str, str]] = {
+    "": ("", ""),
+    "dest": ("[[", "]]"),
+    "src": ("((", "))"),
+    "both": ("[[((", "))]]"),
+}
 
 
 def parts(one: Shown, around: int = AROUND) -> list[tuple[str, Mark]]:

@@ -27,6 +27,7 @@ from keyhole.naming.signals import name_signals
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, random_subjects, signal_subjects, store_subjects
 from keyhole.naming.texts import Source
+from keyhole.naming.where import read_what
 from keyhole.progress import Progress, silent
 from keyhole.store.model import model_of
 from keyhole.store.reading import Where
@@ -80,10 +81,10 @@ def name(
     return replace(naming, fingerprint=found.fingerprint())
 
 
-def read(what: What) -> Circuit | Store | tuple[int, int] | Sequence[Subject]:
-    """What a text names: a head (3.1), a store's folder, or a circuit file."""
-    if not isinstance(what, str | Path):
-        return what
+def read(what: What) -> Circuit | Store | tuple[int, int] | Sequence[Subject] | str:
+    """What a text names: a head (3.1), a store's folder, or a circuit file; channels and edges need the model first."""
+    if not isinstance(what, str | Path) or is_one(str(what)):
+        return what if not isinstance(what, Path) else str(what)
     layer, dot, head = str(what).partition(".")
     if dot and layer.isdecimal() and head.isdecimal():
         return int(layer), int(head)
@@ -93,6 +94,11 @@ def read(what: What) -> Circuit | Store | tuple[int, int] | Sequence[Subject]:
     if not path.exists():
         raise KeyholeError(f"there is no {path}: give a circuit (.json), a store of circuits, or a head such as 3.1.")
     return load_circuit(path)
+
+
+def is_one(text: str) -> bool:
+    """Is it one channel (3.1:4) or edge (mary.json#12), as `keyhole where` takes them?"""
+    return "#" in text or (":" in text and text[:1].isdecimal())
 
 
 def subjects_of(
@@ -106,6 +112,8 @@ def subjects_of(
         found = sorted(signal_subjects(what, model), key=lambda one: -_strength(what, one))
     elif isinstance(what, tuple) and len(what) == 2 and all(isinstance(i, int) for i in what):
         found = channel_subjects(model, what)  # type: ignore[arg-type]
+    elif isinstance(what, str):
+        found = [read_what(model, what)]  # type: ignore[list-item]
     else:
         found = list(what)  # type: ignore[arg-type]
     if not found:
@@ -126,9 +134,7 @@ def examples_of(
 ) -> tuple[list[Examples], list[Examples]]:
     """Examples of these subjects, and of so many random directions of their heads, from one pass."""
     others = randoms(model, subjects, random, seed)
-    found = gather(
-        model, [*subjects, *others], corpus, tokens=tokens, seed=seed, folder=folder, progress=progress
-    )
+    found = gather(model, [*subjects, *others], corpus, tokens=tokens, seed=seed, folder=folder, progress=progress)
     return found[: len(subjects)], found[len(subjects) :]
 
 
@@ -162,6 +168,8 @@ def _model(what: What, model: "Model | None") -> "Model":
             return what.run.model
         name = what.model.get("name")
         return load(None if name == "organism" else name)
+    if isinstance(what, str) and "#" in what:
+        return _model(load_circuit(what.rpartition("#")[0]), None)
     return load()
 
 

@@ -32,6 +32,7 @@ class NamedEdge:
     text: str  # head, side, channels and writer
     name: str
     signal: Named
+    ends: bool  # is the head's dest the last token?
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,25 @@ def side_by_side(store: Store, naming: Naming, model: "Model", *, by: str = "ord
 def _side(store: Store, naming: Naming, model: "Model", one: Representative) -> Side:
     circuit = store.circuit(one.prompt)
     names, signals = edge_names(circuit, naming, model), named_edges(circuit, naming, model)
-    edges = [NamedEdge(_share(edge), _text(circuit, edge), names[edge], signals[edge]) for edge in names]
+    last = len(circuit.tokens) - 1
+    edges = [
+        NamedEdge(
+            _share(edge), _text(circuit, edge), names[edge], signals[edge], circuit.nodes[edge.target].dest == last
+        )
+        for edge in names
+    ]
     edges.sort(key=lambda edge: -edge.share)
     return Side(one.group, one.circuits, one.prompt, circuit.tokens, tuple(edges))
 
 
-def cues_of(store: Store, sides: tuple[Side, ...], model: "Model", *, most: int = 6, seed: int = 0) -> "tuple[Cue, ...]":
+def cues_of(
+    store: Store, sides: tuple[Side, ...], model: "Model", *, most: int = 6, seed: int = 0
+) -> "tuple[Cue, ...]":
     """The strongest named signals of both sides, in prompts of the store that break their cues (ioi alone)."""
     from keyhole.naming.cues import break_cue
 
-    signals = {edge.signal.id: edge.signal for side in sides for edge in side.edges[:most]}
-    examples = [one.example for one in store.outcomes(RIGHT) if one.example is not None]
+    signals = {one.signal.id: one.signal for side in sides for one in [one for one in side.edges if one.ends][:most]}
+    examples = [one.example for one in store.outcomes(RIGHT) if one.example is not None and one.example.task == "ioi"]
     step = max(1, len(examples) // _PROMPTS)
     if not signals or not examples:
         return ()
