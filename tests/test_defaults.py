@@ -19,7 +19,6 @@ from keyhole.cli import (
     discover,
     families,
     look,
-    name,
     proof,
     shared,
     sinks,
@@ -27,6 +26,7 @@ from keyhole.cli import (
     tasks,
     where,
 )
+from keyhole.cli.name import name as name_command
 from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
@@ -95,7 +95,7 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
-    (name, naming_name.name, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, naming_name.name, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
     (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,

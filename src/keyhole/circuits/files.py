@@ -1,7 +1,7 @@
 """How is a circuit stored? One JSON document, read back strictly: what is not validated is not accepted."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,8 @@ def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None
     from keyhole.circuits.page import to_html
 
     path = require_file(path, SUFFIXES)
-    with_names = partial(to_html, names=names)
-    writers = dict(zip(SUFFIXES, (to_json, to_graphml, with_names, to_mib), strict=True))
+    made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)
+    writers = dict(zip(SUFFIXES, made, strict=True))
     write_at_once(path, writers[path.suffix.lower()](circuit))
 
 

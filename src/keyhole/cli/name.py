@@ -42,9 +42,7 @@ def name(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of texts, random directions and questions.")] = 0,
     folder: Annotated[Path | None, typer.Option(help="Keep examples here; the same command goes on from it.")] = None,
-    out: Annotated[
-        list[Path] | None, typer.Option(help="Write .json (for --names), .html or .csv; repeatable.")
-    ] = None,
+    out: Annotated[list[Path] | None, typer.Option(help="Write .json (for --names), .html, .csv; repeatable.")] = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = None,

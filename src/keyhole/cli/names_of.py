@@ -20,9 +20,7 @@ def read(path: Path | None, every: bool, *, json: bool) -> Naming | None:
             raise KeyholeError("--all-names says which of --names to show: give a file of names.")
         return None
     if json:
-        raise KeyholeError(
-            "names stand in texts and pages; with --json a circuit is as its file has it: leave one out."
-        )
+        raise KeyholeError("names are for texts and pages; with --json a circuit is as its file has it: leave one out.")
     from keyhole.naming.files import load_naming
 
     return load_naming(path)

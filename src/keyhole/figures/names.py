@@ -1,4 +1,4 @@
-"""How do names read with all that speaks for them? A page: shares beside controls, then every name with its evidence."""
+"""How do names read with what speaks for them? A page: shares beside controls, then every name with its evidence."""
 
 import csv
 from collections.abc import Sequence

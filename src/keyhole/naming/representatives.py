@@ -1,4 +1,4 @@
-"""What do the representatives of a task say, side by side? The medoid of each value of a label, with its named edges."""
+"""What do the representatives of a task say, side by side? The medoid of each value of a label, in names."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,13 +12,13 @@ from keyhole.family.families import RIGHT
 from keyhole.family.representatives import Representative, representatives
 from keyhole.family.sets import store_sets, traced_prompts
 from keyhole.naming.attached import edge_names, named_edges
+from keyhole.naming.cues import Cue, break_cue
 from keyhole.naming.named import Named, Naming
 from keyhole.naming.subjects.again import subject_again
 from keyhole.store.store import Store
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-    from keyhole.naming.cues import Cue
 
 _SHOWN = 12  # edges that are told
 _PROMPTS = 40  # that are broken
@@ -88,12 +88,8 @@ def _side(store: Store, naming: Naming, model: "Model", one: Representative) -> 
     return Side(one.group, one.circuits, one.prompt, circuit.tokens, tuple(edges))
 
 
-def cues_of(
-    store: Store, sides: tuple[Side, ...], model: "Model", *, most: int = 6, seed: int = 0
-) -> "tuple[Cue, ...]":
+def cues_of(store: Store, sides: tuple[Side, ...], model: "Model", *, most: int = 6, seed: int = 0) -> tuple[Cue, ...]:
     """The strongest named signals of both sides, in prompts of the store that break their cues (ioi alone)."""
-    from keyhole.naming.cues import break_cue
-
     signals = {one.signal.id: one.signal for side in sides for one in [one for one in side.edges if one.ends][:most]}
     examples = [one.example for one in store.outcomes(RIGHT) if one.example is not None and one.example.task == "ioi"]
     step = max(1, len(examples) // _PROMPTS)

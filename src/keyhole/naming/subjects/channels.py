@@ -26,6 +26,5 @@ def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[i
         about = {"channels": str(channel), "coordinates": told_coordinates(torch.ones(1)), "sign": "both positive"}
         one = Subject(name, "channel", head, query, key, about=about)
         other = opposite(one)
-        turned = {**other.about, "coordinates": told_coordinates(-torch.ones(1))}
-        found += [one, Subject(f"{name}-", "channel", head, other.query, other.key, about=turned)]
+        found += [one, Subject(f"{name}-", "channel", head, other.query, other.key, about=other.about)]
     return found
