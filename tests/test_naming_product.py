@@ -25,6 +25,7 @@ from keyhole.naming.marks import marked_text, parts
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
 from keyhole.naming.naming import name, randoms, subjects_of
+from keyhole.naming.questions import Marked
 from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.same import alike, distinct, same_direction
 from keyhole.naming.scores import Tested
@@ -252,9 +253,13 @@ def test_examples_read_with_dest_and_src_marked() -> None:
 
 def test_two_signals_are_told_apart_by_what_only_one_has() -> None:
     a = planted(fires('dest is "to", and src is a name'), id="a", head=(0, 0))
-    b = planted(fires('dest is "to", and src is an article'), id="b", head=(0, 0))
+    b = planted(fires('dest is "to", and src is a place'), id="b", head=(0, 0))
     one, other = apart(a, b)
-    assert one.passes and other.passes and "name" in str(one.name.text) and one.signal == other.other == "a"
+    assert one.passes and other.passes and one.signal == other.other == "a"
+    words = (" the", " store", " for", " Mary", " to")
+    at_name, at_place = Marked(words, 4, 3), Marked(words, 4, 1)
+    assert [fires(str(one.name))(pair) for pair in (at_name, at_place)] == [True, False]
+    assert [fires(str(other.name))(pair) for pair in (at_name, at_place)] == [False, True]
     same, again = apart(a, replace(a, subject=replace(a.subject, id="c")))
     assert same.shared == again.shared == 1 and not same.passes and same.name.text is None
 
