@@ -15,6 +15,7 @@ from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 from keyhole.figures.names import names_page
 from keyhole.figures.page import Section, Spans, page
+from keyhole.naming import scores
 from keyhole.naming.apart import apart
 from keyhole.naming.attached import edge_names, head_names, ids_beside, name_of, named_edges, require_same_model
 from keyhole.naming.broken import BREAKS, EXTRA, broken
@@ -28,7 +29,6 @@ from keyhole.naming.naming import name, randoms, subjects_of
 from keyhole.naming.questions import Marked
 from keyhole.naming.representatives import cues_of, side_by_side
 from keyhole.naming.same import alike, distinct, same_direction
-from keyhole.naming.scores import Tested
 from keyhole.naming.sentence import parse
 from keyhole.naming.shown import Shown
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
@@ -58,7 +58,7 @@ def naming() -> Naming:
 
 def judged(one: Named, text: str | None = "src is a name", p: float = 0.001) -> Named:
     """A name that passes, or fails, by its p-value; a helper."""
-    test = Tested("detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, p, p)
+    test = scores.Tested("detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, p, p)
     return replace(one, name=Name(text, "statistics"), tests=(test,) if text else ())
 
 
@@ -206,8 +206,8 @@ def test_a_head_is_told_by_its_most_frequent_names_that_passed() -> None:
     blank = Named("", "signal", (3, 1), {}, Name(None, ""), (), None, ())
     signals = [judged(replace(blank, id=i, about={"prompts": n}), text, p) for i, n, text, p in rows]
     [one] = head_names(replace(naming(), signals=tuple(signals)))
-    assert [x.id for x in one.passed] == ["b", "a"] and one.signals == 4
-    assert str(one) == "3.1 (2 of 4 pass): src is a place; src is a name"
+    assert [x.id for x in one.names] == ["b", "a"] and (one.passed, one.signals) == (3, 4)
+    assert str(one) == "3.1 (3 of 4 pass): src is a place; src is a name"
 
 
 def test_names_go_through_files_and_those_of_other_weights_are_refused(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
         *(_evidence(one) for one in naming.signals),
     ]
     told = naming.share()
-    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. Detection: {told}.\n\n{LANDMARKS}."
+    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. Detection: {told}.\n\nBeside it, {LANDMARKS}."
     return page(f"{naming.model}: what its signals mean", summary, sections)
 
 
@@ -67,7 +67,7 @@ def _share_row(one: Share) -> Sequence[Cell]:
 
 def _head_rows(naming: Naming) -> list[Sequence[Cell]]:
     return [
-        (f"{one.head[0]}.{one.head[1]}", one.signals, len(one.passed), "\n".join(str(a.name) for a in one.passed))
+        (f"{one.head[0]}.{one.head[1]}", one.signals, one.passed, "\n".join(str(a.name) for a in one.names))
         for one in head_names(naming)
     ]
 

@@ -84,12 +84,13 @@ class HeadNames:
 
     head: Head
     signals: int  # that were looked at
-    passed: tuple[Named, ...]
+    passed: int  # whose names are right
+    names: tuple[Named, ...]  # no text twice
 
     def __str__(self) -> str:
-        told = "; ".join(str(one.name) for one in self.passed[:3])
-        more = f"; and {len(self.passed) - 3} more" if len(self.passed) > 3 else ""
-        return f"{self.head[0]}.{self.head[1]} ({len(self.passed)} of {self.signals} pass): {told or 'none'}{more}"
+        told = "; ".join(str(one.name) for one in self.names[:3])
+        more = f"; and {len(self.names) - 3} more" if len(self.names) > 3 else ""
+        return f"{self.head[0]}.{self.head[1]} ({self.passed} of {self.signals} pass): {told or 'none'}{more}"
 
 
 def head_names(naming: Naming) -> tuple[HeadNames, ...]:
@@ -97,10 +98,11 @@ def head_names(naming: Naming) -> tuple[HeadNames, ...]:
     heads: dict[Head, list[Named]] = {}
     for one in naming.signals:
         heads.setdefault(one.head, []).append(one)
-    return tuple(HeadNames(head, len(own), _frequent(own)) for head, own in sorted(heads.items()))
+    return tuple(_of_head(head, own) for head, own in sorted(heads.items()))
 
 
-def _frequent(own: list[Named]) -> tuple[Named, ...]:
-    """Passed names, no text twice; those of most prompts first, then as they were given."""
+def _of_head(head: Head, own: list[Named]) -> HeadNames:
+    """Those of most prompts first, then as they were given."""
     ranked = sorted(own, key=lambda one: -int(one.about.get("prompts", "0")))
-    return tuple({one.name.text: one for one in reversed(ranked) if one.outcome() == "passes"}.values())[::-1]
+    passed = [one for one in ranked if one.outcome() == "passes"]
+    return HeadNames(head, len(own), len(passed), tuple({one.name.text: one for one in passed[::-1]}.values())[::-1])
