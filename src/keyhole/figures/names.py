@@ -46,8 +46,8 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
         *(_evidence(one) for one in naming.signals),
     ]
     told = naming.share()
-    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. Detection: {told}.\n\nBeside it, {LANDMARKS}."
-    return page(f"{naming.model}: what its signals mean", summary, sections)
+    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. Detection: {told}."
+    return page(f"{naming.model}: what its signals mean", f"{summary}\n\nBeside it, {LANDMARKS}.", sections)
 
 
 _SHARES = ("group", ">signals", ">passed", ">without a name", ">untested", ">share", ">from", ">to")
