@@ -26,6 +26,7 @@ from keyhole.cli import (
     tasks,
     where,
 )
+from keyhole.cli.name import name as name_command
 from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings
@@ -44,6 +45,7 @@ from keyhole.lab.svf.toy import SVFSettings
 from keyhole.many.engines import EngineName
 from keyhole.many.settings import Wrong
 from keyhole.models.run import Run
+from keyhole.naming import naming as naming_name
 from keyhole.naming import where as naming_where
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
@@ -93,6 +95,7 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
+    (name_command, naming_name.name, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
     (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,

@@ -54,6 +54,7 @@ CONVENIENCES = {
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
     *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
+    *[("naming/named.py", f"Naming.{name}") for name in ("save", "to_html")],
     ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
+    from keyhole.naming.naming import name as name
     from keyhole.qk.channels import Channels as Channels
     from keyhole.qk.firings import Firings as Firings
     from keyhole.sink.explore import sinks as sinks
@@ -53,6 +54,7 @@ __all__ = [
     "compare",
     "families",
     "load",
+    "name",
     "open_store",
     "sinks",
     "trace_many",
@@ -76,6 +78,7 @@ _HOMES = {
     "families": "keyhole.family.families",
     "compare": "keyhole.comparison.compare",
     "load": "keyhole.models.load",
+    "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
     "sinks": "keyhole.sink.explore",
     "trace_many": "keyhole.tracing.levels",

@@ -1,7 +1,9 @@
 """How is a circuit stored? One JSON document, read back strictly: what is not validated is not accepted."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,13 +19,17 @@ _NODE_KINDS, _KINDS, _SIDES = get_args(NodeKind), get_args(Kind), get_args(EdgeS
 _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
 
 
-def save(circuit: Circuit, path: str | Path) -> None:
-    """Write a circuit as .json, .graphml, .html or .mib; the file appears whole or not at all."""
+def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None) -> None:
+    """Write a circuit as .json, .graphml, .html or .mib; the file appears whole or not at all.
+
+    `names` of its edges are for the page alone: the other files tell what was measured.
+    """
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.page import to_html
 
     path = require_file(path, SUFFIXES)
-    writers = dict(zip(SUFFIXES, (to_json, to_graphml, to_html, to_mib), strict=True))
+    made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)
+    writers = dict(zip(SUFFIXES, made, strict=True))
     write_at_once(path, writers[path.suffix.lower()](circuit))
 
 

@@ -2,10 +2,11 @@
 
 import html
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN, shown
 from keyhole.circuits.text import answer_label, channels_label, count, ends_label, node_label
 
@@ -23,13 +24,19 @@ _COLOURS = {
     "target": "#cc4b37",
 }
 
+Identity = tuple[Node, Node, str, tuple[int, ...]]
+
 _FURTHER = """
 <span><i style="background:#a0622d"></i> into an MLP</span>
 <span><i style="background:#4e8f4a"></i> value (what a head moves)</span>"""
 
 
-def to_html(circuit: Circuit) -> str:
-    """Tokens from left to right, layers from bottom to top; click a node for what causes it."""
+def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None) -> str:
+    """Tokens from left to right, layers from bottom to top; click a node for what causes it.
+
+    `names` of its edges, if there are some, have a column of the table (see `keyhole.naming.attached`).
+    """
+    named = {_identity(circuit, edge): name for edge, name in (names or {}).items()}
     title = f"{circuit.model['name']}: why “{_answer(circuit)}”?"
     summary, circuit = _summary(circuit), shown(circuit)
     places = _places(circuit)
@@ -45,7 +52,8 @@ def to_html(circuit: Circuit) -> str:
         height=height,
         axes="".join(_axes(circuit, depth)),
         marks=marks,
-        table="".join(_rows(circuit)),
+        named="" if names is None else "<th>name</th>",
+        table="".join(_rows(circuit, None if names is None else named)),
         facts=html.escape(json.dumps({**circuit.parameters.record(), **circuit.errors}, ensure_ascii=False)),
     )
 
@@ -148,7 +156,12 @@ def _node_marks(circuit: Circuit, places: list[tuple[float, float]]) -> list[str
     return marks
 
 
-def _rows(circuit: Circuit) -> list[str]:
+def _identity(circuit: Circuit, edge: Edge) -> Identity:
+    """What an edge is, in a circuit and in the part of it that is drawn."""
+    return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, edge.channels
+
+
+def _rows(circuit: Circuit, named: Mapping[Identity, str] | None) -> list[str]:
     rows = []
     for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
         share = f"{edge.weight:.3f}" if edge.influence is None else f"{edge.influence:.1%}"
@@ -156,6 +169,8 @@ def _rows(circuit: Circuit) -> list[str]:
         rows.append(
             f'<tr data-from="{edge.source}" data-to="{edge.target}"><td>{source}</td><td>{target}</td>'
             f"<td>{edge.side}</td><td>{share}</td><td>{edge.alone:.3f}</td>"
-            f"<td>{html.escape(channels_label(edge.channels, 12))}</td></tr>\n"
+            f"<td>{html.escape(channels_label(edge.channels, 12))}</td>"
+            + ("" if named is None else f"<td>{html.escape(named.get(_identity(circuit, edge), ''))}</td>")
+            + "</tr>\n"
         )
     return rows

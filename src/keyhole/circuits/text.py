@@ -1,6 +1,6 @@
 """How does a circuit read? Labels, and a tree of causes for the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN
@@ -49,8 +49,11 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
     return f"{shown},+{len(channels) - most}" if len(channels) > most else shown
 
 
-def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
-    """A circuit as a tree from the answer down; branches met before are not repeated."""
+def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None) -> str:
+    """A circuit as a tree from the answer down; branches met before are not repeated.
+
+    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached`).
+    """
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})
     lines = [
@@ -60,7 +63,7 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6) -> str:
     ]
     root = kinds.index("target")
     lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
-    _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root})
+    _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root}, names=names or {})
     if circuit.influence:
         lines.append(f"where influence ends: {ends_label(circuit)}")
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
@@ -130,7 +133,15 @@ def _likely(texts: Sequence[str], likely: Sequence[float], unit: str = "") -> st
 
 
 def _branch(
-    circuit: Circuit, node: int, lines: list[str], *, depth: int, width: int, indent: str, seen: set[int]
+    circuit: Circuit,
+    node: int,
+    lines: list[str],
+    *,
+    depth: int,
+    width: int,
+    indent: str,
+    seen: set[int],
+    names: Mapping[Edge, str],
 ) -> None:
     edges = sorted(circuit.edges_into(node), key=lambda e: -(e.weight if e.influence is None else e.influence))
     told = min(width, sum(e.influence is None or e.influence >= SHOWN / 4 for e in edges))
@@ -142,11 +153,12 @@ def _branch(
             f"{indent}{'└─' if last else '├─'} {_edge_label(edge)} {node_label(source, circuit.tokens)}"
             + _attention_label(circuit, edge.source)
             + (" (above)" if again else _in_all(circuit, edge))
+            + (f": {names[edge]}" if edge in names else "")
         )
         deeper = indent + ("   " if last else "│  ")
         if not again and depth > 1:
             seen.add(edge.source)
-            _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen)
+            _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen, names=names)
         elif not again and circuit.edges_into(edge.source):
             lines.append(f"{deeper}└─ ... {count(len(circuit.edges_into(edge.source)), 'signal')}")
     if len(edges) > told:

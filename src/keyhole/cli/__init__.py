@@ -22,6 +22,7 @@ from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - regist
 from keyhole.cli.families import families
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
+from keyhole.cli.name import name as name_command
 from keyhole.cli.proof import verify
 from keyhole.cli.shared import shared
 from keyhole.cli.sinks import sinks
@@ -46,6 +47,7 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
 for of_store in (families, compare, sinks, shared, curves, stability):
     app.command()(of_store)
 app.command()(where)
+app.command()(name_command)
 app.add_typer(lab, name="lab")
 app.command()(cache)
 

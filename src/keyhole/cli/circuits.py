@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli import looks
+from keyhole.cli import looks, names_of
 from keyhole.cli.choices import Constants, Keys, Method, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
@@ -162,6 +162,10 @@ def trace(
     story: Annotated[
         bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
     ] = False,
+    names: Annotated[
+        Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
+    ] = None,
+    all_names: Annotated[bool, typer.Option("--all-names", help="Those that did not pass, too.")] = False,
     token_ids: IdsOption = None,
     bos: BosOption = None,
     revision: RevisionOption = None,
@@ -172,7 +176,8 @@ def trace(
     """Which circuit is behind an answer?
 
     Without a target the likeliest next token is traced. A story (--story) says of every step what it is worth by the
-    circuit's accounts, and what the answer loses without it.
+    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story and the page;
+    other files stay without.
 
     Examples:
 
@@ -183,6 +188,8 @@ def trace(
         keyhole trace "When Mary and John went to the store, John gave a drink to" --against John --through heads
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --through mlps --story
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --names names.json --out mary.html
 
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
@@ -195,7 +202,10 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     from keyhole.tracing.mlps.flow import Through
 
+    known = names_of.read(names, all_names, json=json)
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    if known is not None:
+        names_of.require(known, run)
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
@@ -216,14 +226,15 @@ def trace(
             through=Through(cover, eps, not no_values, constants) if further else through,
             progress=progress,
         )
+    named = None if known is None else names_of.edges(circuit, known, all_names)
     if story:
-        looks.story(circuit, json=json)
+        looks.story(circuit, json=json, names=named)
     else:
-        looks.circuit(circuit, json=json, depth=depth)
+        looks.circuit(circuit, json=json, depth=depth, names=named)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
         try:
-            save(circuit, path)
+            save(circuit, path, names=named)
         except KeyholeError as error:
             failed.append(error)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from rich.text import Text
 from keyhole import show
 
 if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit
+    from keyhole.circuits.circuit import Circuit, Edge
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
@@ -203,7 +203,7 @@ def _tokens_line(run: Run) -> Text:
 # -- circuits ------------------------------------------------------------------------------------------------------
 
 
-def circuit(found: Circuit, *, json: bool, depth: int) -> None:
+def circuit(found: Circuit, *, json: bool, depth: int, names: Mapping[Edge, str] | None = None) -> None:
     """A circuit as a tree."""
     from keyhole.circuits.files import to_json
     from keyhole.circuits.text import circuit_text
@@ -211,10 +211,10 @@ def circuit(found: Circuit, *, json: bool, depth: int) -> None:
     if json:
         print(to_json(found), end="")
     else:
-        show.plain(circuit_text(found, depth=depth))
+        show.plain(circuit_text(found, depth=depth, names=names))
 
 
-def story(found: Circuit, *, json: bool) -> None:
+def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None) -> None:
     """A circuit's main paths, each step measured."""
     from keyhole.story.text import WIDTH, story_text
 
@@ -223,4 +223,4 @@ def story(found: Circuit, *, json: bool) -> None:
     if json:
         show.as_json(told.record())
     else:
-        show.plain(story_text(told, show.width() or WIDTH))
+        show.plain(story_text(told, show.width() or WIDTH, names=names))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from keyhole.naming.shown import Shown
 
 COLUMNS = (">value", ">attention", "src", "dest", "text")
-_AROUND = 60  # characters of text on each side of the two tokens
 
 
 def where(
@@ -67,23 +66,10 @@ def where(
 
 
 def _row(one: Shown) -> tuple[str, ...]:
+    from keyhole.naming.marks import marked_text
+
     src, dest = (f"{at}:{one.tokens[at].strip() or repr(one.tokens[at])}" for at in (one.src, one.dest))
-    return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, _marked(one)
-
-
-def _marked(one: Shown) -> str:
-    """The text with both tokens marked, its far ends cut."""
-    spaced = any(token.startswith((" ", "\n")) for token in one.tokens)  # else tokens are whole words
-    words = [token.replace("\n", " ") for token in one.tokens]
-    for at, before, behind in ((one.src, "((", "))"), (one.dest, "[[", "]]")):
-        bare = words[at].lstrip()
-        words[at] = f"{words[at][: len(words[at]) - len(bare)]}{before}{bare}{behind}"
-    glue = "" if spaced else " "
-    first, last = min(one.src, one.dest), max(one.src, one.dest)
-    head, tail = glue.join(words[:first]), glue.join(words[last + 1 :])
-    head = head if len(head) <= _AROUND else f"…{head[-_AROUND:]}"
-    tail = tail if len(tail) <= _AROUND else f"{tail[:_AROUND]}…"
-    return glue.join(part for part in (head, glue.join(words[first : last + 1]), tail) if part).strip()
+    return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, marked_text(one)
 
 
 def _model_of(what: str, given: str | None) -> str | None:

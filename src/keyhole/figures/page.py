@@ -15,7 +15,16 @@ from keyhole.stats import cell_text
 
 _PAGE = Path(__file__).with_name("page.html")  # its style; it has no script, and loads nothing
 _DPI = 160
-Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A text of which pieces are marked: each with "" or the name of its mark, such as dest."""
+
+    parts: Sequence[tuple[str, str]]
+
+
+Cell = str | float | int | Spans | None
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,7 @@ class Section:
     rows: Sequence[Sequence[Cell]] = ()
     figure: Figure | None = None
     said: str = ""  # what the picture shows, for those who cannot see it
+    linked: bool = True  # is it in the list of contents?
 
 
 def page(title: str, summary: str, sections: Sequence[Section]) -> str:
@@ -38,7 +48,7 @@ def page(title: str, summary: str, sections: Sequence[Section]) -> str:
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         summary=_paragraphs(summary),
-        contents="".join(_link(i, one) for i, one in enumerate(sections)),
+        contents="".join(_link(i, one) for i, one in enumerate(sections) if one.linked),
         sections="".join(_section(i, one) for i, one in enumerate(sections)),
     )
 
@@ -80,7 +90,13 @@ def _cell(cell: Cell) -> str:
     >>> [_cell(cell) for cell in (0.12345, 3, None, float("nan"), "<bos>")]
     ['0.123', '3', '—', '—', '&lt;bos&gt;']
     """
+    if isinstance(cell, Spans):
+        return "".join(_span(*part) for part in cell.parts)
     return html.escape(cell_text(cell, "—"))
+
+
+def _span(text: str, mark: str) -> str:
+    return f'<mark class="{html.escape(mark)}">{html.escape(text)}</mark>' if mark else html.escape(text)
 
 
 def _picture(figure: Figure, said: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.brief import brief
 from keyhole.dataframes import Table, as_dataframe
@@ -12,6 +12,13 @@ from keyhole.naming.questions import QuestionKind, Span
 from keyhole.naming.scores import LEVEL, Outcome, Share, Tested, share
 from keyhole.naming.shown import Shown
 from keyhole.naming.subject import SubjectKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyhole.circuits.circuit import Circuit, Edge
+    from keyhole.models.model import Model
+    from keyhole.naming.subject import Subject
 
 LANDMARKS = "published, with other models and judges: GPT-2 63 %, Pythia-160M 50 %, Gemma-2-2B 31 %"
 
@@ -65,6 +72,7 @@ class Naming:
     seed: int
     signals: tuple[Named, ...]
     controls: tuple[Share, ...]  # detection, by the same judge
+    fingerprint: str = ""  # of the model's weights; empty: not known
 
     def share(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
         """How many names pass."""
@@ -79,6 +87,18 @@ class Naming:
             return None
         return share("beyond random", [_beyond(one) for one in self.signals])
 
+    def of(self, what: "str | Subject") -> Named | None:
+        """The name of a term such as 9.6 dest 3 <- 7.9, or of a subject with such a direction; None: not named."""
+        from keyhole.naming.attached import name_of
+
+        return name_of(self, what)
+
+    def edges(self, circuit: "Circuit", model: "Model | None" = None) -> "dict[Edge, Named]":
+        """The edges of a circuit that have a name here; see `keyhole.naming.attached`."""
+        from keyhole.naming.attached import named_edges
+
+        return named_edges(circuit, self, model)
+
     def by_layer(self, kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
         """How many names pass in each layer."""
         layers = sorted({one.head[0] for one in self.signals})
@@ -91,6 +111,18 @@ class Naming:
         """Which kinds of questions were asked of any signal."""
         made = {(test.kind, test.of) for one in self.signals for test in one.tests}
         return [(kind, of) for kind in get_args(QuestionKind) for of in get_args(Span) if (kind, of) in made]
+
+    def save(self, path: "Path | str") -> "Path":
+        """Write names as .json (which `load_naming` reads), .html (a page with the evidence) or .csv."""
+        from keyhole.figures.names import save_names
+
+        return save_names(self, path)
+
+    def to_html(self) -> str:
+        """The names with their evidence, as one self-contained page."""
+        from keyhole.figures.names import names_page
+
+        return names_page(self)
 
     def table(self) -> Table:
         """One row per signal."""
@@ -134,7 +166,9 @@ def _row(one: Named) -> dict[str, Any]:
         "kind": one.kind,
         "layer": one.head[0],
         "head": one.head[1],
+        **{key: one.about.get(key) for key in ("prompts", "also")},
         "name": one.name.text,
         "outcome": one.outcome(),
+        "beyond": one.beyond,
         **{name: None if test is None else getattr(test, name) for name in scores},
     }

@@ -1,17 +1,18 @@
 """How does a story read? A line for each path, from its word to the answer, folded to a width."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from keyhole.circuits.text import answer_label, count
+from keyhole.circuits.circuit import Edge, Node
+from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.models.prompts import token_label
-from keyhole.story.story import Step, Story
+from keyhole.story.story import Path, Step, Story
 
 WIDTH = 100
 _VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
 
 
-def story_text(story: Story, width: int = WIDTH) -> str:
-    """A story for the terminal."""
+def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | None = None) -> str:
+    """A story for the terminal; below a path the `names` of the strongest signals by which its heads attend."""
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
     lines = [f"{circuit.model['name']}, answer at {where}{answer_label(circuit)}"]
@@ -19,8 +20,23 @@ def story_text(story: Story, width: int = WIDTH) -> str:
     for path in story.paths:
         steps = [f"{step_label(step, circuit.tokens)} {_numbers(story, step)}" for step in path.steps]
         lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
+        for name in _names(story, path, names or {}):
+            lines += _folded(name.split(), "       ", " ", width)
     lines += _folded(_legend(story).split(), "", " ", width)
     return "\n".join(lines)
+
+
+def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:
+    """Of every head that moves on a path, the name of its strongest named signal."""
+    circuit, found = story.circuit, []
+    for writer in (one for step in path.steps if step.kind == "move" for one in step.writers):
+        node = Node.of(writer)
+        into = [edge for edge in names if circuit.nodes[edge.target] == node]
+        if writer.kind == "head" and into:
+            best = max(into, key=lambda edge: edge.weight if edge.influence is None else edge.influence)
+            who = node_label(circuit.nodes[best.source], circuit.tokens)
+            found.append(f"{writer.layer}.{writer.head} attends by {best.side} of {who}: {names[best]}")
+    return found
 
 
 def step_label(step: Step, tokens: Sequence[str]) -> str:

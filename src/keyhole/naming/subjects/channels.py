@@ -7,6 +7,7 @@ import torch
 
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import opposite, paired, require_head
+from keyhole.naming.subjects.signals import told_coordinates
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[i
     for channel in range(rank) if channels is None else channels:
         query, key = paired(model, head, "src", [channel], coordinates=torch.ones(1))
         name = f"{layer}.{index}:{channel}"
-        one = Subject(name, "channel", head, query, key, about={"channels": str(channel), "sign": "both positive"})
+        about = {"channels": str(channel), "coordinates": told_coordinates(torch.ones(1)), "sign": "both positive"}
+        one = Subject(name, "channel", head, query, key, about=about)
         other = opposite(one)
         found += [one, Subject(f"{name}-", "channel", head, other.query, other.key, about=other.about)]
     return found

@@ -23,6 +23,8 @@ from keyhole.qk.omega import omega
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+_TURNED = str.maketrans("+-", "-+")
+
 
 def require_head(model: "Model", head: tuple[int, int]) -> None:
     """Refuse a head that the model does not have."""
@@ -55,6 +57,7 @@ def paired(
 
 def opposite(subject: Subject) -> Subject:
     """The same with both signs turned: it matches where the first has two negative values."""
+    turned = {key: value.translate(_TURNED) for key, value in subject.about.items() if key == "coordinates"}
     return replace(
         subject,
         id=f"{subject.id} (opposite)",
@@ -62,5 +65,5 @@ def opposite(subject: Subject) -> Subject:
         key=-subject.key,
         query_offset=-subject.query_offset,
         key_offset=-subject.key_offset,
-        about={**subject.about, "sign": "both negative"},
+        about={**subject.about, **turned, "sign": "both negative"},
     )

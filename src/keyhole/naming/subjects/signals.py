@@ -1,6 +1,7 @@
 """Which signals has a circuit? One subject for every edge into a head, with what its writer put there."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float
@@ -30,9 +31,11 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
             into = circuit.nodes[edge.target]
             assert into.layer is not None and into.head is not None
             head, writer = (into.layer, into.head), circuit.nodes[edge.source].writer
+            edge = replace(edge, channels=tuple(sorted(edge.channels)))
             put = coordinates(run, head, edge, writer)
             query, key = paired(run.model, head, _side(edge), edge.channels, coordinates=put)
             about = {"side": edge.side, "channels": told_channels(edge.channels), "edge": str(number)}
+            about |= {"coordinates": told_coordinates(put)}
             about |= {"writer": _label(circuit, edge.source), "into": _label(circuit, edge.target)}
             name = f"{term_text(head, edge.side, edge.channels, writer)} #{number}"
             found.append(Subject(name, "signal", head, query, key, about=about))
@@ -76,6 +79,16 @@ def term_text(head: tuple[int, int], side: str, channels: tuple[int, ...], write
 def told_channels(channels: tuple[int, ...]) -> str:
     """In the order of their numbers."""
     return ",".join(map(str, sorted(channels)))
+
+
+def told_coordinates(put: Float[Tensor, "channels"]) -> str:
+    """The direction that a signal has in its channels, in the order of their numbers: of unit length.
+
+    >>> import torch
+    >>> told_coordinates(torch.tensor([3.0, -4.0]))
+    '+0.6000,-0.8000'
+    """
+    return ",".join(f"{value:+.4f}" for value in (put.double() / put.double().norm()).tolist())
 
 
 def _label(circuit: Circuit, node: int) -> str:

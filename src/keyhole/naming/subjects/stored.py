@@ -7,6 +7,7 @@ do not count. Their coordinates are added up over prompts, so that the common pa
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
-from keyhole.naming.subjects.signals import coordinates, run_of, signal_edges, told_channels
+from keyhole.naming.subjects.signals import coordinates, run_of, signal_edges, told_channels, told_coordinates
 from keyhole.progress import Progress, silent
 from keyhole.store.model import model_of
 from keyhole.store.reading import Where
@@ -68,17 +69,22 @@ def store_subjects(
     chosen = sorted(counts, key=lambda term: (-counts[term], term))[:most]
     wanted: dict[int, set[_Term]] = {}
     for term in chosen:
-        for prompt in having[term][:each]:
+        for prompt in sorted(having[term], key=_shuffled)[:each]:  # neighbours are alike; terms share prompts
             wanted.setdefault(prompt, set()).add(term)
     sums = _sums(store, found, wanted, progress)
     return [_subject(found, term, sums[term], counts[term]) for term in chosen]
 
 
+def _shuffled(prompt: int) -> tuple[int, int]:
+    """An order of prompts that has nothing to do with that of a store, and is always the same."""
+    return crc32(str(prompt).encode()), prompt
+
+
 def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress: Progress) -> dict[_Term, Tensor]:
     sums: dict[_Term, Tensor] = {}
     with exact_matmul():
-        for done, prompt in enumerate(sorted(wanted), start=1):
-            circuit = store.circuit(prompt)
+        chosen = store.circuits({"prompt": sorted(wanted)})  # each part of the store is read once
+        for done, (prompt, circuit) in enumerate(chosen, start=1):
             run = run_of(circuit, model)
             for _, edge in signal_edges(circuit):
                 term = _term(circuit, edge)
@@ -96,6 +102,7 @@ def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subjec
         "channels": told_channels(term.channels),
         "writer": term.writer,
         "prompts": str(prompts),
+        "coordinates": told_coordinates(total),
     }
     return Subject(str(term), "signal", term.head, query, key, about=about)
 

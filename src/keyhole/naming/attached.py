@@ -1,0 +1,108 @@
+"""Which name has an edge, a head, a term? That of the same direction in the same head, whoever wrote it.
+
+An edge of a circuit is looked up by its direction: the same channels of the same head, and coordinates that point the
+same way (in one channel: the same sign). So names of a store serve any circuit of the same model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyhole.circuits.circuit import Circuit, Edge
+from keyhole.errors import KeyholeError
+from keyhole.naming.judge import rule_judge
+from keyhole.naming.named import Named, Naming
+from keyhole.naming.questions import Marked, Question
+from keyhole.naming.same import ALIKE, APART, alike
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.signals import signal_subjects
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Head = tuple[int, int]
+
+
+def name_of(naming: Naming, what: str | Subject) -> Named | None:
+    """The name of a term, by its id or that of one which shares its direction; or of a subject, by its direction."""
+    if isinstance(what, str):
+        return next((one for one in naming.signals if what == one.id or what in ids_beside(one)), None)
+    near = [(alike(one.about, what.about), one) for one in naming.signals if one.head == what.head]
+    best, found = max(near, key=lambda pair: pair[0], default=(0.0, None))
+    return found if best >= ALIKE else None
+
+
+def ids_beside(one: Named) -> tuple[str, ...]:
+    """The other terms that have this direction."""
+    return tuple(one.about["also"].split(APART)) if one.about.get("also") else ()
+
+
+def named_edges(circuit: Circuit, naming: Naming, model: "Model | None" = None) -> dict[Edge, Named]:
+    """The edges of a circuit that have a name, passed or not; one from a file needs the `model` that made it."""
+    require_same_model(naming, circuit.model)
+    found = ((one, name_of(naming, one)) for one in signal_subjects(circuit, model))
+    return {circuit.edges[int(one.about["edge"])]: named for one, named in found if named is not None}
+
+
+def edge_names(
+    circuit: Circuit, naming: Naming, model: "Model | None" = None, *, every: bool = False
+) -> dict[Edge, str]:
+    """The names that passed their test, as texts for the tree, the story and the page; `every`: the others, too.
+
+    A name is of the places where a signal is strongest. Where its sentence is not true of the two tokens that an edge
+    is about, that is said.
+    """
+    found = {}
+    for edge, one in named_edges(circuit, naming, model).items():
+        passed = one.outcome() == "passes"
+        if one.name.text is not None and (passed or every):
+            notes = [*([] if passed else ["not passed"]), *(["not so here"] if _false(circuit, edge, one) else [])]
+            found[edge] = one.name.text + (f" ({', '.join(notes)})" if notes else "")
+    return found
+
+
+def _false(circuit: Circuit, edge: Edge, one: Named) -> bool:
+    """Is it known that the sentence is not true of this firing? Of a model's own words nothing is."""
+    into = circuit.nodes[edge.target]
+    here = Question("detection", (Marked(circuit.tokens, into.dest, into.src),))
+    return rule_judge(one.name.text or "", here).yes is False
+
+
+def require_same_model(naming: Naming, model: Mapping[str, str]) -> None:
+    """Refuse names of other weights: their channels are other directions."""
+    if naming.fingerprint != model.get("fingerprint"):
+        known = f"of {naming.model}" if naming.fingerprint else "of a model that they do not tell"
+        raise KeyholeError(
+            f"these names are {known}, and not of the weights of {model.get('name')}: name its signals first (keyhole "
+            "name)."
+        )
+
+
+@dataclass(frozen=True)
+class HeadNames:
+    """What a head is known to look for: its named signals, those of most prompts first."""
+
+    head: Head
+    signals: int  # that were looked at
+    passed: int  # whose names are right
+    names: tuple[Named, ...]  # no text twice
+
+    def __str__(self) -> str:
+        told = "; ".join(str(one.name) for one in self.names[:3])
+        more = f"; and {len(self.names) - 3} more" if len(self.names) > 3 else ""
+        return f"{self.head[0]}.{self.head[1]} ({self.passed} of {self.signals} pass): {told or 'none'}{more}"
+
+
+def head_names(naming: Naming) -> tuple[HeadNames, ...]:
+    """The names of every head, as its signals have them."""
+    heads: dict[Head, list[Named]] = {}
+    for one in naming.signals:
+        heads.setdefault(one.head, []).append(one)
+    return tuple(_of_head(head, own) for head, own in sorted(heads.items()))
+
+
+def _of_head(head: Head, own: list[Named]) -> HeadNames:
+    """Those of most prompts first, then as they were given."""
+    ranked = sorted(own, key=lambda one: -int(one.about.get("prompts", "0")))
+    passed = [one for one in ranked if one.outcome() == "passes"]
+    return HeadNames(head, len(own), len(passed), tuple({one.name.text: one for one in passed[::-1]}.values())[::-1])
