@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import keyhole
+from alike import NUMBERS
 from bulk_runs import (
     PART,
     PARTS,
@@ -56,9 +57,7 @@ def test_circuits_are_those_of_one_prompt_at_a_time(organism: Model, tmp_path: P
         assert kept.nodes == alone.nodes and kept.parameters.seeds == "linear"
         shape = [(edge.source, edge.target, edge.side, edge.channels) for edge in alone.edges]
         assert [(edge.source, edge.target, edge.side, edge.channels) for edge in kept.edges] == shape
-        assert [edge.weight for edge in kept.edges] == pytest.approx(
-            [edge.weight for edge in alone.edges], rel=1e-6, abs=1e-6
-        )
+        assert [edge.weight for edge in kept.edges] == pytest.approx([edge.weight for edge in alone.edges], **NUMBERS)
         likely, logits = run.logits[-1].double().softmax(-1), run.logits[-1]
         right, other = (token_id(organism, word) for word in (example.answer, example.against[0]))
         assert outcome.probability == pytest.approx(float(likely[right]), abs=1e-6)

@@ -87,7 +87,7 @@ def test_random_weights_show_nothing(
     monkeypatch.setattr(ioi_studies, "_require_solved", lambda *args: None)
     monkeypatch.setattr(ioi_studies, "_GPT2", HEADS)
     monkeypatch.setattr(one_circuit, "_PROMPTS", LEAST)
-    monkeypatch.setattr(sinks, "_PROMPTS", 1)  # every head fires, which takes long
+    monkeypatch.setattr(sinks, "_PROMPTS", 3)  # every head fires, which takes long; one is held out
     try:
         outcome = run(id, Job(tmp_path / id, model=random_gpt2, quick=True, seed=7))
     except KeyholeError as refused:  # for want of anything to judge; anything else is a fault

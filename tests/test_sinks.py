@@ -491,3 +491,8 @@ def test_the_command(whole: Path, tmp_path: Path) -> None:
     ):
         refused = typed("sinks", *wrong, folder=tmp_path)
         assert refused.returncode == 2 and why in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_a_prompt_must_be_left_to_hold_out() -> None:
+    with pytest.raises(KeyholeError, match="2 prompts are too few: one in 3 is held out"):
+        study(planted.shared_sinks(), planted.prompts()[:2])

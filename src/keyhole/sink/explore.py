@@ -89,6 +89,8 @@ def study(
     if not callable(tau) and tau != "dynamic":
         check_tau(tau)
     layers_of(model)
+    if len(asked) < _HELD_OUT:
+        raise KeyholeError(f"{len(asked)} prompts are too few: one in {_HELD_OUT} is held out for removals.")
     test, fit = asked[_HELD_OUT - 1 :: _HELD_OUT], [one for i, one in enumerate(asked) if (i + 1) % _HELD_OUT]
     with stage("Explaining firings") as progress:
         heard = listen(model, fit, tau, seed=seed, progress=progress)
