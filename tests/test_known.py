@@ -9,8 +9,9 @@ import torch
 from conftest import ROOT
 from keyhole import KeyholeError, Run
 from keyhole.circuits.writer import Writer
+from keyhole.comparison.score import Score
 from keyhole.intervene import Metric, answers_without
-from keyhole.lab.known import Agreement, Known, build, compare
+from keyhole.lab.known import Known, build, compare
 from keyhole.lab.known.machine import BALLAST, HEADS, Stream
 from keyhole.models.prompts import token_id
 from keyhole.tracing.exactness import check
@@ -29,10 +30,10 @@ PROMPTS = [
     "Berlin : new sun new",
     "red dog , big cat , old sun , new dog , French : big cat . new",  # what follows is said twice
 ]
-WHOLE = Agreement(found=9, there=9, both=9), Agreement(found=13, there=13, both=13)
+WHOLE = Score(found=9, there=9, both=9), Score(found=13, there=13, both=13)
 
 
-def agreements(known: Known, run: Run, **options: object) -> tuple[Agreement, Agreement]:
+def agreements(known: Known, run: Run, **options: object) -> tuple[Score, Score]:
     found = compare(run.trace(known.answer, **options), known.truth)
     return found.nodes, found.edges
 
@@ -82,7 +83,7 @@ def test_influence_is_what_the_construction_says(known: Known, run: Run) -> None
 
 def test_heads_alone_stop_at_the_first_mlp(known: Known, run: Run) -> None:
     nodes, edges = agreements(known, run, against=known.against, through="heads")
-    assert (nodes, edges) == (Agreement(1, 9, 1), Agreement(1, 13, 1))
+    assert (nodes, edges) == (Score(1, 9, 1), Score(1, 13, 1))
     assert nodes.precision == 1 and nodes.recall == 1 / 9
 
 
@@ -92,7 +93,7 @@ def test_a_comparison_counts_what_is_missing_and_what_is_too_much(known: Known, 
     gone = Writer("head", 1, 0, 7, 6)
     fewer = replace(truth, nodes=truth.nodes - {gone}, edges={e for e in truth.edges if gone not in e})
     found = compare(circuit, fewer)
-    assert (found.nodes, found.edges) == (Agreement(9, 8, 8), Agreement(13, 9, 9))
+    assert (found.nodes, found.edges) == (Score(9, 8, 8), Score(13, 9, 9))
     assert found.nodes.precision == 8 / 9 and found.nodes.recall == 1
     other_side = {(who, into, "src" if side == "dest" else side) for who, into, side in truth.edges}
     found = compare(circuit, replace(truth, edges=other_side))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, get_args
 
@@ -62,17 +63,18 @@ def families(
     rng = np.random.default_rng(seed)
     sample = asked if len(asked) <= most else np.sort(rng.choice(asked, most, replace=False))
     values = labels_of(store, sample)
-    found: list[tuple[Level, Sets, np.ndarray]] = []
+    levels: list[Level] = []
     order = (granularity, *(one for one in get_args(Granularity) if one != granularity))
     for i, one in enumerate(order):
-        sets = store_sets(store, one, side=side, role=role, weighted=weighted, prompts=sample.tolist())
+        own = store_sets(store, one, side=side, role=role, weighted=weighted, prompts=sample.tolist())
         progress(3 * i, 3 * len(order))
-        apart = jaccard(sets.matrix)
+        far = jaccard(own.matrix)
         progress(3 * i + 1, 3 * len(order))
-        level = _level(sets, apart, values, k=k if one == granularity else None, seed=seed)
+        levels.append(_level(own, far, values, k=k if one == granularity else None, seed=seed))
         progress(3 * i + 3, 3 * len(order))
-        found.append((level, sets, apart) if not found else (level, sets, apart[:0, :0]))
-    level, sets, apart = found[0]
+        if i == 0:  # of the others, distances are not kept: they are the most of what is in memory
+            sets, apart = own, far
+    level = levels[0]
     labels = _labels(level.clustering, len(sample))
     kept = _families(sets, apart, labels, values, level.clustering)
     prompts, everyone, rest = sample, labels, None
@@ -86,7 +88,7 @@ def families(
         prompts=prompts,
         labels=everyone,
         families=kept,
-        levels=tuple(one for one, _, _ in found),
+        levels=tuple(levels),
         representatives=representatives(apart, sample, values),
         averages=averages(sets.matrix, _groups(labels), seed=seed),
         rest=rest,
@@ -162,8 +164,6 @@ def _most_common(values: Sequence[str | None]) -> tuple[str, float]:
 
 
 def _with_members(family: Family, prompts: Int[np.ndarray, "circuits"], labels: Int[np.ndarray, "circuits"]) -> Family:
-    from dataclasses import replace
-
     return replace(family, members=tuple(prompts[labels == family.number].tolist()))
 
 

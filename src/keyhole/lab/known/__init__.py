@@ -6,6 +6,6 @@ compare(circuit, known.truth)                  precision and recall, over nodes 
 """
 
 from keyhole.lab.known.record import Known, build
-from keyhole.lab.known.truth import Agreement, Comparison, Truth, compare
+from keyhole.lab.known.truth import Comparison, Truth, compare
 
-__all__ = ["Agreement", "Comparison", "Known", "Truth", "build", "compare"]
+__all__ = ["Comparison", "Known", "Truth", "build", "compare"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Writer
+from keyhole.comparison.score import Score
 from keyhole.lab.known.words import Places
 from keyhole.tracing.mlps.flow import Step
 
@@ -24,30 +25,11 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Of nodes or edges: how many were found, how many there are, and how many are both."""
-
-    found: int
-    there: int
-    both: int
-
-    @property
-    def precision(self) -> float:
-        """The share of what was found that is there."""
-        return self.both / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        """The share of what is there that was found."""
-        return self.both / self.there
-
-
-@dataclass(frozen=True)
 class Comparison:
     """A circuit against the truth."""
 
-    nodes: Agreement
-    edges: Agreement
+    nodes: Score
+    edges: Score
 
 
 def true_circuit(at: Places) -> Truth:
@@ -96,5 +78,5 @@ def compare(circuit: Circuit, truth: Truth) -> Comparison:
     return Comparison(_agreement(nodes, truth.nodes), _agreement(edges, truth.edges))
 
 
-def _agreement(found: Set[object], there: Set[object]) -> Agreement:
-    return Agreement(len(found), len(there), len(found & there))
+def _agreement(found: Set[object], there: Set[object]) -> Score:
+    return Score(len(found), len(there), len(found & there))
