@@ -24,7 +24,7 @@ _CONTROLS = (
     "A name is above chance by Fisher's exact test, corrected over signals. It passes if it is also beyond the names "
     "of random directions of the same heads, made and judged in the same way: where one of these fires most, texts "
     "often have something in common, too. Shuffled names: that of a signal of another head. Tokens alone: the "
-    "commonest tokens at dest and src. Random that pass: each half of the random directions, held against the other half."
+    "commonest tokens at dest and src. Random that pass: each half of the random directions, held against the other."
 )
 
 
