@@ -196,7 +196,7 @@ def test_blurred_plants_pass_by_a_name_that_is_true_of_them() -> None:
 
 
 def test_shuffled_names_fail_and_random_directions_do_not_pass() -> None:
-    """Random directions' names are above chance as a rule: they read something, too. Beyond one another they are not."""
+    """Random directions' names are above chance as a rule: they read something, too. Few are beyond one another."""
     controls = {one.group: one for one in naming().controls}
     assert controls[SHUFFLED].signals >= 20 and controls[SHUFFLED].passed <= 1
     assert controls[RANDOM].signals == controls[RANDOM_PASS].signals == RANDOMS

@@ -29,10 +29,11 @@ from keyhole.naming.language.clauses import holds
 from keyhole.naming.language.sentence import parse
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
-from keyhole.naming.naming import name, randoms, subjects_of
+from keyhole.naming.naming import name, randoms
 from keyhole.naming.shown import Shown
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
 from keyhole.naming.subjects.again import subject_again
+from keyhole.naming.what import subjects_of
 from keyhole.story.text import story_text
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after

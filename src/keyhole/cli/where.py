@@ -18,7 +18,8 @@ COLUMNS = (">value", ">attention", "src", "dest", "text")
 
 def where(
     what: Annotated[
-        str, typer.Argument(help="A head 3.1, a channel 3.1:4 (3.1:4- its opposite), an edge mary.json#12.")
+        str,
+        typer.Argument(help="A head 3.1, channel 3.1:4 (3.1:4- its opposite), edge mary.json#12, feature f.json#0."),
     ],
     corpus: Annotated[
         str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
@@ -47,8 +48,10 @@ def where(
         keyhole where 3.1:0 --corpus texts.txt --top 5
 
         keyhole where mary.json#12 --json
+
+        keyhole where features.json#3
     """
-    from keyhole.naming.where import read_what
+    from keyhole.naming.what import read_what
     from keyhole.naming.where import where as find
 
     loaded = load_model(_model_of(what, model), revision, dtype, device)
@@ -73,10 +76,10 @@ def _row(one: Shown) -> tuple[str, ...]:
 
 
 def _model_of(what: str, given: str | None) -> str | None:
-    """The model that a circuit names, unless another place to load it from is given."""
+    """The model that a circuit or features name, unless another place to load it from is given."""
     if given is not None or "#" not in what:
         return given
-    from keyhole.circuits.files import load_circuit
-    from keyhole.cli.proof import model_named
+    from keyhole.naming.what import made_by
 
-    return model_named(load_circuit(what.rpartition("#")[0]), None)
+    name = (made_by(what) or {}).get("name")
+    return None if name == "organism" else name
