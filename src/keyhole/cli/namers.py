@@ -14,7 +14,6 @@ from keyhole.cli.choices import ExplainerName, JudgeName
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
-    from keyhole.naming.llm import Talk
     from keyhole.naming.name import Explainer, Name
     from keyhole.naming.named import Naming
     from keyhole.naming.naming import Sought

@@ -1,4 +1,4 @@
-"""How are features kept, to be named or looked for later? Their directions, and whose they are, as one JSON document."""
+"""How are features kept, to be named or looked for later? Their directions and whose they are, as one document."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -26,7 +26,7 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.ioi import judged, stood_in
 from keyhole.reproduce.svt.panels import panels
 from keyhole.reproduce.talk.signals import published_name
-from keyhole.reproduce.talk.study import ORDERS, TRACING, Prompts, prompts_of
+from keyhole.reproduce.talk.study import TRACING, Prompts, prompts_of
 from keyhole.reproduce.talk.ways import Way, way_of
 from keyhole.stats import fisher
 from keyhole.tasks.prose import knows_tasks_alone
@@ -104,7 +104,7 @@ def judge(record: NamedShares) -> Verdict:
     Explainer and judge are others than the published ones: a share that is near to the published one reproduces
     nothing, and one that is far from it refutes nothing.
     """
-    found = judged(record.of, [own_names(record), beyond_random(record)], first=own_names(record), real=_is_published)
+    found = judged(record.of, [True], first=own_names(record) and beyond_random(record), real=_is_published)
     return "partly" if found == "reproduced" else found
 
 
@@ -142,9 +142,9 @@ def _tell(record: NamedShares) -> Told:
         "Asked: names, made from one half of the texts and judged on the other, are right more often than names of "
         "other signals (intervals apart), and than names of random directions of the same heads, made and judged in "
         f"the same way (Fisher's exact test, {LEVEL:g}). Names are by statistics and the judge is a rule; published "
-        f"shares are by language models, without random directions beside them: landmarks ({LANDMARKS}). So the verdict "
-        f"is in part at most. {record.of.note} {stood_in(record.of, 'the published models', real=_is_published)}"
-    )
+        f"shares are by language models, without random directions beside them: landmarks ({LANDMARKS}). So the "
+        f"verdict is in part at most. {record.of.note} "
+    ) + stood_in(record.of, "the published models", real=_is_published)
     return Told("\n".join(lines), _numbers(record), note.strip())
 
 

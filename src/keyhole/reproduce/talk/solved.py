@@ -75,9 +75,9 @@ def _tell(record: Solved, *, asked: str) -> Told:
         for what, (own, other) in counts.items()
     )
     lines = [
-        f"{way.order}, prompt {way.prompt}: {len(way.signals)} signals into heads that look from the end at IO. When the "
-        f"names change places, these stay: {ends}. Name movers: {', '.join(way.movers) or 'none'}; heads that look at S2 "
-        f"and tell them where to look: {', '.join(way.inhibition) or 'none'}.",
+        f"{way.order}, prompt {way.prompt}: {len(way.signals)} signals into heads that look from the end at IO. When "
+        f"the names change places, these stay: {ends}. Name movers: {', '.join(way.movers) or 'none'}; heads that look "
+        f"at S2 and tell them where to look: {', '.join(way.inhibition) or 'none'}.",
         f"Of the signals that stay with the place, {record.shared} are the other order's, too. Names above chance: "
         f"{len(way.names)}, of which {len(record.said)} speak of such a place.",
     ]

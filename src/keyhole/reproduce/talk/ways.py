@@ -1,4 +1,4 @@
-"""How is IO found in one order of names? By its place in the pair, or whoever it is: prompts whose order is turned tell.
+"""How is IO found in one order of names? By its place in the pair, or whoever it is: the same prompts, turned, tell.
 
 In an intact prompt and in the same one with the two names in the other order, a signal that follows a place fires at IO
 in the one and at S in the other; one that follows the person, at IO in both. Random directions of the same heads stand
