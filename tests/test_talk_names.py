@@ -97,7 +97,9 @@ def way(order: str, kinds: str, random: str, *, heads: bool = True, seed: int = 
     vectors = [torch.randn(2, 8, generator=rng) for _ in own]
     made = tuple(Subject(one.signal, "signal", (1, 6), *x) for one, x in zip(own, vectors, strict=True))
     named = {"s 0": "src is the second name so far"}
-    return Way(order, 7, own, nulls, named, ("1.6",) if heads else (), ("1.2",) if heads else (), made)
+    movers, inhibition = (("1.6",), ("1.2",)) if heads else ((), ())
+    about: dict[str, Any] = {"names": named, "movers": movers, "inhibition": inhibition, "directions": made}
+    return Way(order=order, prompt=7, signals=own, random=nulls, **about)
 
 
 RANDOM_WAYS = "b" * 40 + "n" * 18 + "pi"

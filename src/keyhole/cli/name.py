@@ -89,8 +89,19 @@ def name(
     """
     for path in out or []:
         require_file(path, _WRITTEN)
-    patience = transcript, llm_tries, llm_per_minute, price
-    asked = namers.Namers(explainer, judge, questions, llm, llm_model, llm_key, *patience, yes)
+    asked = namers.Namers(
+        explainer=explainer,
+        judge=judge,
+        questions=questions,
+        url=llm,
+        model=llm_model,
+        key=llm_key,
+        transcript=transcript,
+        tries=llm_tries,
+        per_minute=llm_per_minute,
+        price=price,
+        yes=yes,
+    )
     namers.check(asked)
     from keyhole.naming.what import made_by, read
 

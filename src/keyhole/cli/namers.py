@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ PriceOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help=f"Ask for more than {MOST_TOKENS:,} tokens, too.")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Namers:
     """What was asked for."""
 
@@ -79,8 +80,6 @@ class Namers:
 
 def check(asked: Namers) -> None:
     """Refuse before any work what could not be asked."""
-    import os
-
     if not asked.by_model:
         if asked.url or asked.model:
             raise KeyholeError("--llm is asked with --explainer llm, --judge llm, or both: say which.")

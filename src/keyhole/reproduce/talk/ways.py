@@ -64,7 +64,7 @@ class Follows:
         return self.at("extra name", EXTRA) - self.at("extra name", "IO") >= _CLEAR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Way:
     """What the representative of one order shows."""
 
@@ -101,14 +101,14 @@ def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: boo
     cues = break_cue(model, [*own, *nulls], examples, seed=naming.seed) if own else ()
     followed = [_follows(one, cues) for one in (*own, *nulls)]
     return Way(
-        order,
-        side.prompt,
-        tuple(followed[: len(own)]),
-        tuple(followed[len(own) :]),
-        names,
-        movers,
-        inhibition,
-        tuple(own),
+        order=order,
+        prompt=side.prompt,
+        signals=tuple(followed[: len(own)]),
+        random=tuple(followed[len(own) :]),
+        names=names,
+        movers=movers,
+        inhibition=inhibition,
+        directions=tuple(own),
     )
 
 
