@@ -59,7 +59,7 @@ def test_a_server_that_dies_is_paid_for_the_rest_alone(tmp_path: Path) -> None:
 
 
 def test_the_cost_is_told_before_anything_is_asked_and_much_is_refused(tmp_path: Path) -> None:
-    with serving(knows_the_rule) as server:
+    with serving(lambda number, body: Said(500, b"")) as server:
         much = ask(server, tmp_path, *BOTH, "--most", "32", "--random", "200", "--price", "2", "10")
         assert much.returncode == 2 and not server.bodies and not much.stdout
         told, refused = much.stderr.splitlines()

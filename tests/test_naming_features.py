@@ -83,9 +83,9 @@ def test_a_planted_feature_goes_through_a_file_and_is_named_there(tmp_path: Path
     assert named.name.text == RULE and named.outcome() == "above chance" and named.kind == "discovered"
     assert keyhole.name(path, **FEW) == load_naming(tmp_path / "n.json")
     places = json.loads(
-        command("where", "features.json#0", "--tokens", "3000", "--json", folder=tmp_path, timeout=60).stdout
+        command("where", "features.json#0", "--tokens", "3000", "--json", "--lens", folder=tmp_path, timeout=60).stdout
     )
-    assert places["what"] == planted().id and places["shown"]
+    assert places["what"] == planted().id and places["shown"] and places["lens"]["dest"]["tokens"][0][0] == "to"
     assert all(one["tokens"][one["dest"]].strip() == "to" for one in places["shown"])
 
 
@@ -124,6 +124,7 @@ def test_commands_write_features_that_name_reads(tmp_path: Path) -> None:
         (["discover", "--head", "3.1", "--features", "f.txt"], "should end in"),
         (["contrast", "boxes", "--features", "no/f.json"], "no folder"),
         (["where", "f.json#9"], "f.json"),
+        (["where", "3.1", "--lens"], "not of a whole head"),
     ],
 )
 def test_bad_requests_are_one_line(args: list[str], says: str, tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ import typer
 
 from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.naming.explain.nearest_tokens import Lens
     from keyhole.naming.shown import Shown
+    from keyhole.naming.subject import Subject
 
 COLUMNS = (">value", ">attention", "src", "dest", "text")
 
@@ -28,6 +32,9 @@ def where(
     top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
     tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
     length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    lens: Annotated[
+        bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -50,22 +57,35 @@ def where(
         keyhole where mary.json#12 --json
 
         keyhole where features.json#3
+
+        keyhole where 3.1:0 --lens
     """
     from keyhole.naming.what import read_what
     from keyhole.naming.where import where as find
 
     loaded = load_model(_model_of(what, model), revision, dtype, device)
     sought = read_what(loaded, what)
+    near = _lens(loaded, sought) if lens else None
     with show.progress_bar("Reading") as progress:
         found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
     if json:
-        show.as_json({**asdict(found), "model": loaded.name})
+        show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
         return
+    if near is not None:
+        show.plain(f"{near}\n")
     show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
     if not found.shown:
         show.plain("it fires nowhere: no pair of tokens has two positive values.")
         return
     show.table(COLUMNS, [_row(one) for one in found.shown])
+
+
+def _lens(model: Model, sought: Subject | tuple[int, int]) -> Lens:
+    from keyhole.naming.explain.nearest_tokens import lens
+
+    if isinstance(sought, tuple):
+        raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")
+    return lens(model, sought)
 
 
 def _row(one: Shown) -> tuple[str, ...]:
