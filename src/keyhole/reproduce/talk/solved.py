@@ -20,7 +20,7 @@ from keyhole.reproduce.talk.ways import Way
 _SHOWN = 4  # signals that are told
 _WORDS: dict[str, tuple[str, ...]] = {  # what a name would say
     "BABA": ("second",),
-    "ABBA": ("first", "second", "latest", "tokens before dest", "the token"),
+    "ABBA": ("first", "second", "latest", "tokens before dest"),
 }
 
 
