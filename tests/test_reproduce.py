@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -150,7 +151,9 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path: Path) -> None:
     assert reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting(calls)})["cc-fig2"].state == "reproduced"
 
 
-def test_what_cannot_run_says_why(tmp_path: Path) -> None:
+def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "talk-20", replace(CATALOGUE["talk-20"], later="needs names of signals"))
+
     def loading(job: Job) -> Outcome:
         load("no/such-model")
         raise AssertionError

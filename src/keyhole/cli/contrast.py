@@ -11,6 +11,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Balance, BoxFeature, Centre, Frame, Wording
+from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -60,6 +61,7 @@ def contrast(
     sweep: Annotated[
         str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
     ] = None,
+    features: FeaturesOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
     figures: FiguresOption = "png",
     umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
@@ -87,12 +89,17 @@ def contrast(
         keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
 
         keyhole contrast samples.jsonl --head 1.6 --rank energy
+
+        keyhole contrast boxes --feature lexical --features features.json
     """
     kinds = read_kinds(figures)
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
+    check_features(features)
     from keyhole.contrast import Selection, StudySettings, report, study
 
     loaded = load_model(model, revision, dtype, device)
+    if features is not None:
+        require_directions(loaded, (loaded.attention_layers[0], 0), frame)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
     if what == "boxes":
         fits, test = _boxes(loaded, feature, (prompts, tests), seed=seed, cross=cross, n_boxes=boxes, **wordings)
@@ -123,6 +130,7 @@ def contrast(
     if out is not None:  # after the answer, which a full disk must not cost
         write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
         _draw(result, rows, out, kinds=kinds, umap=umap, quiet=json)
+    write_features(loaded, result, features, quiet=json)
 
 
 def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
