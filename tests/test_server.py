@@ -25,6 +25,11 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.naming.files import save_naming
+from keyhole.naming.name import Name
+from keyhole.naming.named import Named, Naming
+from keyhole.naming.scores import Tested
+from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.qk.firings import find_firings
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
@@ -518,6 +523,26 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     assert "cannot be cut" in refused(client, "verify", **asked, edge=0)
     assert "there is no edge 9999" in refused(client, "verify", **asked, edge=9999)
     assert "start keyhole explore with --names" in refused(client, "names", **asked)
+
+
+def test_names(run: keyhole.Run, tmp_path: Path) -> None:
+    circuit = run.trace("Mary")
+    subjects = signal_subjects(circuit)[:2]
+    test = Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3)
+    named = [
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, None, ())
+        for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
+    ]
+    path = tmp_path / "names.json"
+    save_naming(Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint()), path)
+    with serving(Given(names=path)) as own, own.client() as client:
+        assert client.get("/api/hello").json()["names"] is True
+        told = ask(client, "names", prompt=PROMPT, target=["Mary"])
+        first = told["edges"][subjects[0].about["edge"]]
+        assert first == {"text": "dest is </script>", "outcome": "passes"}
+        assert told["edges"][subjects[1].about["edge"]]["outcome"] == "untested"
+        assert ask(client, "trace", prompt=PROMPT, target=["Mary"])["names"] == told["edges"]
+        assert set(told["heads"]) == {f"{one.head[0]}.{one.head[1]}" for one in subjects}
 
 
 def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:
