@@ -25,10 +25,10 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
-from keyhole.naming.files import save_naming
+from keyhole.naming.attached.files import save_naming
+from keyhole.naming.judging.scores import Tested
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
-from keyhole.naming.scores import Tested
 from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.qk.firings import find_firings
 from keyhole.store import Outcome
@@ -528,9 +528,9 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
 def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     circuit = run.trace("Mary")
     subjects = signal_subjects(circuit)[:2]
-    test = Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3)
+    test = Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
     named = [
-        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, None, ())
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, ())
         for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
     ]
     path = tmp_path / "names.json"
