@@ -35,6 +35,7 @@ LAYERS = [
         ("figures",),
         ("lab",),
         ("reproduce",),
+        ("web",),
         ("show", "tables"),
         ("cli",),
         ("__main__", "__init__"),

@@ -1,0 +1,1 @@
+"""The explorer: one front end for the server's page, one-file pages and notebooks."""
