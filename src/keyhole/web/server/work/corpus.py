@@ -7,7 +7,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.model import Model
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import firing_subject, signal_subjects
-from keyhole.naming.where import read_what
+from keyhole.naming.what import read_what
 from keyhole.naming.where import where as find
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
