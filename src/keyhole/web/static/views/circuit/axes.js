@@ -4,7 +4,7 @@ import { short, visible } from "../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 6.7; // pixels
+const LETTER = 7.4; // pixels
 const DIGIT = 6.1;
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
@@ -83,5 +83,5 @@ function gap(column, k, open) {
   const w = Math.max(5, column.w * k - 4);
   const x = (column.x + column.w / 2) * k;
   return s("g", { class: "gap", role: "button", tabindex: 0, "aria-label": label, "data-gap": column.pos, onclick: act, onkeydown: press },
-    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 5 + 6 * (1 + String(column.tokens).length) && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
+    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
 }

@@ -15,7 +15,7 @@ const DEEP = 12; // more layers than this stand in one row each
 const NEAR = 24; // between heads and MLP of one layer
 const LARGEST = 1.25; // a drawing is not enlarged beyond this
 const SIGN = 6.7; // width of a letter in a mark
-const LETTER = 6.9; // and in a token
+const LETTER = 7.4; // and in a token
 
 /** @type {Record<string, number>} */
 const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
@@ -148,8 +148,9 @@ function columnsOf(tokens, cells, interest, opened) {
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
     if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
-      columns.push({ pos, tokens: gap, x, w: 24, plain: true });
-      x += 24;
+      const w = 20 + LETTER * String(gap).length;
+      columns.push({ pos, tokens: gap, x, w, plain: true });
+      x += w;
       pos = end;
       continue;
     }
