@@ -11,7 +11,6 @@ from string import Template
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.files import to_json
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, words_label
 from keyhole.story.story import Story, tell
@@ -54,7 +53,7 @@ def page_data(
         identities = {_identity(circuit, edge): name for edge, name in told.items()}
         told = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
     data: dict[str, Any] = {
-        "circuit": json.loads(to_json(part)),
+        "circuit": json.loads(part.to_json()),
         "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
         "story": _story(part, story),
     }
