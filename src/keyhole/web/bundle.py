@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from keyhole.errors import KeyholeError
 
 STATIC = Path(__file__).with_name("static")
-_IMPORT = re.compile(r'^import (?:\{ ([\w, ]+) \}|(\w+)) from "(\.{1,2}/[\w./-]+\.js)";$', re.MULTILINE)
+_IMPORT = re.compile(r'^import (?:\{\s*([\w,\s]+?),?\s*\}|(\w+)) from "(\.{1,2}/[\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (async function|function|const|class) (\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export default ", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
