@@ -101,17 +101,17 @@ export function channelParts(doc, edge) {
 }
 
 /**
- * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its share of the answer's logits.
+ * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its part of the largest into the answer.
  * @param {CircuitDocument} doc
  */
 export function strengths(doc) {
-  const total = doc.edges.reduce((sum, edge) => sum + (edge.side === "target" ? Math.abs(edge.weight) : 0), 0);
+  const first = doc.edges.reduce((top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top), 0);
   const most = doc.edges.reduce(
     (top, edge) => (edge.side === "target" ? top : Math.max(top, Math.abs(edge.weight))),
     1,
   );
   return doc.edges.map((edge) => {
     if (typeof edge.influence === "number") return Math.abs(edge.influence);
-    return Math.abs(edge.weight) / (edge.side === "target" ? total || 1 : most);
+    return Math.abs(edge.weight) / (edge.side === "target" ? first || 1 : most);
   });
 }
