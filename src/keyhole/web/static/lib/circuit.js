@@ -105,7 +105,10 @@ export function channelParts(doc, edge) {
  * @param {CircuitDocument} doc
  */
 export function strengths(doc) {
-  const first = doc.edges.reduce((top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top), 0);
+  const first = doc.edges.reduce(
+    (top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top),
+    0,
+  );
   const most = doc.edges.reduce(
     (top, edge) => (edge.side === "target" ? top : Math.max(top, Math.abs(edge.weight))),
     1,

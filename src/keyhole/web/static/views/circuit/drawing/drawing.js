@@ -5,7 +5,7 @@ import { fill, s } from "../../../lib/dom.js";
 import { share } from "../../../lib/format.js";
 import { short } from "../../../lib/tokens.js";
 import { axes, BOTTOM, LEFT } from "./axes.js";
-import { curve } from "./layout.js";
+import { curve } from "./curve.js";
 import { outline } from "./shapes.js";
 
 /** @typedef {import("../graph.js").Drawn} Drawn */
@@ -102,7 +102,7 @@ function gridOf(lay) {
   const top = -lay.height - 14;
   const across = lay.rows.map((row) => s("path", { d: `M-8 ${row.y}H${lay.width + 8}` }));
   const up = lay.columns.map((column) =>
-    column.tokens > 1
+    column.gap !== null && !column.open
       ? s("rect", { class: "folded", x: column.x + 3, y: top, width: column.w - 6, height: lay.height + 28 })
       : s("path", { d: `M${column.x + column.w / 2} ${top}V14` }),
   );
