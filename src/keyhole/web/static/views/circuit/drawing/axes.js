@@ -4,7 +4,7 @@ import { short, visible } from "../../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 7.4; // pixels
+const LETTER = 8; // pixels
 const DIGIT = 6.1;
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
@@ -44,7 +44,11 @@ export function axes(open) {
     );
   }
 
-  /** @param {import("./layout.js").Layout} lay @param {string[]} texts @param {import("../../../lib/camera.js").Place} place */
+  /**
+   * @param {import("./layout.js").Layout} lay
+   * @param {string[]} texts
+   * @param {import("../../../lib/camera.js").Place} place
+   */
   function label(lay, texts, place) {
     shown = { columns: lay.columns, rows: lay.rows, texts };
     relabel(place.k);

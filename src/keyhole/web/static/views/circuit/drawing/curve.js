@@ -6,11 +6,15 @@ const HIGH = 42; // a way that climbs higher passes something in its column
 
 /**
  * The way of an edge: from the top of its writer to the bottom of what it causes; within a row it goes below.
- * @param {Box} from @param {Box} to @param {string} side @param {number} [bend] aside from the straight way, for channels that part
+ * @param {Box} from
+ * @param {Box} to
+ * @param {string} side
+ * @param {number} [bend] aside from the straight way, for channels that part
  * @returns {{ d: string, x: number, y: number }} its path, and the middle of it
  */
 export function curve(from, to, side, bend = 0) {
-  const enter = to.x + (side === "dest" ? -0.26 : side === "src" ? 0.26 : 0) * to.w; // sides part already where they enter
+  // sides part already where they enter
+  const enter = to.x + (side === "dest" ? -0.26 : side === "src" ? 0.26 : 0) * to.w;
   const level = from.y - from.h / 2 - (to.y + to.h / 2) < 3;
   const [x1, y1] = [from.x, from.y + (level ? 0.5 : -0.5) * from.h];
   const [x2, y2] = [enter, to.y + to.h / 2];

@@ -1,4 +1,5 @@
-// How does a circuit look? Shapes joined by curves. The drawing is built once for what is shown; moving it sets one transform.
+// How does a circuit look? Shapes joined by curves. The drawing is built once for what is shown; moving it sets one
+// transform.
 import { CONSTANTS, nodeLabel, channelParts } from "../../../lib/circuit.js";
 import { camera } from "../../../lib/camera.js";
 import { fill, s } from "../../../lib/dom.js";
@@ -15,7 +16,8 @@ import { outline } from "./shapes.js";
 /** @typedef {{ doc: CircuitDocument, picture: Drawn, lay: Layout, expanded: Set<number> }} Scene */
 
 /**
- * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) => void, pick: (link: string) => void, open: (gap: number) => void, wheel: (event: WheelEvent) => boolean }} on
+ * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) =>
+ *   void, pick: (link: string) => void, open: (gap: number) => void, wheel: (event: WheelEvent) => boolean }} on
  */
 export function drawing(on) {
   const [grid, links, marks] = [s("g", { class: "grid" }), s("g", { class: "links" }), s("g", { class: "marks" })];
@@ -82,7 +84,8 @@ export function drawing(on) {
 
 /**
  * @param {SVGSVGElement} el
- * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) => void, pick: (link: string) => void }} on
+ * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) =>
+ *   void, pick: (link: string) => void }} on
  */
 function listen(el, on) {
   const under = (/** @type {Event} */ event, /** @type {string} */ name) =>

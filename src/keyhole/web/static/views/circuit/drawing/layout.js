@@ -1,4 +1,5 @@
-// Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts are folded.
+// Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts
+// are folded.
 import { short, visible } from "../../../lib/tokens.js";
 
 /** @typedef {import("../graph.js").Mark} Mark */
@@ -34,8 +35,11 @@ export function sizeOf(mark) {
 }
 
 /**
- * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed what heads look at: of interest too, where there is room
- * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that there is, which is used
+ * @param {Mark[]} marks
+ * @param {string[]} tokens
+ * @param {number[]} needed what heads look at: of interest too, where there is room
+ * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that
+ *   there is, which is used
  * @returns {Layout}
  */
 export function layout(marks, tokens, needed, { opened, width, height }) {
@@ -48,11 +52,13 @@ export function layout(marks, tokens, needed, { opened, width, height }) {
       (_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0),
     );
     const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
-    const wide = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0); // what is unfolded comes on top
+    // what is unfolded comes on top
+    const wide = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0);
     const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
     return { cells, columns, heights, used, scale: Math.min(LARGEST, width / wide, height / least) };
   });
-  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a)); // broad cells, unless narrow ones are seen larger
+  // broad cells, unless narrow ones are seen larger
+  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a));
   return arranged(best, bands, { width, height });
 }
 
@@ -161,7 +167,7 @@ function columnsOf(tokens, cells, interest, opened) {
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
     if (gap >= FOLD.run && many && !opened.has(pos)) {
-      const w = 20 + LETTER * String(gap).length;
+      const w = 26 + LETTER * String(gap).length;
       columns.push({ pos, gap, x, w, plain: true, open: false });
       x += w;
       pos = end;
@@ -183,7 +189,10 @@ function columnsOf(tokens, cells, interest, opened) {
   return columns;
 }
 
-/** @param {Column[]} columns @param {number} wide they take this room, if it is more than they need: those with marks the most of it */
+/**
+ * @param {Column[]} columns
+ * @param {number} wide they take this room, if it is more than they need: those with marks the most of it
+ */
 function spread(columns, wide) {
   const used = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0);
   const shares = columns.map((column) =>
