@@ -1,1 +1,1 @@
-"""The explorer: one front end for the server's page, one-file pages and notebooks."""
+"""How does one look at all this? One front end for the explorer, for one-file pages and for notebooks."""
