@@ -1,0 +1,286 @@
+// Where does a head attend? Every dest against every src; a cell is a firing that can be asked why.
+
+import { h, clear } from "../lib/dom.js";
+import { number } from "../lib/format.js";
+import { label } from "../lib/tokens.js";
+import { cellAt, cut, loud, moved, strongest, whole, zoomed } from "./pattern/frame.js";
+import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
+
+/** @typedef {import("../lib/model.js").Model} Model */
+/** @typedef {import("./pattern/frame.js").Pattern} Pattern */
+/** @typedef {import("./pattern/frame.js").Frame} Frame */
+/** @typedef {import("./pattern/paint.js").Cell} Cell */
+/** @typedef {{ span: number, row: number, col: number }} Zoom */
+/** @typedef {{ rows: number[], cols: number[] }} Tokens */
+
+const FOLDED = 48; // prompts longer than this begin folded
+const MARGIN = { left: 86, top: 64, right: 44, bottom: 6 };
+const LISTED = 8;
+
+/**
+ * Keys: `run`, `pattern`, `place`. Sends `{type: "open-firing", layer, head, dest, src}`.
+ * @param {{ model: Model, el: HTMLElement }} where
+ */
+function render({ model, el }) {
+  const canvas = h("canvas", { tabindex: "0", role: "application" });
+  const told = h("p", { class: "told", "aria-live": "polite" });
+  const tools = h("div", { class: "tools" });
+  const list = h("div", { class: "firings" });
+  const stage = h("div", { class: "stage" }, canvas);
+  el.append(tools, stage, told, list);
+
+  /** @type {{ fold: boolean, zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} */
+  const seen = { fold: false, zoom: null, tokens: whole(0), frame: null, cursor: null };
+  const pattern = () => /** @type {Pattern | null} */ (model.get("pattern"));
+  const chosen = () => cellOf(model.get("place"));
+
+  const paint = () => {
+    const shown = pattern();
+    stage.hidden = !shown;
+    if (!shown) return;
+    const zoom = seen.zoom ?? fit(seen.tokens);
+    const pen = prepare(canvas, stage, zoom.span);
+    const frame = layout(canvas, seen.tokens, zoom);
+    seen.frame = frame;
+    const colours = look(el);
+    const at = seen.cursor ?? chosen();
+    paintCells(pen, shown, frame, colours);
+    paintMark(pen, frame, chosen(), { colour: colours.mark, lines: true });
+    paintMark(pen, frame, seen.cursor, { colour: colours.text, lines: true });
+    paintWords(pen, model.get("run").tokens, frame, { colours, at });
+    told.textContent = at ? describe(model, shown, at) : "Click a cell to ask why the head attends there.";
+  };
+  const open = (/** @type {Cell} */ cell) => {
+    const { layer, head } = model.get("place");
+    model.send({ type: "open-firing", layer, head, ...cell });
+  };
+  const fold = (/** @type {boolean} */ on) => {
+    const shown = pattern();
+    seen.fold = on;
+    seen.zoom = null;
+    seen.tokens = shown ? (on ? loud(shown) : whole(shown.size)) : whole(0);
+    toolbar();
+    paint();
+  };
+  const zoomBy = (/** @type {number} */ by, down = 0.5, right = 0.5) => {
+    seen.zoom = zoomed(seen.zoom ?? fit(seen.tokens), seen.tokens, { by, down, right });
+    paint();
+  };
+  const toolbar = () => {
+    clear(tools);
+    const shown = pattern();
+    if (!shown) return;
+    const hidden = shown.size - loud(shown).rows.length;
+    tools.append(
+      h("label", { class: "check" }, box(seen.fold, fold), `fold quiet tokens (${hidden} of ${shown.size} rows)`),
+      h("span", { class: "spring" }),
+      press("−", "Zoom out", () => zoomBy(1.5)),
+      press("+", "Zoom in", () => zoomBy(1 / 1.5)),
+      press("Fit", "Show all", () => fold(seen.fold)),
+    );
+  };
+  const renew = () => {
+    const shown = pattern();
+    canvas.setAttribute("aria-label", shown ? "Attention: arrow keys move, Enter asks why." : "");
+    seen.cursor = null;
+    fold((shown?.size ?? 0) > FOLDED);
+    listing(list, model, open);
+  };
+
+  pointer(canvas, seen, { paint, open, zoomBy });
+  keys(canvas, seen, { paint, open, start: () => chosen() ?? { dest: (pattern()?.size ?? 1) - 1, src: 0 } });
+  const sized = new ResizeObserver(paint);
+  sized.observe(stage);
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", paint);
+  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", paint], ["change:theme", paint]]);
+  for (const [name, does] of heard) model.on(name, does);
+  renew();
+  return () => {
+    sized.disconnect();
+    scheme.removeEventListener("change", paint);
+    for (const [name, does] of heard) model.off(name, does);
+  };
+}
+
+export default { render };
+
+/** @param {{ dest: number | null, src: number | null }} place */
+function cellOf(place) {
+  return place.dest === null || place.src === null ? null : { dest: place.dest, src: place.src };
+}
+
+/** @param {Tokens} tokens */
+function fit(tokens) {
+  return { span: Math.max(tokens.rows.length, tokens.cols.length, 1), row: 0, col: 0 };
+}
+
+/**
+ * The canvas, as large as the stage allows, in device pixels.
+ * @param {HTMLCanvasElement} canvas
+ * @param {HTMLElement} stage
+ * @param {number} span
+ */
+function prepare(canvas, stage, span) {
+  const room = Math.max(240, stage.clientWidth);
+  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, window.innerHeight - 330));
+  const [wide, high] = [room, side + MARGIN.top + MARGIN.bottom];
+  const dense = window.devicePixelRatio || 1;
+  canvas.width = Math.round(wide * dense);
+  canvas.height = Math.round(high * dense);
+  canvas.style.width = `${wide}px`;
+  canvas.style.height = `${high}px`;
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  pen.scale(dense, dense);
+  return pen;
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {Tokens} tokens
+ * @param {Zoom} zoom
+ * @returns {Frame}
+ */
+function layout(canvas, tokens, zoom) {
+  const side = parseFloat(canvas.style.height) - MARGIN.top - MARGIN.bottom;
+  const spare = parseFloat(canvas.style.width) - MARGIN.left - MARGIN.right - side;
+  return { ...cut(tokens, zoom), x: MARGIN.left + Math.max(0, spare / 2), y: MARGIN.top, cell: side / zoom.span };
+}
+
+/**
+ * @param {Model} model
+ * @param {Pattern} pattern
+ * @param {Cell} at
+ */
+function describe(model, pattern, at) {
+  const tokens = model.get("run").tokens;
+  const weight = pattern.weights[at.dest * pattern.size + at.src];
+  const tau = pattern.tau[at.dest];
+  const fires = weight >= tau ? "fires" : "does not fire";
+  return `${label(tokens, at.dest)} ← ${label(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
+}
+
+/**
+ * The strongest firings as buttons: for long prompts, and for those who do not see the canvas.
+ * @param {HTMLElement} list
+ * @param {Model} model
+ * @param {(cell: Cell) => void} open
+ */
+function listing(list, model, open) {
+  clear(list);
+  const pattern = /** @type {Pattern | null} */ (model.get("pattern"));
+  if (!pattern) return;
+  const found = strongest(pattern, LISTED);
+  const tokens = model.get("run").tokens;
+  list.append(h("h3", {}, found.length ? "Strongest firings" : "This head fires on no token but the first."));
+  for (const { dest, src, weight } of found) {
+    const button = h(
+      "button",
+      { type: "button", class: "firing", "data-dest": dest, "data-src": src },
+      h("b", {}, label(tokens, dest)),
+      " ← ",
+      h("b", {}, label(tokens, src)),
+      h("span", { class: "number" }, number(weight)),
+    );
+    button.addEventListener("click", () => open({ dest, src }));
+    list.append(button);
+  }
+}
+
+/**
+ * @param {boolean} on
+ * @param {(on: boolean) => void} does
+ */
+function box(on, does) {
+  const input = h("input", { type: "checkbox" });
+  input.checked = on;
+  input.addEventListener("change", () => does(input.checked));
+  return input;
+}
+
+/**
+ * @param {string} text
+ * @param {string} title
+ * @param {() => void} does
+ */
+function press(text, title, does) {
+  const button = h("button", { type: "button", class: "small", title }, text);
+  button.addEventListener("click", does);
+  return button;
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {{ zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} seen
+ * @param {{ paint: () => void, open: (cell: Cell) => void, zoomBy: (by: number, down?: number, right?: number) => void }} does
+ */
+function pointer(canvas, seen, does) {
+  /** @type {{ x: number, y: number, zoom: Zoom, far: boolean } | null} */
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.offsetX, y: event.offsetY, zoom: seen.zoom ?? fit(seen.tokens), far: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag && seen.frame && Math.hypot(event.offsetX - drag.x, event.offsetY - drag.y) > 5) {
+      drag.far = true;
+      const [down, right] = [drag.y - event.offsetY, drag.x - event.offsetX].map((d) => Math.round(d / (seen.frame?.cell ?? 1)));
+      seen.zoom = moved(drag.zoom, seen.tokens, down, right);
+    }
+    seen.cursor = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
+    canvas.style.cursor = seen.cursor ? "pointer" : "default";
+    does.paint();
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const cell = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
+    if (cell && !drag?.far) does.open(cell);
+    drag = null;
+  });
+  canvas.addEventListener("pointerleave", () => {
+    seen.cursor = null;
+    does.paint();
+  });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) return; // a plain wheel scrolls the page
+      event.preventDefault();
+      const side = (seen.frame?.cell ?? 1) * (seen.zoom ?? fit(seen.tokens)).span;
+      const share = (/** @type {number} */ d) => Math.min(1, Math.max(0, d / side));
+      does.zoomBy(event.deltaY > 0 ? 1.25 : 0.8, share(event.offsetY - (seen.frame?.y ?? 0)), share(event.offsetX - (seen.frame?.x ?? 0)));
+    },
+    { passive: false },
+  );
+}
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {{ tokens: Tokens, cursor: Cell | null }} seen
+ * @param {{ paint: () => void, open: (cell: Cell) => void, start: () => Cell }} does
+ */
+function keys(canvas, seen, does) {
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
+    const now = seen.cursor ?? does.start();
+    if (event.key === "Enter" || event.key === " ") does.open(now);
+    else if (!step) return;
+    event.preventDefault();
+    if (!step) return;
+    const next = (/** @type {number[]} */ among, /** @type {number} */ value, /** @type {number} */ by) =>
+      among[Math.min(among.length - 1, Math.max(0, nearest(among, value) + by))];
+    const dest = next(seen.tokens.rows, now.dest, step[0]);
+    const src = next(seen.tokens.cols, now.src, step[1]);
+    if (src <= dest) seen.cursor = { dest, src };
+    does.paint();
+  });
+}
+
+/**
+ * @param {number[]} among
+ * @param {number} value
+ */
+function nearest(among, value) {
+  const found = among.findIndex((t) => t >= value);
+  return found < 0 ? among.length - 1 : found;
+}
