@@ -1,0 +1,1 @@
+"""The pages: one-file circuits, and what the explorer and notebooks show."""
