@@ -12,7 +12,7 @@
  * @property {number | null} src
  * @property {number[]} target  token ids of the answer
  * @property {number[]} against  and of the other one
- * @property {boolean} traced  has the circuit been asked for?
+ * @property {string} traced  which circuit has been asked for: none, that of the `answer`, that of a firing `3.6.14.11`
  * @property {string} view  what was done to the circuit's view, as JSON
  */
 
@@ -21,14 +21,14 @@ export const NOWHERE = {
   model: null,
   prompt: "",
   tab: "pattern",
-  measure: "strongest",
+  measure: "attention",
   layer: null,
   head: null,
   dest: null,
   src: null,
   target: [],
   against: [],
-  traced: false,
+  traced: "",
   view: "",
 };
 
@@ -39,6 +39,7 @@ export const NOWHERE = {
  */
 export function fromQuery(query) {
   const given = new URLSearchParams(query);
+  const traced = given.get("traced") ?? "";
   const [layer, head] = pair(given.get("head"));
   return {
     model: given.get("model") || null,
@@ -51,7 +52,7 @@ export function fromQuery(query) {
     src: integer(given.get("src")),
     target: integers(given.get("target")),
     against: integers(given.get("against")),
-    traced: given.get("traced") === "1",
+    traced: /^(answer|\d{1,6}(\.\d{1,6}){3})$/.test(traced) ? traced : "",
     view: given.get("view") ?? "",
   };
 }
@@ -72,7 +73,7 @@ export function toQuery(place) {
   if (place.src !== null) kept.set("src", String(place.src));
   if (place.target.length) kept.set("target", place.target.join(","));
   if (place.against.length) kept.set("against", place.against.join(","));
-  if (place.traced) kept.set("traced", "1");
+  if (place.traced) kept.set("traced", place.traced);
   if (place.view) kept.set("view", place.view);
   const text = kept.toString();
   return text ? `?${text}` : "";

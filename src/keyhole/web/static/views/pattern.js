@@ -1,8 +1,8 @@
 // Where does a head attend? Every dest against every src; a cell is a firing that can be asked why.
 
-import { h, clear } from "../lib/dom.js";
+import { fill, h } from "../lib/dom.js";
 import { number } from "../lib/format.js";
-import { label } from "../lib/tokens.js";
+import { tokenLabel as label } from "../lib/tokens.js";
 import { cellAt, cut, loud, moved, strongest, whole, zoomed } from "./pattern/frame.js";
 import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
 
@@ -67,7 +67,7 @@ function render({ model, el }) {
     paint();
   };
   const toolbar = () => {
-    clear(tools);
+    fill(tools);
     const shown = pattern();
     if (!shown) return;
     const hidden = shown.size - loud(shown).rows.length;
@@ -167,7 +167,7 @@ function describe(model, pattern, at) {
  * @param {(cell: Cell) => void} open
  */
 function listing(list, model, open) {
-  clear(list);
+  fill(list);
   const pattern = /** @type {Pattern | null} */ (model.get("pattern"));
   if (!pattern) return;
   const found = strongest(pattern, LISTED);

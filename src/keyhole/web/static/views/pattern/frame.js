@@ -113,3 +113,20 @@ export function strongest(pattern, most) {
 function sorted(set) {
   return [...set].sort((a, b) => a - b);
 }
+
+/**
+ * A pattern as the server sends it: a triangle of bytes, some rows exact.
+ * @param {{ n: number, triangle: string, dests: number[], weights: number[][], visible?: number[] }} sent
+ * @returns {Pattern}
+ */
+export function decode(sent) {
+  const bytes = atob(sent.triangle);
+  const weights = new Float32Array(sent.n * sent.n);
+  const tau = new Float32Array(sent.n);
+  for (let dest = 0, at = 0; dest < sent.n; dest++) {
+    tau[dest] = Math.min(1, 2.5 / (sent.visible?.[dest] ?? dest + 1)); // the library's dynamic tau
+    for (let src = 0; src <= dest; src++, at++) weights[dest * sent.n + src] = bytes.charCodeAt(at) / 255;
+  }
+  sent.dests.forEach((dest, i) => weights.set(sent.weights[i], dest * sent.n));
+  return { size: sent.n, weights, tau };
+}

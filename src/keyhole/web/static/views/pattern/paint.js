@@ -1,6 +1,6 @@
 // How does attention look? Ink on paper: dests down, srcs across, the words along the diagonal, where nothing else is.
 
-import { cutText } from "../../lib/tokens.js";
+import { short, visible } from "../../lib/tokens.js";
 
 /** @typedef {import("./frame.js").Frame} Frame */
 /** @typedef {import("./frame.js").Pattern} Pattern */
@@ -18,10 +18,10 @@ export function look(el) {
   const read = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   return {
     ink: read("--head"),
-    paper: read("--cell"),
-    text: read("--text"),
+    paper: read("--panel"),
+    text: read("--ink"),
     faint: read("--faint"),
-    mark: read("--target"),
+    mark: read("--side-dest"),
     font: style.fontFamily,
   };
 }
@@ -161,5 +161,5 @@ function strength(weight) {
  * @param {number} at
  */
 function word(tokens, at) {
-  return cutText(tokens[at] ?? "", 12);
+  return short(visible(tokens[at] ?? ""), 12);
 }

@@ -1,0 +1,144 @@
+// Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
+import { fill, h } from "../lib/dom.js";
+import { number, share } from "../lib/format.js";
+import { tokenMark } from "../lib/tokens.js";
+import { channelBars } from "./firing/channels.js";
+import { mlpCard } from "./firing/mlp.js";
+import { sideList } from "./firing/sides.js";
+import { places } from "./firing/where.js";
+
+/** @typedef {import("../lib/model.js").Model} Model */
+/** @typedef {{ kind: string, layer: number, head: number | null, dest: number, src: number }} Writer */
+/** @typedef {{ writer: Writer, label: string, side: "dest" | "src", channels: number[], weight: number, ig: number, alone: number, predicted: number }} Signal */
+/** @typedef {{ side: "dest" | "src", after: number, reached: boolean, signals: Signal[], removed: { channel: number, after: number }[] }} Side */
+/**
+ * @typedef {object} Firing
+ * @property {number} layer @property {number} head @property {number} dest @property {number} src
+ * @property {number} attention @property {number} tau @property {number} visible
+ * @property {"here" | "not"} why @property {boolean} fires @property {string | null} note
+ * @property {string[]} tokens @property {Side[]} sides @property {any} channels
+ */
+/** @typedef {{ id: number, type: "remove" | "boost" | "random", side: "dest" | "src", signal: number | null, mode: string, outcome: any, error: string | null }} Effect */
+
+const MODES = [
+  ["exact", "only this row of this head's scores changes: the predicted value must be met"],
+  ["local", "this head's query or keys change; other heads keep theirs"],
+  ["global", "the writers themselves write less: everything downstream feels it, nothing is promised"],
+];
+
+/**
+ * Keys: `firing`, `effects`, and where the host has them `mlp`, `where`, `errors`, `busy`, `mode`.
+ * @param {{ model: Model, el: HTMLElement }} where
+ */
+function render({ model, el }) {
+  const box = h("div", { class: "why" });
+  el.append(box);
+  const opened = new Set(/** @type {string[]} */ ([])); // lists that are shown whole
+  const draw = () => {
+    const firing = /** @type {Firing | null} */ (model.get("firing"));
+    const kept = el.scrollTop;
+    fill(box, firing ? whole(model, firing, opened, draw) : nothing(model));
+    el.scrollTop = kept;
+  };
+  const anew = () => {
+    opened.clear();
+    draw();
+  };
+  const keys = ["effects", "mlp", "where", "errors", "busy", "mode"];
+  model.on("change:firing", anew);
+  for (const key of keys) model.on(`change:${key}`, draw);
+  draw();
+  return () => {
+    model.off("change:firing", anew);
+    for (const key of keys) model.off(`change:${key}`, draw);
+  };
+}
+
+export default { render };
+
+/** @param {Model} model */
+function nothing(model) {
+  const error = model.get("errors")?.firing;
+  if (error) return h("p", { class: "error", role: "alert" }, error);
+  return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : "Pick a head, then a cell of its attention.");
+}
+
+/**
+ * @param {Model} model @param {Firing} firing @param {Set<string>} opened @param {() => void} draw
+ */
+function whole(model, firing, opened, draw) {
+  const whole = { model, firing, opened, draw };
+  const half = (/** @type {Side} */ side) => sideList({ ...whole, side });
+  return [
+    heading(firing),
+    gauge(firing),
+    h("p", { class: "sentence" }, ...sentence(firing)),
+    firing.note && h("p", { class: "soft" }, firing.note),
+    actions(model, firing),
+    ...[...firing.sides].map(half),
+    mlpCard(model, firing),
+    places(model),
+    channelBars(firing, opened, draw),
+  ];
+}
+
+/** @param {Firing} firing */
+function heading(firing) {
+  return h(
+    "h3",
+    { class: "which" },
+    h("span", { class: "headname" }, `${firing.layer}.${firing.head}`),
+    tokenMark(firing.tokens, firing.dest),
+    h("span", { class: "arrow", title: "attends to" }, "←"),
+    tokenMark(firing.tokens, firing.src),
+  );
+}
+
+/** Attention against tau, between nothing and all. @param {Firing} firing */
+function gauge(firing) {
+  const bar = h("div", { class: "fillbar", style: { width: `${100 * firing.attention}%` } });
+  const mark = h("div", { class: "taumark", style: { left: `${100 * firing.tau}%` }, title: `tau ${number(firing.tau)}` });
+  return h(
+    "div",
+    { class: "gauge" },
+    h("div", { class: "track" }, bar, mark),
+    h("span", { class: "number", "data-attention": firing.attention }, number(firing.attention)),
+    h("span", { class: "faint" }, `tau ${number(firing.tau)}, ${firing.visible} keys in sight`),
+  );
+}
+
+/** @param {Firing} firing the answer in a sentence or two */
+function sentence(firing) {
+  const told = firing.sides.map((side) => {
+    const [first, ...others] = side.signals;
+    if (!first) return `${side.side === "dest" ? "The query" : "The key"}: no signal was found.`;
+    const who = side.side === "dest" ? "The query was made by" : "The key was made by";
+    const kept = side.side === "dest" ? "The query is kept away by" : "The key is kept away by";
+    return `${firing.why === "here" ? who : kept} ${first.label}${others.length ? ` and ${others.length} other${others.length > 1 ? "s" : ""}` : ""}.`;
+  });
+  const given = share(firing.attention);
+  const begin = firing.fires ? `The head gives ${given} of its attention here.` : `The head does not attend here (${given}); below is what keeps it from it.`;
+  return [[begin, ...told].join(" ")];
+}
+
+/** @param {Model} model @param {Firing} firing */
+function actions(model, firing) {
+  const mode = model.get("mode") ?? "exact";
+  const choose = h(
+    "select",
+    { "aria-label": "How signals are removed", title: MODES.find(([m]) => m === mode)?.[1], onchange: (/** @type {Event} */ e) => picked(model, e) },
+    ...MODES.map(([m, says]) => h("option", { value: m, title: says, selected: m === mode }, m)),
+  );
+  return h(
+    "div",
+    { class: "actions" },
+    h("button", { type: "button", "data-action": "trace-from", onclick: () => model.send({ type: "trace-from" }) }, "Trace from here"),
+    h("button", { type: "button", "data-action": "where", onclick: () => model.send({ type: "where", side: null, signal: null }) }, `Where else does ${firing.layer}.${firing.head} fire?`),
+    h("label", { class: "soft" }, "removal ", choose),
+  );
+}
+
+/** @param {Model} model @param {Event} event */
+function picked(model, event) {
+  if (event.target instanceof HTMLSelectElement) model.set("mode", event.target.value);
+}
