@@ -1,0 +1,85 @@
+// Which token is this column, which layer this row? Labels that stay in sight while the drawing moves below them.
+import { fill, s } from "../../lib/dom.js";
+import { short, visible } from "../../lib/tokens.js";
+
+export const LEFT = 64; // pixels for the names of layers
+export const BOTTOM = 34; // for tokens
+const LETTER = 7.1; // pixels
+
+/** @param {(pos: number) => void} open a folded gap was clicked */
+export function axes(open) {
+  const tokens = s("g", { class: "labels" });
+  const layers = s("g", { class: "labels" });
+  const below = s("rect", { class: "ground" });
+  const beside = s("rect", { class: "ground", x: 0, y: 0, width: LEFT });
+  const line = s("path", { class: "rule" });
+  const el = s("g", { class: "axes" }, beside, layers, below, tokens, line);
+  /** @type {{ columns: import("./layout.js").Column[], rows: import("./layout.js").Row[], texts: string[] }} */
+  let shown = { columns: [], rows: [], texts: [] };
+  let size = { width: 0, height: 0 };
+
+  /** @param {import("../../lib/camera.js").Place} place @param {boolean} zoomed */
+  function move(place, zoomed) {
+    if (zoomed) relabel(place.k);
+    tokens.setAttribute("transform", `translate(${place.x} ${size.height - BOTTOM})`);
+    layers.setAttribute("transform", `translate(0 ${place.y})`);
+  }
+
+  /** @param {number} k labels keep their size: they are cut, or left out, where columns become narrow */
+  function relabel(k) {
+    fill(tokens, shown.columns.map((column) => (column.tokens > 1 ? gap(column, k, open) : token(column, k, shown.texts))));
+    let last = Infinity;
+    fill(layers, shown.rows.map((row) => {
+      const y = row.y * k;
+      if (last - y < 12) return null; // from the bottom up: no two on top of each other
+      last = y;
+      return s("text", { class: "layer", x: LEFT - 10, y: y + 4 }, row.label);
+    }));
+  }
+
+  /** @param {import("./layout.js").Layout} lay @param {string[]} texts @param {import("../../lib/camera.js").Place} place */
+  function label(lay, texts, place) {
+    shown = { columns: lay.columns, rows: lay.rows, texts };
+    relabel(place.k);
+    move(place, false);
+  }
+
+  /** @param {number} width @param {number} height @param {import("../../lib/camera.js").Place} place */
+  function resize(width, height, place) {
+    size = { width, height };
+    beside.setAttribute("height", String(height));
+    for (const [name, value] of Object.entries({ x: 0, y: height - BOTTOM, width, height: BOTTOM })) below.setAttribute(name, String(value));
+    line.setAttribute("d", `M${LEFT} 0V${height - BOTTOM}H${width}`);
+    move(place, false);
+  }
+  return { el, move, label, resize };
+}
+
+/** @param {import("./layout.js").Column} column @param {number} k @param {string[]} texts */
+function token(column, k, texts) {
+  const room = Math.floor((column.w * k - 6) / LETTER);
+  const place = String(column.pos);
+  const text = short(visible(texts[column.pos] ?? ""), Math.max(1, Math.min(16, room - Math.ceil(place.length * 0.8) - 1)));
+  const title = s("title", null, `token ${place}: ${JSON.stringify(texts[column.pos] ?? "")}`);
+  const x = (column.x + column.w / 2) * k;
+  if (room < place.length * 0.8) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
+  const number = s("tspan", { class: "place" }, place);
+  return s("text", { class: "token", x, y: 21 }, title, number, room > place.length * 0.8 + 2 && s("tspan", { dx: 3 }, text));
+}
+
+/** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open */
+function gap(column, k, open) {
+  const last = column.pos + column.tokens - 1;
+  const label = `tokens ${column.pos} to ${last}: ${column.tokens} without a part in what is shown. Open them`;
+  const act = () => open(column.pos);
+  const press = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.stopPropagation();
+    event.preventDefault();
+    act();
+  };
+  const w = Math.max(10, column.w * k - 6);
+  const x = (column.x + column.w / 2) * k;
+  return s("g", { class: "gap", role: "button", tabindex: 0, "aria-label": label, "data-gap": column.pos, onclick: act, onkeydown: press },
+    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 24 && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
+}

@@ -1,0 +1,179 @@
+// Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts are folded.
+import { short, visible } from "../../lib/tokens.js";
+
+/** @typedef {import("./graph.js").Mark} Mark */
+/** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
+/** @typedef {{ pos: number, tokens: number, x: number, w: number }} Column `tokens` > 1: a gap of so many, folded */
+/** @typedef {{ label: string, y: number, h: number }} Row */
+/** @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number }} Layout */
+
+const FOLD = { from: 26, run: 2 }; // prompts longer than this are folded, where so many tokens in a row have nothing
+const LINE = 22; // height of a line of marks
+const ACROSS = 156; // a cell wider than this begins a new line
+const GAP = 6; // between marks
+const DEEP = 12; // more layers than this stand in one row each
+const TALL = 560; // a shallow circuit takes this much room
+const SIGN = 6.7; // width of a letter in a mark
+
+/** @type {Record<string, number>} */
+const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
+
+/** @param {Mark} mark @returns {[number, number]} how large it is drawn */
+export function sizeOf(mark) {
+  if (mark.kind === "embedding" && !mark.named) return [14, 14];
+  if (["bias", "offset", "mlp_offset", "value_offset"].includes(mark.kind) && !mark.named) return [11, 11];
+  const wide = mark.kind === "target" || mark.kind === "group" ? 20 : 12;
+  return [Math.max(28, wide + SIGN * [...short(mark.label, 24)].length), 18];
+}
+
+/**
+ * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed further tokens of interest: what heads look at
+ * @param {number[]} opened first tokens of gaps that are open
+ * @returns {Layout}
+ */
+export function layout(marks, tokens, needed, opened) {
+  const bands = bandsOf(marks);
+  const cells = cellsOf(marks, bands);
+  const columns = columnsOf(tokens, cells, new Set([...marks.map((mark) => mark.dest), ...needed]), new Set(opened));
+  const at = new Map(columns.filter((column) => column.tokens === 1).map((column) => [column.pos, column]));
+  /** @type {Map<string, Box>} */
+  const boxes = new Map();
+  const rows = [];
+  const heights = bands.map((_, band) => Math.max(...[...cells.values()].filter((cell) => cell.band === band).map((cell) => cell.lines.length)) * LINE);
+  const used = heights.reduce((sum, height) => sum + height, 0);
+  const space = Math.min(64, Math.max(bands.length > DEEP ? 9 : 18, (TALL - used) / Math.max(1, bands.length - 1)));
+  let bottom = 0;
+  for (const [band, { label }] of bands.entries()) {
+    const y = bottom - heights[band] / 2;
+    rows.push({ label, y, h: heights[band] });
+    for (const cell of cells.values()) {
+      const column = at.get(cell.dest);
+      if (cell.band !== band || !column) continue;
+      cell.lines.forEach((line, index) => place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes));
+    }
+    bottom -= heights[band] + (bands[band + 1]?.near ? Math.min(space, 16) : space);
+  }
+  const last = columns[columns.length - 1];
+  return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom };
+}
+
+/** @param {Mark[]} line @param {number} x @param {number} y @param {Map<string, Box>} boxes */
+function place(line, x, y, boxes) {
+  let left = x - widthOf(line) / 2;
+  for (const mark of line) {
+    const [w, h] = sizeOf(mark);
+    boxes.set(mark.id, { x: left + w / 2, y, w, h });
+    left += w + GAP;
+  }
+}
+
+/** @param {Mark[]} line */
+function widthOf(line) {
+  return line.reduce((sum, mark) => sum + sizeOf(mark)[0], GAP * (line.length - 1));
+}
+
+/** @param {Mark[]} marks @returns {{ key: number, label: string, near: boolean }[]} from the bottom up; near: the same layer as the one below */
+function bandsOf(marks) {
+  const layers = new Set(marks.map((mark) => mark.layer));
+  const keys = [...new Set(marks.map((mark) => keyOf(mark, layers.size > DEEP)))].sort((a, b) => a - b);
+  return keys.map((key, index) => {
+    const layer = Math.floor((key - 10) / 10);
+    const label = key === -1 ? "folded" : key === 0 ? "words" : key === Infinity ? "answer" : `layer ${layer}`;
+    return { key, label, near: index > 0 && key >= 10 && Number.isFinite(key) && Math.floor((keys[index - 1] - 10) / 10) === layer };
+  });
+}
+
+/** @param {Mark} mark @param {boolean} deep */
+function keyOf(mark, deep) {
+  if (mark.kind === "target") return Infinity;
+  if (mark.kind === "sinks" || mark.kind === "constants") return -1;
+  if (mark.kind === "embedding") return 0;
+  return 10 + 10 * (mark.layer ?? 0) + (deep ? 1 : WITHIN[mark.kind] ?? 1);
+}
+
+/** @typedef {{ band: number, dest: number, lines: Mark[][] }} Cell */
+/** @param {Mark[]} marks @param {{ key: number }[]} bands @returns {Map<string, Cell>} */
+function cellsOf(marks, bands) {
+  const deep = new Set(marks.map((mark) => mark.layer)).size > DEEP;
+  const order = new Map(bands.map((band, index) => [band.key, index]));
+  /** @type {Map<string, Cell>} */
+  const cells = new Map();
+  for (const mark of [...marks].sort((a, b) => (WITHIN[a.kind] ?? 1) - (WITHIN[b.kind] ?? 1))) {
+    const band = order.get(keyOf(mark, deep)) ?? 0;
+    const key = `${band}:${mark.dest}`;
+    const cell = cells.get(key) ?? { band, dest: mark.dest, lines: [[]] };
+    const line = cell.lines[cell.lines.length - 1];
+    if (line.length && widthOf([...line, mark]) > ACROSS) cell.lines.push([mark]);
+    else line.push(mark);
+    cells.set(key, cell);
+  }
+  return cells;
+}
+
+/**
+ * @param {string[]} tokens @param {Map<string, Cell>} cells @param {Set<number>} interest @param {Set<number>} opened
+ * @returns {Column[]}
+ */
+function columnsOf(tokens, cells, interest, opened) {
+  /** @type {Map<number, number>} */
+  const widths = new Map();
+  for (const cell of cells.values()) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
+  /** @type {Column[]} */
+  const columns = [];
+  let x = 0;
+  for (let pos = 0; pos < tokens.length; ) {
+    let end = pos;
+    while (end < tokens.length && !interest.has(end)) end += 1;
+    const gap = end - pos;
+    if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
+      columns.push({ pos, tokens: gap, x, w: 34 });
+      x += 34;
+      pos = end;
+      continue;
+    }
+    for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
+      const own = widths.get(pos);
+      const label = 14 + 7.2 * (String(pos).length * 0.8 + Math.min(12, [...visible(tokens[pos])].length));
+      const w = own === undefined ? Math.max(26, label) : Math.max(40, own + 16, label);
+      columns.push({ pos, tokens: 1, x, w });
+      x += w;
+    }
+  }
+  return columns;
+}
+
+/** @param {Row[]} rows bands of one layer have one label, in their middle */
+function merged(rows) {
+  /** @type {Row[]} */
+  const found = [];
+  for (const row of rows) {
+    const last = found[found.length - 1];
+    if (!last || last.label !== row.label) {
+      found.push({ ...row });
+      continue;
+    }
+    const [bottom, top] = [last.y + last.h / 2, row.y - row.h / 2];
+    Object.assign(last, { y: (bottom + top) / 2, h: bottom - top });
+  }
+  return found;
+}
+
+/**
+ * The way of an edge: from the top of its writer to the bottom of what it causes; within a row it goes below.
+ * @param {Box} from @param {Box} to @param {string} side @param {number} [bend] sideways, for channels that part
+ */
+export function curve(from, to, side, bend = 0) {
+  const enter = to.x + { dest: -0.26, src: 0.26 }[/** @type {"dest"} */ (side)] * to.w || to.x;
+  const [x1, y1, y2] = [from.x, from.y - from.h / 2, to.y + to.h / 2];
+  if (y1 - y2 < 3) {
+    const low = Math.max(from.y + from.h / 2, y2) + 12 + 0.06 * Math.abs(enter - x1);
+    return `M${r(x1)} ${r(from.y + from.h / 2)}C${r(x1 + bend)} ${r(low)} ${r(enter + bend)} ${r(low)} ${r(enter)} ${r(y2)}`;
+  }
+  const reach = Math.max(8, Math.min(70, (y1 - y2) * 0.5));
+  return `M${r(x1)} ${r(y1)}C${r(x1 + bend)} ${r(y1 - reach)} ${r(enter + bend)} ${r(y2 + reach)} ${r(enter)} ${r(y2)}`;
+}
+
+/** @param {number} x */
+function r(x) {
+  return Math.round(x * 10) / 10;
+}
