@@ -1,6 +1,6 @@
 """A circuit: the graph of firings and writers joined by signals, for one prompt and target. Integers are identity."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -182,7 +182,7 @@ class Circuit:
         *,
         mode: "Mode" = "exact",
         draws: int = 3,
-        edges: bool = True,
+        edges: "bool | Sequence[int]" = True,
         seed: int = 0,
         progress: "Progress | None" = None,
     ) -> "Verification":

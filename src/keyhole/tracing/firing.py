@@ -1,8 +1,8 @@
 """What is the answer to why a head attends here? A firing: its weight, its threshold, and its signals, side by side."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -61,6 +61,11 @@ class Firing:
         from keyhole.tracing.signals import signal_vector
 
         return signal_vector(self, signal, flavour=flavour)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "run"}
+        return {**told, "sides": [asdict(side) for side in self.sides], "tokens": list(self.run.tokens)}
 
     def __str__(self) -> str:
         from keyhole.tracing.text import firing_text

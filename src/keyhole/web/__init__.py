@@ -1,1 +1,1 @@
-"""The pages: one-file circuits, and what the explorer and notebooks show."""
+"""The explorer: one front end for the server's page, one-file pages and notebooks."""

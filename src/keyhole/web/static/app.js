@@ -30,8 +30,8 @@ function kept(text) {
 
 function start() {
   const place = fromQuery(location.search);
-  const empty = { hello: null, run: null, heads: null, pattern: null, firing: null, circuit: null, story: null, verified: null, mlp: null, where: null };
-  const values = { ...empty, place, effects: [], names: {}, errors: {}, busy: {}, mode: "exact", view: kept(place.view) };
+  const empty = { hello: null, run: null, heads: null, pattern: null, firing: null, circuit: null, told: null, verification: null, mlp: null, where: null };
+  const values = { ...empty, place, effects: [], names: {}, story: null, verified: null, themes: false, errors: {}, busy: {}, mode: "exact", view: kept(place.view) };
   /** @type {Record<string, (wish: any) => void>} */
   let does = {};
   const model = plain(values, {
@@ -72,6 +72,7 @@ function layout(model) {
     model.set("theme", to);
   };
   setTheme(document.body, theme);
+  model.set("theme", theme);
   const brand = h("a", { class: "brand", href: location.pathname, title: "Why does this head attend here?" }, h("img", { src: "icon.svg", alt: "", width: 22, height: 22 }), "Keyhole");
   const bar = h("div", { class: "ask" });
   const top = h("header", { class: "top" }, brand, bar, themeButton(theme, wear));

@@ -133,16 +133,24 @@ export function traceOf(place) {
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
 async function trace(model, slots, place) {
-  for (const key of ["circuit", "story", "verified"]) slots.drop(key);
+  for (const key of ["circuit", "told", "verification"]) slots.drop(key);
+  for (const key of ["story", "names", "verified"]) model.set(key, null);
   if (!place.traced) return;
   const found = await slots.fill("circuit", async (signal) => {
     const answer = await job("trace", traceOf(place), { progress: slots.progress("circuit"), signal });
     model.set("names", answer.names ?? {});
     return answer.circuit;
   });
-  if (found && place.traced === "answer") {
-    await slots.fill("story", (signal) => job("story", traceOf(place), { progress: slots.progress("story"), signal }));
-  }
+  if (!found) return;
+  const told = await slots.fill("told", (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }));
+  if (told) model.set("story", told.paths.map((/** @type {any} */ path) => ({ ...path, nodes: nodesOf(found, path) })));
+}
+
+/** @param {any} circuit @param {any} path the nodes that a path's writers are */
+function nodesOf(circuit, path) {
+  const spell = (/** @type {any} */ w) => [w.kind, w.layer, w.head, w.dest, w.src].join();
+  const named = new Set(path.steps.flatMap((/** @type {any} */ step) => step.writers.map(spell)));
+  return circuit.nodes.flatMap((/** @type {any} */ node, /** @type {number} */ i) => (node.kind === "target" || named.has(spell(node)) ? [i] : []));
 }
 
 /**

@@ -24,9 +24,9 @@ const LISTED = 8;
 function render({ model, el }) {
   const canvas = h("canvas", { tabindex: "0", role: "application" });
   const told = h("p", { class: "told", "aria-live": "polite" });
-  const tools = h("div", { class: "tools" });
+  const tools = h("div", { class: "attention-tools" });
   const list = h("div", { class: "firings" });
-  const stage = h("div", { class: "stage" }, canvas);
+  const stage = h("div", { class: "attention-stage" }, canvas);
   el.append(tools, stage, told, list);
 
   /** @type {{ fold: boolean, zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} */

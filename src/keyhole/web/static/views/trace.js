@@ -1,13 +1,14 @@
 // Which circuit is behind the answer? How far the tracing is; then the circuit, its story, and whether it holds.
 import { fill, h } from "../lib/dom.js";
-import { share } from "../lib/format.js";
+import { count, share } from "../lib/format.js";
+import { setTheme } from "../lib/theme.js";
 import circuit from "./circuit.js";
 import { scatter, summary } from "./verified.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 
 /**
- * Keys: `circuit`, `story`, `verified`, `busy`, `errors`, `place`, and those of the circuit's view. Sends
+ * Keys: `circuit`, `told`, `verification`, `busy`, `errors`, `place`, and those of the circuit's view. Sends
  * `{type: "trace"}`, `{type: "cancel", what}`, `{type: "verify", mode}`.
  * @param {{ model: Model, el: HTMLElement }} where
  */
@@ -24,7 +25,9 @@ function render({ model, el }) {
     fill(stage);
     stage.hidden = !model.get("circuit");
     if (model.get("circuit")) leave = circuit.render({ model, el: stage });
+    dress();
   };
+  const dress = () => setTheme(stage, model.get("theme") ?? "auto"); // the page's choice, not the view's own
   const say = () => fill(state, standing(model));
   const tell = () => fill(below, model.get("circuit") ? [story(model), verification(model)] : null);
   /** @type {[string, () => void][]} */
@@ -32,8 +35,9 @@ function render({ model, el }) {
     ["change:circuit", host],
     ["change:circuit", say],
     ["change:circuit", tell],
-    ["change:story", tell],
-    ["change:verified", tell],
+    ["change:told", tell],
+    ["change:verification", tell],
+    ["change:theme", dress],
     ["change:busy", say],
     ["change:busy", tell],
     ["change:errors", say],
@@ -71,28 +75,26 @@ function progress(model, what, busy) {
   );
 }
 
-/** @param {Model} model */
+/** @param {Model} model what the story's paths leave out; the paths themselves stand beside the drawing */
 function story(model) {
-  const [told, busy, error] = [model.get("story"), model.get("busy").story, model.get("errors").story];
+  const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
   if (!told && !busy && !error) return null;
-  const body = error ? [h("p", { class: "error", role: "alert" }, error)] : told ? paths(told) : [progress(model, "story", busy)];
-  return h("section", { class: "story", "aria-label": "Story" }, h("h4", {}, "The story"), ...body);
+  const body = error ? h("p", { class: "error", role: "alert" }, error) : told ? h("p", { class: "soft" }, held(told)) : progress(model, "told", busy);
+  return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
 
 /** @param {any} told */
-function paths(told) {
-  const rest = [["weaker paths", told.weaker], ["constants", told.constants], ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed: ${why}`, x])];
-  return [
-    h("p", { class: "soft" }, `These paths from words hold ${share(told.held)} of the answer’s influence; ${rest.map(([what, x]) => `${what} ${share(x)}`).join(", ")}. In brackets: influence (accounting)${told.metric ? `, and how the ${told.metric} changes without the writers (measured)` : ""}.`),
-    h("ol", {}, told.paths.map((/** @type {any} */ path) => h("li", {}, h("span", { class: "number share" }, share(path.share)), h("span", {}, path.text)))),
-  ];
+function held(told) {
+  const rest = [["weaker paths", told.weaker], ["constants", told.constants], ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed (${why})`, x])];
+  const measured = told.metric ? ` Effects are changes of the ${told.metric} when writers write nothing: measured, where influence is accounting.` : "";
+  return `Its ${count(told.paths.length, "path")} from words hold ${share(told.held)} of the answer’s influence; ${rest.map(([what, x]) => `${what} ${share(x)}`).join(", ")}.${measured}`;
 }
 
 /** @param {Model} model */
 function verification(model) {
-  const [found, busy, error] = [model.get("verified"), model.get("busy").verified, model.get("errors").verified];
+  const [found, busy, error] = [model.get("verification"), model.get("busy").verification, model.get("errors").verification];
   const go = (/** @type {string} */ mode) => h("button", { type: "button", "data-verify": mode, onclick: () => model.send({ type: "verify", mode }) }, `Verify (${mode})`);
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
-  const body = busy ? progress(model, "verified", busy) : error ? h("p", { class: "error", role: "alert" }, error) : found ? [summary(found), scatter(found, model)] : h("p", { class: "soft" }, "Removes every signal of the circuit in the model’s own forward pass, beside random controls.");
+  const body = busy ? progress(model, "verification", busy) : error ? h("p", { class: "error", role: "alert" }, error) : found ? [summary(found), scatter(found, model)] : h("p", { class: "soft" }, "Removes every signal of the circuit in the model’s own forward pass, beside random controls.");
   return h("section", { class: "verification", "aria-label": "Verification" }, h("h4", {}, "Does it hold?"), body, busy ? null : buttons, found?.note ? h("p", { class: "faint" }, found.note) : null);
 }

@@ -108,7 +108,7 @@ function writer(model, signal, at) {
   }[kind];
   const title = { head: "why does it attend there?", mlp: "what made it write this?" }[kind] ?? kind;
   const name = open ? h("button", { type: "button", class: "plain", title, onclick: open }, signal.label) : h("span", {}, signal.label);
-  const where = h("button", { type: "button", class: "plain where", title: "Where else is this signal read?", onclick: () => model.send({ type: "where", side: at.side, signal: at.index }) }, "⌕");
+  const where = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", onclick: () => model.send({ type: "where", side: at.side, signal: at.index }) }, "⌕");
   return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, h("span", { class: "faint", title: `channels ${signal.channels.join(", ")}` }, `ch ${channelsLabel(signal.channels, 4)}`), where);
 }
 

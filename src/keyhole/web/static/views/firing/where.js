@@ -11,7 +11,7 @@ export function places(model) {
   if (!found && !error && !busy) return null;
   const close = h("button", { type: "button", class: "plain", "aria-label": "Close", title: "Close", onclick: () => model.send({ type: "close", what: "where" }) }, "×");
   const body = error ? [h("p", { class: "error", role: "alert" }, error)] : found ? lines(found) : [waiting(busy)];
-  return h("section", { class: "where", "aria-label": "Where else it fires" }, h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close), ...body);
+  return h("section", { class: "elsewhere", "aria-label": "Where else it fires" }, h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close), ...body);
 }
 
 /** @param {{ done?: number, total?: number, ahead?: number }} busy */
@@ -35,5 +35,5 @@ function line(shown) {
     const text = token.trim() ? token : visible(token);
     return [mark ? h("mark", { class: mark, title: mark === "both" ? "attends to itself" : mark }, text) : text, /^\s|\s$/.test(token) ? "" : " "];
   });
-  return h("p", { class: "place", title: `strength ${number(shown.value)}` }, h("span", { class: "number" }, share(shown.attention)), from > 0 && "… ", ...words.flat(), to < shown.tokens.length && "…");
+  return h("p", { class: "spot", title: `strength ${number(shown.value)}` }, h("span", { class: "number" }, share(shown.attention)), from > 0 && "… ", ...words.flat(), to < shown.tokens.length && "…");
 }

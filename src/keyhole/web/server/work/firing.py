@@ -1,0 +1,46 @@
+"""Why does a head attend here, or not? Channels as bars, both sides' signals, and what removal should do."""
+
+from typing import Any
+
+from keyhole.web.server.bodies import Body
+from keyhole.web.server.jobs import Told
+from keyhole.web.server.kept import Kept
+from keyhole.web.server.work.asked import explained
+
+
+def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """One firing, explained."""
+    from keyhole.models.precision import exact_matmul
+    from keyhole.qk.channels import channels
+    from keyhole.qk.omega import blocks
+
+    ran = kept.ran(body)
+    told.check()
+    found, note = explained(body, ran)
+    body.done()
+    told.check()
+    with exact_matmul():
+        row = ran.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
+    split = channels(ran.run, (found.layer, found.head), found.dest, found.src)
+    record = found.record()
+    record["sides"] = [_side(side, found) for side in record["sides"]]
+    fires = found.attention >= found.tau
+    more = {"fires": fires, "note": note, "row": row, "channels": {**split.record(), "blocks": blocks(split.sigma)}}
+    return {**record, **more}
+
+
+def _side(side: dict[str, Any], found: Any) -> dict[str, Any]:
+    """With words for writers, and the weight that is predicted when one signal alone goes."""
+    from keyhole.circuits.text import node_label
+    from keyhole.circuits.writer import Writer
+
+    away = -1.0 if found.why == "here" else 1.0
+    signals = [
+        {
+            **signal,
+            "label": node_label(Writer(**signal["writer"]), found.run.tokens),
+            "predicted": found.attention + away * signal["alone"],
+        }
+        for signal in side["signals"]
+    ]
+    return {**side, "signals": signals}
