@@ -1,27 +1,35 @@
 """Why does a head attend here, or not? Channels as bars, both sides' signals, and what removal should do."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.asked import explained
 
+if TYPE_CHECKING:
+    from keyhole.tracing.firing import Firing
+
 
 def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One firing, explained."""
-    from keyhole.models.precision import exact_matmul
-    from keyhole.qk.channels import channels
-    from keyhole.qk.omega import blocks
-
     ran = kept.ran(body)
     told.check()
     found, note = explained(body, ran)
     body.done()
     told.check()
+    return document(found, note)
+
+
+def document(found: "Firing", note: str | None = None) -> dict[str, Any]:
+    """What the firing view is told: the firing, its row of attention, and its channels."""
+    from keyhole.models.precision import exact_matmul
+    from keyhole.qk.channels import channels
+    from keyhole.qk.omega import blocks
+
     with exact_matmul():
-        row = ran.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
-    split = channels(ran.run, (found.layer, found.head), found.dest, found.src)
+        row = found.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
+    split = channels(found.run, (found.layer, found.head), found.dest, found.src)
     record = found.record()
     record["sides"] = [_side(side, found) for side in record["sides"]]
     fires = found.attention >= found.tau
