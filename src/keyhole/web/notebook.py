@@ -38,20 +38,20 @@ class Widget(AnyWidget):
     _esm = script("widget.js", module=True)
     _css = style("style.css", "circuit.css", "firing.css", "widget.css")
     first = Unicode("circuit").tag(sync=True)  # which stands above
-    circuit = Dict(None, allow_none=True).tag(sync=True)  # as in a circuit's file
-    names = Dict({}).tag(sync=True)
-    story = List([]).tag(sync=True)
+    circuit = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
+    names = Dict().tag(sync=True)
+    story = List().tag(sync=True)
     left_out = Unicode("").tag(sync=True)
-    view = Dict({}).tag(sync=True)
-    verified = Dict({}).tag(sync=True)  # what removals of edges did, by edge
-    firing = Dict(None, allow_none=True).tag(sync=True)
-    effects = List([]).tag(sync=True)  # what removals of signals did, in the order they were asked for
-    mlp = Dict(None, allow_none=True).tag(sync=True)
-    where = Dict(None, allow_none=True).tag(sync=True)
+    view = Dict().tag(sync=True)
+    verified = Dict().tag(sync=True)  # what removals of edges did, by edge
+    firing = Dict(default_value=None, allow_none=True).tag(sync=True)
+    effects = List().tag(sync=True)  # what removals of signals did, in the order they were asked for
+    mlp = Dict(default_value=None, allow_none=True).tag(sync=True)
+    where = Dict(default_value=None, allow_none=True).tag(sync=True)
     mode = Unicode("exact").tag(sync=True)  # of removals
     tokens = Int(20_000)  # how much text "where else does it fire?" reads
-    busy = Dict({}).tag(sync=True)
-    errors = Dict({}).tag(sync=True)
+    busy = Dict().tag(sync=True)
+    errors = Dict().tag(sync=True)
 
     _doing: ClassVar[dict[str, tuple[str, str]]] = {  # a wish's type: what does it, and where its error is told
         "open-firing": ("_open", "firing"),
@@ -70,6 +70,10 @@ class Widget(AnyWidget):
         self._circuit: Circuit | None = None  # the one that is shown
         self._keys: Keys = "all"
         self.on_msg(lambda _, content, buffers: self.do(content))
+
+    def __repr__(self) -> str:
+        shown = [name for name in ("circuit", "firing") if getattr(self, name) is not None]
+        return f"<Widget of a {' and a '.join(shown)}>"
 
     def do(self, wish: dict[str, Any]) -> None:
         """What a click asks for; an error is told where its result would stand."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
 _LONG = 24  # characters of a token
 _HUES = {"more": "#3465a4", "less": "#cc4b37"}
-_FRAME = {"firing": ("style.css", "firing.css", "framed.css"), "verification": ("style.css", "page.css", "framed.css")}
+_STYLES = ("style.css", "page.css", "firing.css", "framed.css")
 _SIGNS = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
@@ -91,7 +91,7 @@ def _framed(title: str, data: dict[str, Any], text: str) -> str:
     from keyhole.web.browser import Page
     from keyhole.web.page import one_file
 
-    page = one_file(title, data, entry="framed.js", styles=_FRAME[data["show"]], text=text)
+    page = one_file(title, data, entry="framed.js", styles=_STYLES, text=text)
     return Page(title, page)._repr_html_()
 
 

@@ -18,6 +18,6 @@ export function start() {
 
 /** @param {HTMLElement} place the frame becomes as high as what is in it, where the notebook lets it */
 function fit(place) {
-  const frame = window.frameElement;
-  if (frame instanceof Element) /** @type {HTMLElement} */ (frame).style.height = `${Math.min(MOST, Math.ceil(place.scrollHeight) + 2)}px`;
+  const frame = /** @type {HTMLElement | null} */ (window.frameElement); // null where the notebook is of another origin
+  if (frame) frame.style.height = `${Math.min(MOST, Math.ceil(place.getBoundingClientRect().height) + 2)}px`;
 }
