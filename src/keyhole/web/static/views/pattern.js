@@ -42,6 +42,7 @@ function render({ model, el }) {
     const pen = prepare(canvas, stage, zoom.span);
     const frame = layout(canvas, seen.tokens, zoom);
     seen.frame = frame;
+    canvas.dataset.frame = [frame.x, frame.y, frame.cell].join(" "); // where cells lie, for whoever cannot see them
     const colours = look(el);
     const at = seen.cursor ?? chosen();
     paintCells(pen, shown, frame, colours);
