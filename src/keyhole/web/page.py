@@ -99,7 +99,7 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
         steps = []
         for step in path.steps:
             nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
-            label = step_label(step, circuit.tokens)
+            label = step_label(step, circuit.tokens).replace("<-", "←")
             steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
         nodes = [node for step in steps for node in step["nodes"]]
         paths.append({"text": " -> ".join(s["text"] for s in steps), "share": path.share, "nodes": nodes, "steps": steps})

@@ -3,16 +3,17 @@ import { short, visible } from "../../lib/tokens.js";
 
 /** @typedef {import("./graph.js").Mark} Mark */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
-/** @typedef {{ pos: number, tokens: number, x: number, w: number }} Column `tokens` > 1: a gap of so many, folded */
+/** @typedef {{ pos: number, tokens: number, x: number, w: number, plain: boolean }} Column `tokens` > 1: a gap of so many, folded; plain: nothing is there */
 /** @typedef {{ label: string, y: number, h: number }} Row */
 /** @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number }} Layout */
 
 const FOLD = { from: 26, run: 2 }; // prompts longer than this are folded, where so many tokens in a row have nothing
-const LINE = 22; // height of a line of marks
+const LINE = 21; // height of a line of marks
 const ACROSS = 156; // a cell wider than this begins a new line
 const GAP = 6; // between marks
 const DEEP = 12; // more layers than this stand in one row each
-const TALL = 560; // a shallow circuit takes this much room
+const NEAR = 24; // between heads and MLP of one layer
+const LARGEST = 1.25; // a drawing is not enlarged beyond this
 const SIGN = 6.7; // width of a letter in a mark
 
 /** @type {Record<string, number>} */
@@ -28,10 +29,10 @@ export function sizeOf(mark) {
 
 /**
  * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed further tokens of interest: what heads look at
- * @param {number[]} opened first tokens of gaps that are open
+ * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that there is, which is used
  * @returns {Layout}
  */
-export function layout(marks, tokens, needed, opened) {
+export function layout(marks, tokens, needed, { opened, width, height }) {
   const bands = bandsOf(marks);
   const cells = cellsOf(marks, bands);
   const columns = columnsOf(tokens, cells, new Set([...marks.map((mark) => mark.dest), ...needed]), new Set(opened));
@@ -41,7 +42,12 @@ export function layout(marks, tokens, needed, opened) {
   const rows = [];
   const heights = bands.map((_, band) => Math.max(...[...cells.values()].filter((cell) => cell.band === band).map((cell) => cell.lines.length)) * LINE);
   const used = heights.reduce((sum, height) => sum + height, 0);
-  const space = Math.min(64, Math.max(bands.length > DEEP ? 9 : 18, (TALL - used) / Math.max(1, bands.length - 1)));
+  const last = columns[columns.length - 1];
+  const scale = Math.min(LARGEST, Math.max(0.5, width / (last.x + last.w)));
+  const tight = bands.filter((band) => band.near).length;
+  const loose = (height / scale - used - NEAR * tight) / Math.max(1, bands.length - 1 - tight);
+  const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, loose));
+  spread(columns, width / Math.min(scale, height / (used + NEAR * tight + space * (bands.length - 1 - tight))));
   let bottom = 0;
   for (const [band, { label }] of bands.entries()) {
     const y = bottom - heights[band] / 2;
@@ -51,9 +57,8 @@ export function layout(marks, tokens, needed, opened) {
       if (cell.band !== band || !column) continue;
       cell.lines.forEach((line, index) => place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes));
     }
-    bottom -= heights[band] + (bands[band + 1]?.near ? Math.min(space, 16) : space);
+    bottom -= heights[band] + (band + 1 === bands.length ? 0 : bands[band + 1].near ? NEAR : space);
   }
-  const last = columns[columns.length - 1];
   return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom };
 }
 
@@ -126,20 +131,33 @@ function columnsOf(tokens, cells, interest, opened) {
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
     if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
-      columns.push({ pos, tokens: gap, x, w: 34 });
+      columns.push({ pos, tokens: gap, x, w: 34, plain: true });
       x += 34;
       pos = end;
       continue;
     }
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
-      const label = 14 + 7.2 * (String(pos).length * 0.8 + Math.min(12, [...visible(tokens[pos])].length));
-      const w = own === undefined ? Math.max(26, label) : Math.max(40, own + 16, label);
-      columns.push({ pos, tokens: 1, x, w });
+      const text = 6.9 * Math.min(12, [...visible(tokens[pos])].length);
+      const w = interest.has(pos) ? Math.max(44, (own ?? 0) + 26, text + 18 + 6.2 * String(pos).length) : Math.max(20, text + 14);
+      columns.push({ pos, tokens: 1, x, w, plain: !interest.has(pos) });
       x += w;
     }
   }
   return columns;
+}
+
+/** @param {Column[]} columns @param {number} wide they take this room, if it is more than they need: those with marks the most of it */
+function spread(columns, wide) {
+  const last = columns[columns.length - 1];
+  const shares = columns.map((column) => (column.tokens > 1 ? 0 : column.plain ? 1 : 1.5 + column.w / 50));
+  const each = Math.max(0, wide - last.x - last.w) / Math.max(1, shares.reduce((sum, one) => sum + one, 0));
+  let x = 0;
+  for (const [index, column] of columns.entries()) {
+    column.w += Math.min(each * shares[index], 120);
+    column.x = x;
+    x += column.w;
+  }
 }
 
 /** @param {Row[]} rows bands of one layer have one label, in their middle */
@@ -170,6 +188,8 @@ export function curve(from, to, side, bend = 0) {
     return `M${r(x1)} ${r(from.y + from.h / 2)}C${r(x1 + bend)} ${r(low)} ${r(enter + bend)} ${r(low)} ${r(enter)} ${r(y2)}`;
   }
   const reach = Math.max(8, Math.min(70, (y1 - y2) * 0.5));
+  const aside = Math.abs(enter - x1) < 60 && y1 - y2 > 2 * LINE ? Math.min(46, 8 + 0.14 * (y1 - y2)) * (side === "dest" ? -1 : 1) : 0;
+  bend += aside; // around what stands between them in one column
   return `M${r(x1)} ${r(y1)}C${r(x1 + bend)} ${r(y1 - reach)} ${r(enter + bend)} ${r(y2 + reach)} ${r(enter)} ${r(y2)}`;
 }
 
