@@ -28,7 +28,7 @@ class Watched:
     def __init__(self, context: BrowserContext) -> None:
         self.page: Page = context.new_page()
         self.wrong: list[str] = []
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(30_000)
         self.page.on("console", lambda message: self._heard(message.type, message.text))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("request", lambda request: self._asked(request.url))

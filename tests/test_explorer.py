@@ -14,12 +14,13 @@ from keyhole import Model
 from keyhole.circuits.circuit import Circuit
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
+from keyhole.models.prompts import token_texts
 from keyhole.models.run import Run
 from keyhole.tracing.firing import Firing
 
 pytestmark = pytest.mark.xdist_group("explorer")
 IOI = "When Mary and John went to the store, John gave a drink to"
-OTHER = "When Anna and Tom went to the park, Tom gave a ball to"
+OTHER = "When Albert and Gloria went to the store, Gloria gave a drink to"
 HERE = {"prompt": IOI, "head": "1.6", "dest": "14", "src": "2"}  # the organism's name mover, on the name
 FAST = 300  # ms from a click to an explanation
 
@@ -104,7 +105,7 @@ def test_a_prompt_becomes_tokens_and_answers(page: Page, organism: Model) -> Non
     expect(page.locator(".tokens .chip")).to_have_text(list(run.tokens))
     likely = run.logits[-1].softmax(-1).topk(10)
     answers = page.locator(".predictions .answer")
-    expect(answers.locator(".text")).to_have_text([organism.token(int(i)) for i in likely.indices])
+    expect(answers.locator(".text")).to_have_text(token_texts(organism.tokenizer, likely.indices.tolist()))
     for text, value in zip(answers.locator(".number").all_text_contents(), likely.values, strict=True):
         assert read(text) == pytest.approx(100 * float(value), abs=0.51)
     assert where(page)["prompt"] == OTHER
@@ -263,9 +264,7 @@ def test_the_circuit_can_be_walked(page: Page, address: str) -> None:
     expect(page.locator(".circuit-host .some")).to_have_count(1)  # the others stand back
     before = lit.count()
     slider = page.locator(".circuit-host .slide input")
-    slider.focus()
-    for _ in range(40):
-        slider.press("ArrowRight")
+    slider.fill("85")
     expect(page.locator(".circuit-host .slide .cut")).not_to_have_text("")
     assert page.locator(".circuit-host svg.circuit .mark").count() < before
     assert "below" in where(page)["view"]  # kept in the address
@@ -285,7 +284,7 @@ def test_answers_and_what_stands_against_them(page: Page, address: str, organism
     assert where(page)["against"] == str(ids[1])
     page.click(".predictions li:nth-child(2) .answer")
     assert where(page)["target"] == str(ids[1]) and "against" not in where(page)
-    expect(page.locator(".answers-pane [data-action=trace]")).to_have_text(f"Trace {organism.token(ids[1]).strip()}")
+    expect(page.locator(".answers-pane [data-action=trace]")).to_have_text(f"Trace {token_texts(organism.tokenizer, ids[1:])[0].strip()}")
 
 
 def test_the_address_is_the_state(page: Page, address: str) -> None:
