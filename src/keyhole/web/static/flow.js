@@ -165,6 +165,7 @@ export function chosen(place, run, heads) {
   const { dest, src } = place;
   if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
   const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
-  const best = own.find((/** @type {any} */ f) => f.dest === run.end) ?? own[0] ?? (known ? heads.heads.find(same) : null);
+  const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
+  const best = last.find((/** @type {any} */ f) => f.src !== f.dest) ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
   return best ? { layer: best.layer, head: best.head, dest: best.dest, src: best.src } : {};
 }
