@@ -4,7 +4,7 @@ import { short, visible } from "../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 6.7; // pixels
+const LETTER = 7.4; // pixels
 const DIGIT = 6.1;
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
@@ -66,7 +66,7 @@ function token(column, k, texts) {
   const x = (column.x + column.w / 2) * k;
   if (most < 1 && column.w * k < numbered) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
   const number = column.plain ? null : s("tspan", { class: "place" }, place);
-  return s("text", { class: column.plain ? "token plain" : "token", x, y: 21 }, title, number, most >= 2 || text.length === 1 ? s("tspan", { dx: number ? 3 : 0 }, text) : null);
+  return s("text", { class: column.plain ? "token plain" : "token", x, y: 21 }, title, number, most >= Math.min(3, [...visible(texts[column.pos] ?? "")].length) ? s("tspan", { dx: number ? 3 : 0 }, text) : null);
 }
 
 /** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open */
@@ -80,8 +80,8 @@ function gap(column, k, open) {
     event.preventDefault();
     act();
   };
-  const w = Math.max(10, column.w * k - 6);
+  const w = Math.max(5, column.w * k - 4);
   const x = (column.x + column.w / 2) * k;
   return s("g", { class: "gap", role: "button", tabindex: 0, "aria-label": label, "data-gap": column.pos, onclick: act, onkeydown: press },
-    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 24 && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
+    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
 }

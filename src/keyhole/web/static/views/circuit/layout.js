@@ -9,12 +9,13 @@ import { short, visible } from "../../lib/tokens.js";
 
 const FOLD = { from: 26, run: 2 }; // prompts longer than this are folded, where so many tokens in a row have nothing
 const LINE = 21; // height of a line of marks
-const ACROSS = 156; // a cell wider than this begins a new line
+const ACROSS = [156, 112, 74, 40]; // a cell wider than this begins a new line; which of them is seen best
 const GAP = 6; // between marks
 const DEEP = 12; // more layers than this stand in one row each
 const NEAR = 24; // between heads and MLP of one layer
 const LARGEST = 1.25; // a drawing is not enlarged beyond this
 const SIGN = 6.7; // width of a letter in a mark
+const LETTER = 7.4; // and in a token
 
 /** @type {Record<string, number>} */
 const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
@@ -28,37 +29,51 @@ export function sizeOf(mark) {
 }
 
 /**
- * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed further tokens of interest: what heads look at
+ * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed what heads look at: of interest too, where there is room
  * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that there is, which is used
  * @returns {Layout}
  */
 export function layout(marks, tokens, needed, { opened, width, height }) {
   const bands = bandsOf(marks);
-  const cells = cellsOf(marks, bands);
-  const columns = columnsOf(tokens, cells, new Set([...marks.map((mark) => mark.dest), ...needed]), new Set(opened));
+  const interest = new Set([...marks.map((mark) => mark.dest), ...(tokens.length > FOLD.from ? [] : needed)]);
+  const tried = ACROSS.map((across) => {
+    const cells = cellsOf(marks, bands, across);
+    const columns = columnsOf(tokens, cells, interest, new Set(opened));
+    const heights = bands.map((_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0));
+    const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
+    const last = columns[columns.length - 1];
+    const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
+    return { cells, columns, heights, used, scale: Math.min(LARGEST, width / (last.x + last.w), height / least) };
+  });
+  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a)); // broad cells, unless narrow ones are seen larger
+  return arranged(best, bands, { width, height });
+}
+
+/**
+ * Everything at its place, with the room that is left shared out.
+ * @param {{ cells: Cell[], columns: Column[], heights: number[], used: number, scale: number }} best
+ * @param {Band[]} bands @param {{ width: number, height: number }} room @returns {Layout}
+ */
+function arranged({ cells, columns, heights, used, scale }, bands, { width, height }) {
+  const loose = bands.filter((band) => !band.near).length - 1;
+  const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, (height / scale - used) / Math.max(1, loose)));
+  spread(columns, width / Math.min(scale, height / (used + space * loose)));
   const at = new Map(columns.filter((column) => column.tokens === 1).map((column) => [column.pos, column]));
   /** @type {Map<string, Box>} */
   const boxes = new Map();
   const rows = [];
-  const heights = bands.map((_, band) => Math.max(...[...cells.values()].filter((cell) => cell.band === band).map((cell) => cell.lines.length)) * LINE);
-  const used = heights.reduce((sum, height) => sum + height, 0);
-  const last = columns[columns.length - 1];
-  const scale = Math.min(LARGEST, Math.max(0.5, width / (last.x + last.w)));
-  const tight = bands.filter((band) => band.near).length;
-  const loose = (height / scale - used - NEAR * tight) / Math.max(1, bands.length - 1 - tight);
-  const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, loose));
-  spread(columns, width / Math.min(scale, height / (used + NEAR * tight + space * (bands.length - 1 - tight))));
   let bottom = 0;
   for (const [band, { label }] of bands.entries()) {
     const y = bottom - heights[band] / 2;
     rows.push({ label, y, h: heights[band] });
-    for (const cell of cells.values()) {
+    for (const cell of cells) {
       const column = at.get(cell.dest);
       if (cell.band !== band || !column) continue;
       cell.lines.forEach((line, index) => place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes));
     }
     bottom -= heights[band] + (band + 1 === bands.length ? 0 : bands[band + 1].near ? NEAR : space);
   }
+  const last = columns[columns.length - 1];
   return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom };
 }
 
@@ -77,7 +92,8 @@ function widthOf(line) {
   return line.reduce((sum, mark) => sum + sizeOf(mark)[0], GAP * (line.length - 1));
 }
 
-/** @param {Mark[]} marks @returns {{ key: number, label: string, near: boolean }[]} from the bottom up; near: the same layer as the one below */
+/** @typedef {{ key: number, label: string, near: boolean }} Band near: of the same layer as the one below */
+/** @param {Mark[]} marks @returns {Band[]} from the bottom up */
 function bandsOf(marks) {
   const layers = new Set(marks.map((mark) => mark.layer));
   const keys = [...new Set(marks.map((mark) => keyOf(mark, layers.size > DEEP)))].sort((a, b) => a - b);
@@ -97,8 +113,8 @@ function keyOf(mark, deep) {
 }
 
 /** @typedef {{ band: number, dest: number, lines: Mark[][] }} Cell */
-/** @param {Mark[]} marks @param {{ key: number }[]} bands @returns {Map<string, Cell>} */
-function cellsOf(marks, bands) {
+/** @param {Mark[]} marks @param {Band[]} bands @param {number} across @returns {Cell[]} */
+function cellsOf(marks, bands, across) {
   const deep = new Set(marks.map((mark) => mark.layer)).size > DEEP;
   const order = new Map(bands.map((band, index) => [band.key, index]));
   /** @type {Map<string, Cell>} */
@@ -108,38 +124,40 @@ function cellsOf(marks, bands) {
     const key = `${band}:${mark.dest}`;
     const cell = cells.get(key) ?? { band, dest: mark.dest, lines: [[]] };
     const line = cell.lines[cell.lines.length - 1];
-    if (line.length && widthOf([...line, mark]) > ACROSS) cell.lines.push([mark]);
+    if (line.length && widthOf([...line, mark]) > across) cell.lines.push([mark]);
     else line.push(mark);
     cells.set(key, cell);
   }
-  return cells;
+  return [...cells.values()];
 }
 
 /**
- * @param {string[]} tokens @param {Map<string, Cell>} cells @param {Set<number>} interest @param {Set<number>} opened
+ * @param {string[]} tokens @param {Cell[]} cells @param {Set<number>} interest @param {Set<number>} opened
  * @returns {Column[]}
  */
 function columnsOf(tokens, cells, interest, opened) {
   /** @type {Map<number, number>} */
   const widths = new Map();
-  for (const cell of cells.values()) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
+  for (const cell of cells) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
   /** @type {Column[]} */
   const columns = [];
+  const many = tokens.length > FOLD.from; // then room goes to what is drawn
   let x = 0;
   for (let pos = 0; pos < tokens.length; ) {
     let end = pos;
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
     if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
-      columns.push({ pos, tokens: gap, x, w: 34, plain: true });
-      x += 34;
+      const w = 20 + LETTER * String(gap).length;
+      columns.push({ pos, tokens: gap, x, w, plain: true });
+      x += w;
       pos = end;
       continue;
     }
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
-      const text = 6.9 * Math.min(12, [...visible(tokens[pos])].length);
-      const w = interest.has(pos) ? Math.max(44, (own ?? 0) + 26, text + 18 + 6.2 * String(pos).length) : Math.max(20, text + 14);
+      const label = LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) + (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
+      const w = Math.max(20, own === undefined ? 0 : own + (many ? 14 : 26), label);
       columns.push({ pos, tokens: 1, x, w, plain: !interest.has(pos) });
       x += w;
     }
