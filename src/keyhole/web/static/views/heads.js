@@ -3,7 +3,7 @@ import { fill, h, s } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { clamp } from "../lib/scale.js";
 
-const ROOM = { wide: 240, high: 440, most: 26, least: 7 }; // for all cells, and for one, in pixels
+const ROOM = { wide: 240, high: 380, most: 26, least: 7 }; // for all cells, and for one, in pixels
 const LEFT = 22; // for the layers' numbers
 
 /** What the map can show; `top` is the value that is full ink, null: the largest there is. */
@@ -117,7 +117,7 @@ function cells(heads, place) {
   const [width, height] = [LEFT + widthOf(heads) * across, heads.layers.length * up + 14];
   const says = `${heads.layers.length} layers of ${widthOf(heads)} heads. Arrow keys move, Enter opens a head.`;
   const picture = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "heads", role: "application", tabindex: "0", "aria-label": says });
-  picture.style.maxWidth = `${width * 1.25}px`;
+  picture.style.maxWidth = `${width * 1.1}px`;
   const row = new Map(heads.layers.map((layer, i) => [layer, (heads.layers.length - 1 - i) * up]));
   const every = (/** @type {number} */ i, /** @type {number} */ step) => i % Math.ceil(11 / step) === 0;
   heads.layers.forEach((layer, i) => {

@@ -72,7 +72,7 @@ export default { render };
 /** As high as its lines while it is written in, two lines otherwise. @param {HTMLTextAreaElement} text */
 function grow(text) {
   text.style.height = "auto";
-  text.style.height = `${Math.min(document.activeElement === text ? 200 : 53, text.scrollHeight + 2)}px`;
+  text.style.height = `${Math.min(document.activeElement === text ? 200 : 52, text.scrollHeight + 2)}px`;
 }
 
 /** @param {Model} model one line: what is wrong, what is under way, or what was run */

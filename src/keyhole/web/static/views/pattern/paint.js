@@ -33,7 +33,7 @@ export function look(el) {
  * @param {Look} colours
  */
 export function paintCells(pen, pattern, frame, colours) {
-  if (frame.cell < 1.5) {
+  if (frame.cell < 1) {
     paintFine(pen, pattern, frame, colours);
     return;
   }
