@@ -18,7 +18,7 @@ export function follow(model, settle) {
   const asked = { run: "", pattern: "", firing: "", circuit: "" };
 
   const prompt = async (/** @type {Place} */ place) => {
-    for (const key of ["run", "heads", "pattern", "firing", "circuit"]) slots.drop(key);
+    for (const key of ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"]) slots.drop(key);
     model.set("effects", []);
     const run = await slots.fill("run", (signal) => ask("run", placeOf(place), signal));
     const heads = run && (await slots.fill("heads", (signal) => ask("heads", placeOf(place), signal)));
@@ -165,6 +165,7 @@ export function chosen(place, run, heads) {
   const { dest, src } = place;
   if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
   const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
-  const best = own.find((/** @type {any} */ f) => f.dest === run.end) ?? own[0] ?? (known ? heads.heads.find(same) : null);
+  const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
+  const best = last.find((/** @type {any} */ f) => f.src !== f.dest) ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
   return best ? { layer: best.layer, head: best.head, dest: best.dest, src: best.src } : {};
 }

@@ -1,6 +1,6 @@
 // Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
 import { fill, h } from "../lib/dom.js";
-import { number, share } from "../lib/format.js";
+import { count, number, share } from "../lib/format.js";
 import { tokenMark } from "../lib/tokens.js";
 import { channelBars } from "./firing/channels.js";
 import { mlpCard } from "./firing/mlp.js";
@@ -34,14 +34,17 @@ function render({ model, el }) {
   const box = h("div", { class: "why" });
   el.append(box);
   const opened = new Set(/** @type {string[]} */ ([])); // lists that are shown whole
+  const asked = { mlp: "", where: "" }; // beside which signal an MLP's causes and other places stand
   const draw = () => {
     const firing = /** @type {Firing | null} */ (model.get("firing"));
     const kept = el.scrollTop;
-    fill(box, firing ? whole(model, firing, opened, draw) : nothing(model));
+    fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model));
     el.scrollTop = kept;
+    box.classList.toggle("late", Boolean(firing && model.get("busy")?.firing));
   };
   const anew = () => {
     opened.clear();
+    Object.assign(asked, { mlp: "", where: "" });
     draw();
   };
   const keys = ["effects", "mlp", "where", "errors", "busy", "mode"];
@@ -63,21 +66,20 @@ function nothing(model) {
   return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : "Pick a head, then a cell of its attention.");
 }
 
-/**
- * @param {Model} model @param {Firing} firing @param {Set<string>} opened @param {() => void} draw
- */
-function whole(model, firing, opened, draw) {
-  const whole = { model, firing, opened, draw };
-  const half = (/** @type {Side} */ side) => sideList({ ...whole, side });
+/** @typedef {{ model: Model, firing: Firing, opened: Set<string>, asked: { mlp: string, where: string }, draw: () => void }} Shown */
+
+/** @param {Shown} shown */
+function whole(shown) {
+  const { model, firing, opened, draw } = shown;
   return [
     heading(firing),
     gauge(firing),
-    h("p", { class: "sentence" }, ...sentence(firing)),
+    h("p", { class: "sentence" }, sentence(firing)),
     firing.note && h("p", { class: "soft" }, firing.note),
-    actions(model, firing),
-    ...[...firing.sides].map(half),
-    mlpCard(model, firing),
-    places(model),
+    actions(shown),
+    shown.asked.where === "" && places(model),
+    ...firing.sides.map((side) => sideList({ ...shown, side })),
+    shown.asked.mlp === "" && mlpCard(model, firing),
     channelBars(firing, opened, draw),
   ];
 }
@@ -109,20 +111,22 @@ function gauge(firing) {
 
 /** @param {Firing} firing the answer in a sentence or two */
 function sentence(firing) {
-  const told = firing.sides.map((side) => {
+  const who = (/** @type {Side} */ side) => {
     const [first, ...others] = side.signals;
-    if (!first) return `${side.side === "dest" ? "The query" : "The key"}: no signal was found.`;
-    const who = side.side === "dest" ? "The query was made by" : "The key was made by";
-    const kept = side.side === "dest" ? "The query is kept away by" : "The key is kept away by";
-    return `${firing.why === "here" ? who : kept} ${first.label}${others.length ? ` and ${others.length} other${others.length > 1 ? "s" : ""}` : ""}.`;
-  });
+    return first ? `${first.label}${others.length ? ` and ${count(others.length, "other")}` : ""}` : "no writer that was found";
+  };
+  const [dest, src] = ["dest", "src"].map((name) => firing.sides.find((side) => side.side === name));
   const given = share(firing.attention);
-  const begin = firing.fires ? `The head gives ${given} of its attention here.` : `The head does not attend here (${given}); below is what keeps it from it.`;
-  return [[begin, ...told].join(" ")];
+  if (firing.fires) return `The head gives ${given} of its attention here.${dest && src ? ` What it looks for was written by ${who(dest)}; what it finds, by ${who(src)}.` : ""}`;
+  return `The head hardly attends here (${given}).${dest && src ? ` What holds it off: in the query ${who(dest)}, in the key ${who(src)}.` : ""}`;
 }
 
-/** @param {Model} model @param {Firing} firing */
-function actions(model, firing) {
+/** @param {Shown} shown */
+function actions({ model, firing, asked }) {
+  const where = () => {
+    asked.where = "";
+    model.send({ type: "where", side: null, signal: null });
+  };
   const mode = model.get("mode") ?? "exact";
   const choose = h(
     "select",
@@ -133,7 +137,7 @@ function actions(model, firing) {
     "div",
     { class: "actions" },
     h("button", { type: "button", "data-action": "trace-from", onclick: () => model.send({ type: "trace-from" }) }, "Trace from here"),
-    h("button", { type: "button", "data-action": "where", onclick: () => model.send({ type: "where", side: null, signal: null }) }, `Where else does ${firing.layer}.${firing.head} fire?`),
+    h("button", { type: "button", "data-action": "where", onclick: where }, `Where else does ${firing.layer}.${firing.head} fire?`),
     h("label", { class: "soft" }, "removal ", choose),
   );
 }

@@ -2,18 +2,20 @@
 
 import { fill, h } from "../lib/dom.js";
 import { number } from "../lib/format.js";
-import { tokenLabel as label } from "../lib/tokens.js";
-import { cellAt, cut, loud, moved, strongest, whole, zoomed } from "./pattern/frame.js";
+import { tokenLabel } from "../lib/tokens.js";
+import { cut, fit, loud, strongest, whole, zoomed } from "./pattern/frame.js";
+import { keys, pointer } from "./pattern/hands.js";
 import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 /** @typedef {import("./pattern/frame.js").Pattern} Pattern */
 /** @typedef {import("./pattern/frame.js").Frame} Frame */
 /** @typedef {import("./pattern/paint.js").Cell} Cell */
-/** @typedef {{ span: number, row: number, col: number }} Zoom */
-/** @typedef {{ rows: number[], cols: number[] }} Tokens */
+/** @typedef {import("./pattern/frame.js").Zoom} Zoom */
+/** @typedef {import("./pattern/frame.js").Tokens} Tokens */
 
 const FOLDED = 48; // prompts longer than this begin folded
+const MOST = 40; // rows of a folded one
 const MARGIN = { left: 86, top: 64, right: 44, bottom: 6 };
 const LISTED = 8;
 
@@ -37,18 +39,22 @@ function render({ model, el }) {
   const paint = () => {
     const shown = pattern();
     stage.hidden = !shown;
-    if (!shown) return;
+    if (!shown) return wait();
     const zoom = seen.zoom ?? fit(seen.tokens);
     const pen = prepare(canvas, stage, zoom.span);
     const frame = layout(canvas, seen.tokens, zoom);
     seen.frame = frame;
+    canvas.dataset.frame = [frame.x, frame.y, frame.cell].join(" "); // where cells lie, for whoever cannot see them
     const colours = look(el);
     const at = seen.cursor ?? chosen();
     paintCells(pen, shown, frame, colours);
     paintMark(pen, frame, chosen(), { colour: colours.mark, lines: true });
     paintMark(pen, frame, seen.cursor, { colour: colours.text, lines: true });
-    paintWords(pen, model.get("run").tokens, frame, { colours, at });
+    paintWords(pen, model.get("run").tokens, frame, { colours, at, places: seen.fold });
     told.textContent = at ? describe(model, shown, at) : "Click a cell to ask why the head attends there.";
+  };
+  const wait = () => {
+    if (!pattern()) told.textContent = model.get("errors").pattern ?? (model.get("busy").pattern ? "Reading the attention …" : "");
   };
   const open = (/** @type {Cell} */ cell) => {
     const { layer, head } = model.get("place");
@@ -58,7 +64,7 @@ function render({ model, el }) {
     const shown = pattern();
     seen.fold = on;
     seen.zoom = null;
-    seen.tokens = shown ? (on ? loud(shown) : whole(shown.size)) : whole(0);
+    seen.tokens = shown ? (on ? loud(shown, MOST, chosen()) : whole(shown.size)) : whole(0);
     toolbar();
     paint();
   };
@@ -70,9 +76,8 @@ function render({ model, el }) {
     fill(tools);
     const shown = pattern();
     if (!shown) return;
-    const hidden = shown.size - loud(shown).rows.length;
     tools.append(
-      h("label", { class: "check" }, box(seen.fold, fold), `fold quiet tokens (${hidden} of ${shown.size} rows)`),
+      h("label", { class: "check" }, box(seen.fold, fold), seen.fold ? `only the strongest (${seen.tokens.rows.length} of ${shown.size} rows)` : "only the strongest"),
       h("span", { class: "spring" }),
       press("−", "Zoom out", () => zoomBy(1.5)),
       press("+", "Zoom in", () => zoomBy(1 / 1.5)),
@@ -93,7 +98,8 @@ function render({ model, el }) {
   sized.observe(stage);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", paint);
-  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", paint], ["change:theme", paint]]);
+  const moved = () => (seen.fold ? fold(true) : paint()); // what was chosen must be in sight
+  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", moved], ["change:theme", paint], ["change:busy", wait]]);
   for (const [name, does] of heard) model.on(name, does);
   renew();
   return () => {
@@ -110,11 +116,6 @@ function cellOf(place) {
   return place.dest === null || place.src === null ? null : { dest: place.dest, src: place.src };
 }
 
-/** @param {Tokens} tokens */
-function fit(tokens) {
-  return { span: Math.max(tokens.rows.length, tokens.cols.length, 1), row: 0, col: 0 };
-}
-
 /**
  * The canvas, as large as the stage allows, in device pixels.
  * @param {HTMLCanvasElement} canvas
@@ -123,13 +124,14 @@ function fit(tokens) {
  */
 function prepare(canvas, stage, span) {
   const room = Math.max(240, stage.clientWidth);
-  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, window.innerHeight - 330));
-  const [wide, high] = [room, side + MARGIN.top + MARGIN.bottom];
+  const high = (stage.closest(".body")?.clientHeight ?? window.innerHeight) - MARGIN.top - 170; // what stands around it
+  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, Math.min(high, window.innerHeight - 300)));
+  const [wide, tall] = [room, side + MARGIN.top + MARGIN.bottom];
   const dense = window.devicePixelRatio || 1;
   canvas.width = Math.round(wide * dense);
-  canvas.height = Math.round(high * dense);
+  canvas.height = Math.round(tall * dense);
   canvas.style.width = `${wide}px`;
-  canvas.style.height = `${high}px`;
+  canvas.style.height = `${tall}px`;
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   pen.scale(dense, dense);
   return pen;
@@ -157,7 +159,7 @@ function describe(model, pattern, at) {
   const weight = pattern.weights[at.dest * pattern.size + at.src];
   const tau = pattern.tau[at.dest];
   const fires = weight >= tau ? "fires" : "does not fire";
-  return `${label(tokens, at.dest)} ← ${label(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
+  return `${tokenLabel(tokens, at.dest)} ← ${tokenLabel(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
 }
 
 /**
@@ -177,9 +179,9 @@ function listing(list, model, open) {
     const button = h(
       "button",
       { type: "button", class: "firing", "data-dest": dest, "data-src": src },
-      h("b", {}, label(tokens, dest)),
+      h("b", {}, tokenLabel(tokens, dest)),
       " ← ",
-      h("b", {}, label(tokens, src)),
+      h("b", {}, tokenLabel(tokens, src)),
       h("span", { class: "number" }, number(weight)),
     );
     button.addEventListener("click", () => open({ dest, src }));
@@ -207,80 +209,4 @@ function press(text, title, does) {
   const button = h("button", { type: "button", class: "small", title }, text);
   button.addEventListener("click", does);
   return button;
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {{ zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} seen
- * @param {{ paint: () => void, open: (cell: Cell) => void, zoomBy: (by: number, down?: number, right?: number) => void }} does
- */
-function pointer(canvas, seen, does) {
-  /** @type {{ x: number, y: number, zoom: Zoom, far: boolean } | null} */
-  let drag = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = { x: event.offsetX, y: event.offsetY, zoom: seen.zoom ?? fit(seen.tokens), far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag && seen.frame && Math.hypot(event.offsetX - drag.x, event.offsetY - drag.y) > 5) {
-      drag.far = true;
-      const [down, right] = [drag.y - event.offsetY, drag.x - event.offsetX].map((d) => Math.round(d / (seen.frame?.cell ?? 1)));
-      seen.zoom = moved(drag.zoom, seen.tokens, down, right);
-    }
-    seen.cursor = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
-    canvas.style.cursor = seen.cursor ? "pointer" : "default";
-    does.paint();
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const cell = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
-    if (cell && !drag?.far) does.open(cell);
-    drag = null;
-  });
-  canvas.addEventListener("pointerleave", () => {
-    seen.cursor = null;
-    does.paint();
-  });
-  canvas.addEventListener(
-    "wheel",
-    (event) => {
-      if (!event.ctrlKey && !event.metaKey) return; // a plain wheel scrolls the page
-      event.preventDefault();
-      const side = (seen.frame?.cell ?? 1) * (seen.zoom ?? fit(seen.tokens)).span;
-      const share = (/** @type {number} */ d) => Math.min(1, Math.max(0, d / side));
-      does.zoomBy(event.deltaY > 0 ? 1.25 : 0.8, share(event.offsetY - (seen.frame?.y ?? 0)), share(event.offsetX - (seen.frame?.x ?? 0)));
-    },
-    { passive: false },
-  );
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {{ tokens: Tokens, cursor: Cell | null }} seen
- * @param {{ paint: () => void, open: (cell: Cell) => void, start: () => Cell }} does
- */
-function keys(canvas, seen, does) {
-  canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    const now = seen.cursor ?? does.start();
-    if (event.key === "Enter" || event.key === " ") does.open(now);
-    else if (!step) return;
-    event.preventDefault();
-    if (!step) return;
-    const next = (/** @type {number[]} */ among, /** @type {number} */ value, /** @type {number} */ by) =>
-      among[Math.min(among.length - 1, Math.max(0, nearest(among, value) + by))];
-    const dest = next(seen.tokens.rows, now.dest, step[0]);
-    const src = next(seen.tokens.cols, now.src, step[1]);
-    if (src <= dest) seen.cursor = { dest, src };
-    does.paint();
-  });
-}
-
-/**
- * @param {number[]} among
- * @param {number} value
- */
-function nearest(among, value) {
-  const found = among.findIndex((t) => t >= value);
-  return found < 0 ? among.length - 1 : found;
 }

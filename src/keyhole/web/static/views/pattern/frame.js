@@ -9,22 +9,25 @@
  * @property {number} cell  width and height of a cell
  */
 
+/** @typedef {{ rows: number[], cols: number[] }} Tokens */
+/** @typedef {{ span: number, row: number, col: number }} Zoom  how many tokens are in sight, and from which on */
 /** @typedef {{ size: number, weights: Float32Array, tau: Float32Array }} Pattern  weights are row after row */
 
 /**
- * Rows with a firing on a token other than the first, and the columns that they fire on; the last row always.
- * @param {Pattern} pattern
- * @returns {{ rows: number[], cols: number[] }}
+ * The tokens of the strongest firings, so many rows and columns at most; the last row and what must be seen always.
+ * @param {Pattern} pattern @param {number} most @param {{ dest: number, src: number } | null} [must]
+ * @returns {Tokens}
  */
-export function loud(pattern) {
-  const rows = new Set([pattern.size - 1]);
-  const cols = new Set([0]);
-  for (let dest = 0; dest < pattern.size; dest++) {
-    for (let src = 1; src <= dest; src++) {
-      if (pattern.weights[dest * pattern.size + src] < pattern.tau[dest]) continue;
-      rows.add(dest);
-      cols.add(src);
-    }
+export function loud(pattern, most, must = null) {
+  const [rows, cols] = [new Set([pattern.size - 1]), new Set([0])];
+  if (must) {
+    rows.add(must.dest);
+    cols.add(must.src);
+  }
+  for (const { dest, src } of strongest(pattern, Infinity)) {
+    if (rows.size >= most || cols.size >= most) break;
+    rows.add(dest);
+    cols.add(src);
   }
   return { rows: sorted(rows), cols: sorted(cols) };
 }
@@ -38,10 +41,15 @@ export function whole(size) {
   return { rows: all, cols: all };
 }
 
+/** @param {Tokens} tokens the zoom that shows them all @returns {Zoom} */
+export function fit(tokens) {
+  return { span: Math.max(tokens.rows.length, tokens.cols.length, 1), row: 0, col: 0 };
+}
+
 /**
  * The part of rows and columns that a zoom leaves in sight: `span` of them, from `row` and `col` on.
- * @param {{ rows: number[], cols: number[] }} tokens
- * @param {{ span: number, row: number, col: number }} zoom
+ * @param {Tokens} tokens
+ * @param {Zoom} zoom
  */
 export function cut(tokens, zoom) {
   return {
@@ -52,8 +60,8 @@ export function cut(tokens, zoom) {
 
 /**
  * The zoom one step nearer or further about a cell that stays in its place, within what there is.
- * @param {{ span: number, row: number, col: number }} zoom
- * @param {{ rows: number[], cols: number[] }} tokens
+ * @param {Zoom} zoom
+ * @param {Tokens} tokens
  * @param {{ by: number, down: number, right: number }} step  `down`, `right`: where the cell is, as shares
  */
 export function zoomed(zoom, tokens, step) {
@@ -65,8 +73,8 @@ export function zoomed(zoom, tokens, step) {
 }
 
 /**
- * @param {{ span: number, row: number, col: number }} zoom
- * @param {{ rows: number[], cols: number[] }} tokens
+ * @param {Zoom} zoom
+ * @param {Tokens} tokens
  * @param {number} down
  * @param {number} right
  */
