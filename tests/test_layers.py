@@ -44,10 +44,11 @@ LAYERS = [
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
-    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot", "_repr_html_")],
-    *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers")],
+    *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
+    *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers", "_repr_html_")],
     ("models/model.py", "Model.contrast"),
-    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "show", "story", "to_html", "verify", "widget", "_repr_html_")],
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "show", "story", "to_html", "verify")],
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     ("circuits/files.py", "save"),
     ("qk/channels.py", "Channels._repr_html_"),
     *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],

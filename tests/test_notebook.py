@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import keyhole
+from conftest import tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.files import from_json
 from keyhole.family import Families
@@ -21,6 +22,7 @@ from keyhole.models.run import Run
 from keyhole.tracing.firing import Firing
 from keyhole.web.notebook import Widget
 from planted import planted, planted_store
+from tiny import Sizes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from notebook import NOTEBOOK, execute
@@ -28,7 +30,9 @@ from notebook import NOTEBOOK, execute
 pytestmark = pytest.mark.xdist_group("notebook")  # one browser
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 EVIL = "<img src=x onerror=alert(1)></script><b>bold</b>"
-CHROMIUM = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
+CHROMIUM = (
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +52,11 @@ def circuit(run: Run) -> Circuit:
 
 
 @pytest.fixture(scope="module")
-def found(circuit: Circuit, tmp_path_factory: pytest.TempPathFactory) -> Families:
+def found(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Families:
+    heads = run.trace("Mary", through="heads")
     matrix, truth = planted(2, 24, seed=3)
-    store = planted_store(tmp_path_factory.mktemp("notebook") / "store", circuit, matrix, [{"kind": f"{EVIL}{one}"} for one in truth])
+    labels = [{"kind": f"{EVIL}{one}"} for one in truth]
+    store = planted_store(tmp_path_factory.mktemp("notebook") / "store", heads, matrix, labels)
     return keyhole.families(store, granularity="edges")
 
 
@@ -67,7 +73,9 @@ def page(browser: Browser) -> Iterator[Page]:
     """An empty page that is off the network, and must have nothing to complain about."""
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900})
     page, complaints = context.new_page(), []
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("dialog", lambda dialog: (complaints.append(dialog.message), dialog.dismiss()))
     page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
@@ -83,7 +91,8 @@ def put(page: Page, *outputs: str) -> None:
                   " document.querySelector('main').append(el); } }", list(outputs))  # fmt: skip
 
 
-LOOK = """() => ['h1', 'button', 'td', 'body'].map((name) => { const own = getComputedStyle(document.querySelector(name));
+LOOK = """() => ['h1', 'button', 'td', 'body'].map((name) => {
+ const own = getComputedStyle(document.querySelector(name));
  return [own.font, own.color, own.backgroundColor, own.margin, own.padding, own.border].join(); })"""
 
 
@@ -93,23 +102,28 @@ def html_of(thing: Any) -> str:
 
 def test_results_show_themselves_and_stay_small(run: Run, circuit: Circuit, found: Families) -> None:
     firing = run.explain((3, 6))
-    shown = {name: html_of(one) for name, one in {"run": run, "channels": run.channels((3, 6)), "firing": firing}.items()}
+    shown = {
+        name: html_of(one) for name, one in {"run": run, "channels": run.channels((3, 6)), "firing": firing}.items()
+    }
     assert max(map(len, shown.values())) < 90_000 and len(shown["run"]) < 60_000
     plain = re.sub("<[^>]*>", " ", shown["run"])
     for text in (*run.tokens[1:], "Mary", "3.6 ← 11:gave", "0.891"):
         assert text.strip() in plain
     terms = re.findall(r"channel (\d+).*?([+-]\d+\.\d+)<", shown["channels"], re.DOTALL)
-    assert {int(k): x for k, x in terms} == {k: f"{x:+.3f}" for k, x in enumerate(run.channels((3, 6)).relative_terms.tolist())}
+    assert {int(k): x for k, x in terms} == {
+        k: f"{x:+.3f}" for k, x in enumerate(run.channels((3, 6)).relative_terms.tolist())
+    }
     assert len(html_of(circuit)) < 300_000 + 2 * len(circuit.to_json())
     assert repr(run).startswith("<Run of organism") and repr(firing).startswith("<Firing of head 3.6")
-    assert "<iframe" in html_of(found) and str(found).splitlines()[0][:20] in html_of(found)
+    assert "represented by prompt" in html_of(found)
 
 
-def test_long_prompts_are_cut_and_changed_weights_told(organism: Model, run: Run) -> None:
-    long = organism.run([1 + i % 400 for i in range(128)])
-    many = replace(long, tokens=tuple(f"w{i}" for i in range(len(long))) * 10, token_ids=long.token_ids * 10)
-    shown = html_of(many)
-    assert len(shown) < 60_000 and "w0<" in shown and "980 more" in shown
+def test_long_prompts_are_cut_and_changed_weights_told(run: Run) -> None:
+    long = tiny_model("llama", Sizes(positions=1000)).run([1 + i % 60 for i in range(900)])
+    shown = html_of(replace(long, tokens=tuple(f"w{i}" for i in range(900))))
+    assert (
+        len(shown) < 90_000 and all(text in shown for text in ("w149<", "600 more", "w750<")) and "w150<" not in shown
+    )
     assert "weights have changed" in html_of(replace(run, stamp=-1))
 
 
@@ -117,21 +131,33 @@ def test_two_results_live_in_one_notebook_and_touch_nothing(page: Page, run: Run
     before = page.evaluate(LOOK)
     firing = evil.explain((3, 6))
     traced = evil.trace("Mary")
-    put(page, html_of(firing), html_of(evil), html_of(run.explain((3, 6))), html_of(traced.verify(edges=False)), html_of(traced))
+    measured = traced.verify(edges=False)
+    put(
+        page,
+        html_of(firing),
+        html_of(evil),
+        html_of(run.explain((1, 6), src="Mary")),
+        html_of(measured),
+        html_of(traced),
+    )
     put(page, html_of(evil.channels((3, 6))), html_of(found))
     page.frame_locator("iframe >> nth=3").locator("svg.circuit .mark").first.wait_for()
     first, second = (page.frame_locator(f"iframe >> nth={i}") for i in (0, 1))
     assert first.locator("h3.which").inner_text().replace("\n", "").endswith("b>bold</b>")
-    assert second.locator("h3.which").inner_text().endswith("gave")
+    assert second.locator("h3.which").inner_text().endswith("Mary")
     assert first.locator("[data-does]:visible, [data-action]:visible").count() == 0  # nothing that needs a kernel
-    rows = [first.locator(".side.dest .signal").count(), second.locator(".side.dest .signal").count()]
+    rows = [first.locator("[data-side=dest]").count(), second.locator("[data-side=dest]").count()]
     first.get_by_role("button", name="3 more").click()
-    assert first.locator(".side.dest .signal").count() == rows[0] + 3
-    assert second.locator(".side.dest .signal").count() == rows[1]
+    assert first.locator("[data-side=dest]").count() == rows[0] + 3
+    assert second.locator("[data-side=dest]").count() == rows[1]
     heights = page.eval_on_selector_all("iframe", "(all) => all.map((one) => one.offsetHeight)")
     assert heights[0] != 640 and heights[1] != heights[0]  # as high as what is in it
     verified = page.frame_locator("iframe >> nth=2")
-    assert verified.locator("svg.scatter circle.point").count() == verified.locator("tbody tr").count() == 10
+    assert (
+        verified.locator("svg.scatter circle.point").count()
+        == verified.locator("tbody tr").count()
+        == len(measured.rows)
+    )
     assert page.evaluate(LOOK) == before
     for frame in page.frames:
         assert frame.locator("img[src=x], main b:text-is('bold')").count() == 0
@@ -139,7 +165,7 @@ def test_two_results_live_in_one_notebook_and_touch_nothing(page: Page, run: Run
 
 
 def test_texts_of_answers_are_texts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.models.prompts.token_texts", lambda tokenizer, ids: tuple(EVIL for _ in ids))
+    monkeypatch.setattr("keyhole.web.server.work.prompt.token_texts", lambda tokenizer, ids: tuple(EVIL for _ in ids))
     assert "<img" not in html_of(run) and "&lt;img src=x onerror" in html_of(run)
 
 
@@ -181,7 +207,9 @@ def test_from_a_firing_to_everything_else(run: Run) -> None:
     assert widget.mlp["layer"] == 0 and widget.mlp["causes"]
     heard(widget, type="trace-from")
     [node] = {edge["from"] for edge in widget.circuit["edges"] if edge["side"] == "target"}
-    assert widget.circuit["nodes"][node] | {"layer": 3, "head": 6, "dest": 14, "src": 11} == widget.circuit["nodes"][node]
+    assert (
+        widget.circuit["nodes"][node] | {"layer": 3, "head": 6, "dest": 14, "src": 11} == widget.circuit["nodes"][node]
+    )
     edge = next(i for i, one in enumerate(widget.circuit["edges"]) if one["side"] == "src" and one["to"] == node)
     heard(widget, type="verify-edge", edge=edge)
     row = widget.verified[str(edge)]
@@ -210,7 +238,11 @@ def test_a_circuit_from_a_file_needs_its_model_to_be_asked(circuit: Circuit, org
     edge = next(i for i, one in enumerate(stored.edges) if one.side == "dest")
     widget = stored.widget()
     assert widget.circuit["tokens"] == list(circuit.tokens) and widget.story
-    for wish in ({"type": "verify-edge", "edge": edge}, {"type": "open-firing", "layer": 3, "head": 6, "dest": 14, "src": 11}):
+    assert not widget.actions
+    for wish in (
+        {"type": "verify-edge", "edge": edge},
+        {"type": "open-firing", "layer": 3, "head": 6, "dest": 14, "src": 11},
+    ):
         heard(widget, **wish)
     assert all("circuit.widget(model)" in widget.errors[name] for name in ("circuit", "firing"))
     asked = stored.widget(organism)
@@ -252,7 +284,11 @@ HOST = """([name, esm, css, state]) => {
 
 def host(page: Page, widgets: dict[str, Widget]) -> None:
     def state(widget: Widget) -> dict[str, Any]:
-        return {name: getattr(widget, name) for name in widget.keys if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")}
+        return {
+            name: getattr(widget, name)
+            for name in widget.keys
+            if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
+        }
 
     def sent(name: str, content: dict[str, Any]) -> dict[str, Any]:
         heard(widgets[name], **content)
@@ -272,17 +308,20 @@ def test_widgets_in_a_page_ask_their_kernel(page: Page, evil: Run) -> None:
     host(page, widgets)
     page.locator("#what svg.circuit .mark").first.wait_for()
     assert page.evaluate(LOOK) == before and page.locator("img, main b:text-is('bold')").count() == 0
-    row = page.locator("#why .side.src .signal[data-signal='0']")
+    row = page.locator("#why [data-side=src][data-signal='0']")
     row.locator("[data-does=remove]").click()
     card = row.locator(".effect .numbers")
     card.wait_for()
-    told = {name: float(card.locator(f"[data-number={name}]").get_attribute("data-value") or "nan") for name in ("predicted", "after")}
+    told = {
+        name: float(card.locator(f"[data-number={name}]").get_attribute("data-value") or "nan")
+        for name in ("predicted", "after")
+    }
     assert told["after"] == pytest.approx(firing.attention - firing.side("src").signals[0].alone, abs=AGREES)
     assert told["after"] == pytest.approx(told["predicted"], abs=AGREES) and "as predicted" in card.inner_text()
     assert page.locator("#other .effect").count() == 0 and widgets["other"].effects == []
     page.locator("#why select").select_option("global")
-    page.locator("#why .side.dest .signal.all [data-does=remove]").click()
-    page.locator("#why .side.dest .effect .numbers").wait_for()
+    page.locator("#why [data-side=src][data-signal=all] [data-does=remove]").click()
+    page.locator("#why [data-signal=all] .effect .numbers").wait_for()
     assert widgets["why"].effects[-1]["mode"] == "global"
     page.locator("#why [data-action=trace-from]").click()
     page.locator("#why svg.circuit .mark").first.wait_for()
@@ -314,7 +353,10 @@ def test_the_example_runs_and_is_as_it_was_kept() -> None:
     assert 6 <= len([cell for cell in kept.cells if cell.cell_type == "code"]) <= 12
 
     def kinds(notebook: Any) -> list[Any]:
-        return [[(one.output_type, sorted(one.get("data", ()))) for one in cell.get("outputs", [])] for cell in notebook.cells]
+        return [
+            [(one.output_type, sorted(one.get("data", ()))) for one in cell.get("outputs", [])]
+            for cell in notebook.cells
+        ]
 
     assert kinds(kept) == kinds(now) and "error" not in str(kinds(kept))
     for notebook in (kept, now):

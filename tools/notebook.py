@@ -23,7 +23,9 @@ def execute(path: Path, *, seconds: int = 120) -> Any:
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         kernel = Path(folder, "python3", "kernel.json")
         kernel.parent.mkdir()
-        kernel.write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8")
+        kernel.write_text(
+            json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}), encoding="utf-8"
+        )
         # an interpreter of its own, whatever kernels are installed beside it
         specs = KernelSpecManager(kernel_dirs=[folder], ensure_native_kernel=False)
         manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)

@@ -1,4 +1,4 @@
-"""How does a notebook ask? As the explorer's page does, of one run that is already there: the same work, the same JSON."""
+"""How does a notebook ask? As the explorer's page does, but of one run that is there: the same work, the same JSON."""
 
 import json
 import threading
@@ -39,4 +39,4 @@ class Live:
 
 
 def _told(tell: Tell) -> Told:
-    return Told(threading.Event(), lambda what, done, total: tell(done, total))
+    return Told(threading.Event(), lambda what, done, total: tell(done, total), lambda: None)  # nobody else waits

@@ -1,7 +1,7 @@
-"""How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, with the kernel behind them.
+"""How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, the kernel behind them.
 
-What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and what the
-user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
+What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and what
+the user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
 """
 
 import json
@@ -17,7 +17,7 @@ from keyhole.web.server.work.firing import document
 
 try:
     from anywidget import AnyWidget
-    from traitlets import Dict, Int, List, Unicode
+    from traitlets import Bool, Dict, Int, List, Unicode
 except ImportError as missing:
     raise KeyholeError("widgets need anywidget, which is missing: pip install 'keyhole[notebook]'") from missing
 
@@ -38,6 +38,7 @@ class Widget(AnyWidget):
     _esm = script("widget.js", module=True)
     _css = style("style.css", "circuit.css", "firing.css", "widget.css")
     first = Unicode("circuit").tag(sync=True)  # which stands above
+    actions = Bool(False).tag(sync=True)  # is there a run that can be asked?
     circuit = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
     names = Dict().tag(sync=True)
     story = List().tag(sync=True)
@@ -65,7 +66,7 @@ class Widget(AnyWidget):
     }
 
     def __init__(self, run: "Run | None", **shown: Any) -> None:
-        super().__init__(**shown)
+        super().__init__(actions=run is not None, **shown)
         self._live = None if run is None else Live(run)
         self._circuit: Circuit | None = None  # the one that is shown
         self._keys: Keys = "all"
@@ -142,13 +143,17 @@ class Widget(AnyWidget):
         effect |= {"type": wish["type"], "side": side, "signal": signal, "mode": mode}
         same = {name: effect[name] for name in ("type", "side", "signal")}
         others = [one for one in self.effects if {name: one[name] for name in same} != same]
-        self.effects = [*others, effect]
+        self.effects = [*others, {**effect}]
         asked = {"action": wish["type"], "side": side, "signals": None if signal is None else [signal], "mode": mode}
         try:
-            effect = {**effect, "outcome": self.live.ask("intervene", {**self._place(), **asked})}
+            effect["outcome"] = self.live.ask("intervene", {**self._place(), **asked})
         except KeyholeError as error:
-            effect = {**effect, "error": str(error)}
-        self.effects = [*others, effect]
+            effect["error"] = str(error)
+        except BaseException:
+            effect["error"] = "This was stopped, or failed: the notebook's log tells why."
+            raise
+        finally:
+            self.effects = [*others, {**effect}]
 
     def _explain_mlp(self, wish: dict[str, Any]) -> None:
         self.mlp = None
@@ -179,7 +184,9 @@ def circuit_widget(circuit: "Circuit", model: "Model | None" = None) -> Widget:
 
     from keyhole.intervene.verification import run_of
 
-    run = circuit.run if circuit.run is not None and model is None else None if model is None else run_of(circuit, model)
+    run = (
+        circuit.run if circuit.run is not None and model is None else None if model is None else run_of(circuit, model)
+    )
     widget = Widget(run, first="circuit")
     widget.show_circuit(replace(circuit, run=run))
     return widget

@@ -1,7 +1,7 @@
-"""What does a notebook show of a result that ends a cell? Markup that touches nothing around it, and every text as text.
+"""What does a notebook show of a result that ends a cell? Markup that touches nothing around it, every text as text.
 
-What is small is plain markup that has its styles on itself and takes the notebook's own colours. What has a view of its own
-stands in a frame, so that two of them live in one notebook.
+What is small is plain markup that has its styles on itself and takes the notebook's own colours. What has a view of its
+own stands in a frame, so that two of them live in one notebook.
 """
 
 import html
@@ -43,7 +43,9 @@ def channels_html(found: "Channels") -> str:
     """The channels of one score as bars, the largest first."""
     terms = sorted(enumerate(found.relative_terms.tolist()), key=lambda term: -abs(term[1]))
     rest = [("rest", found.relative_rest)] if found.relative_rest else []
-    others = [(f"{len(terms) - _CHANNELS} others", sum(x for _, x in terms[_CHANNELS:]))] if len(terms) > _CHANNELS else []
+    others = (
+        [(f"{len(terms) - _CHANNELS} others", sum(x for _, x in terms[_CHANNELS:]))] if len(terms) > _CHANNELS else []
+    )
     rows = [*((f"channel {k}", x) for k, x in terms[:_CHANNELS]), *others, *rest]
     longest = max([1e-12, *(abs(x) for _, x in rows if x == x)])
     few = found.n_recon()
@@ -112,7 +114,11 @@ def _heads(run: "Run") -> list[tuple[str, str, str]]:
     except KeyholeError as error:  # the weights have changed: the rest is still true
         return [(str(error), "", "")]
     return [
-        (f"{one.layer}.{one.head} ← {token_label(run.tokens, one.src)}", _bar(one.attention, both=False), f"{one.attention:.3f}")
+        (
+            f"{one.layer}.{one.head} ← {token_label(run.tokens, one.src)}",
+            _bar(one.attention, both=False),
+            f"{one.attention:.3f}",
+        )
         for one in sites
     ]
 
@@ -120,8 +126,8 @@ def _heads(run: "Run") -> list[tuple[str, str, str]]:
 def _visible(token: str) -> str:
     """What is there, even where it is blank; long tokens are cut.
 
-    >>> _visible(" Mary"), _visible("\\n"), _visible(" "), _visible("x" * 30)
-    ('Mary', '⏎', '␣', 'xxxxxxxxxxxxxxxxxxxxxxx…')
+    >>> _visible(" Mary"), _visible(" "), _visible("x" * 30)
+    ('Mary', '␣', 'xxxxxxxxxxxxxxxxxxxxxxx…')
     """
     text = token.strip() or token.replace(" ", "␣") or "∅"
     text = "".join(_SIGNS.get(sign, sign) for sign in text)
@@ -129,7 +135,9 @@ def _visible(token: str) -> str:
 
 
 def _chip(at: int, token: str) -> str:
-    look = "white-space:nowrap;margin-right:5px;padding:1px 4px;border:1px solid rgba(128,128,128,.35);border-radius:4px"
+    look = (
+        "white-space:nowrap;margin-right:5px;padding:1px 4px;border:1px solid rgba(128,128,128,.35);border-radius:4px"
+    )
     place = f'<span style="opacity:.55;font-size:80%">{at}</span> '
     return f'<span title="{html.escape(repr(token))}" style="{look}">{place}{html.escape(_visible(token))}</span> '
 
@@ -164,4 +172,6 @@ def _columns(*parts: str) -> str:
 
 def _box(title: str, inside: str) -> str:
     look = "font:13px/1.45 system-ui,sans-serif;max-width:980px"
-    return f'<div style="{look}"><div style="font-weight:600;margin-bottom:6px">{html.escape(title)}</div>{inside}</div>'
+    return (
+        f'<div style="{look}"><div style="font-weight:600;margin-bottom:6px">{html.escape(title)}</div>{inside}</div>'
+    )

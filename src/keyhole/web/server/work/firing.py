@@ -1,6 +1,6 @@
 """Why does a head attend here, or not? Channels as bars, both sides' signals, and what removal should do."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Writer
@@ -13,9 +13,6 @@ from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.asked import explained
 
-if TYPE_CHECKING:
-    from keyhole.tracing.firing import Firing
-
 
 def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One firing, explained."""
@@ -27,12 +24,8 @@ def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return document(found, note)
 
 
-def document(found: "Firing", note: str | None = None) -> dict[str, Any]:
+def document(found: Firing, note: str | None = None) -> dict[str, Any]:
     """What the firing view is told: the firing, its row of attention, and its channels."""
-    from keyhole.models.precision import exact_matmul
-    from keyhole.qk.channels import channels
-    from keyhole.qk.omega import blocks
-
     with exact_matmul():
         row = found.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
     split = channels(found.run, (found.layer, found.head), found.dest, found.src)
