@@ -348,7 +348,7 @@ def test_what_is_done_to_a_circuit_comes_back(page: Page, circuit: Circuit) -> N
     page.locator("#b .why h3.which").scroll_into_view_if_needed()
 
 
-def test_the_example_runs_and_is_as_it_was_kept() -> None:
+def test_the_example_runs_and_is_as_it_was_kept(page: Page) -> None:
     kept, now = nbformat.read(NOTEBOOK, as_version=4), execute(NOTEBOOK)
     assert 6 <= len([cell for cell in kept.cells if cell.cell_type == "code"]) <= 12
 
@@ -367,3 +367,6 @@ def test_the_example_runs_and_is_as_it_was_kept() -> None:
         [measured] = [one["effects"][-1]["outcome"] for one in shown if one["effects"]]
         assert np.isclose(measured["after"], measured["predicted"], atol=AGREES) and measured["before"] > 0.4
         assert next(one["view"] for one in shown if one["first"] == "circuit")["labels"]
+    outputs = [one for cell in kept.cells for one in cell.get("outputs", [])]
+    put(page, *(one["data"]["text/html"] for one in outputs if "text/html" in one.get("data", {})))
+    page.frame_locator("iframe").locator("svg.scatter circle.point").first.wait_for()
