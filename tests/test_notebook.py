@@ -194,6 +194,8 @@ def test_a_firing_is_asked_and_what_is_measured_is_shown(run: Run) -> None:
     heard(widget, type="forget", id=widget.effects[0]["id"])
     assert [one["type"] for one in widget.effects] == ["random", "remove", "remove", "remove"]
     assert widget.busy == {} and widget.errors == {}
+    with pytest.raises(KeyholeError, match="remove, boost, random.*not 'dance'"):
+        widget.do({"type": "dance"})
 
 
 def test_from_a_firing_to_everything_else(run: Run) -> None:

@@ -39,16 +39,16 @@ class Widget(AnyWidget):
     _css = style("style.css", "circuit.css", "firing.css", "widget.css")
     first = Unicode("circuit").tag(sync=True)  # which stands above
     actions = Bool(False).tag(sync=True)  # is there a run that can be asked?
-    circuit = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
+    circuit: Any = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
     names = Dict().tag(sync=True)
-    story = List().tag(sync=True)
+    story: Any = List().tag(sync=True)
     left_out = Unicode("").tag(sync=True)
     view = Dict().tag(sync=True)
     verified = Dict().tag(sync=True)  # what removals of edges did, by edge
-    firing = Dict(default_value=None, allow_none=True).tag(sync=True)
-    effects = List().tag(sync=True)  # what removals of signals did, in the order they were asked for
-    mlp = Dict(default_value=None, allow_none=True).tag(sync=True)
-    where = Dict(default_value=None, allow_none=True).tag(sync=True)
+    firing: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
+    effects: Any = List().tag(sync=True)  # what removals of signals did, in the order they were asked for
+    mlp: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
+    where: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
     mode = Unicode("exact").tag(sync=True)  # of removals
     tokens = Int(20_000)  # how much text "where else does it fire?" reads
     busy = Dict().tag(sync=True)
@@ -60,9 +60,9 @@ class Widget(AnyWidget):
         "verify-edge": ("_verify", "circuit"),
         "explain-mlp": ("_explain_mlp", "mlp"),
         "where": ("_find", "where"),
-        **dict.fromkeys(("remove", "boost", "random"), ("_intervene", "firing")),
-        "forget": ("_forget", "firing"),
-        "close": ("_close", "firing"),
+        **dict.fromkeys(("remove", "boost", "random"), ("_intervene", "effects")),
+        "forget": ("_forget", "effects"),
+        "close": ("_close", "effects"),
     }
 
     def __init__(self, run: "Run | None", **shown: Any) -> None:
@@ -78,6 +78,8 @@ class Widget(AnyWidget):
 
     def do(self, wish: dict[str, Any]) -> None:
         """What a click asks for; an error is told where its result would stand."""
+        if wish.get("type") not in self._doing:
+            raise KeyholeError(f"a widget does one of {', '.join(self._doing)}, not {wish.get('type')!r}.")
         name, slot = self._doing[wish["type"]]
         self.errors = {key: text for key, text in self.errors.items() if key != slot}
         self.busy = {**self.busy, slot: {}}

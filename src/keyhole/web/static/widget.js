@@ -7,7 +7,6 @@ import firing from "./views/firing.js";
 /** @typedef {import("./lib/model.js").Model} Model */
 /** @typedef {import("./lib/theme.js").Theme} Theme */
 const VIEWS = { circuit, firing };
-const WAITS = { circuit: "Tracing …", firing: "Searching …" };
 /** @typedef {keyof typeof VIEWS} Name */
 
 /** @param {{ model: Model, el: HTMLElement }} into */
@@ -74,7 +73,7 @@ function part(model, name, { first, theme }) {
   };
   const say = () => {
     const [busy, error] = [model.get("busy")?.[name], model.get("errors")?.[name]];
-    fill(state, error ? h("p", { class: "error", role: "alert" }, error) : busy ? h("p", { class: "faint" }, WAITS[name]) : null);
+    fill(state, error ? h("p", { class: "error", role: "alert" }, error) : busy ? h("p", { class: "faint" }, "Working …") : null);
     close.hidden = !model.get(name);
     el.hidden = !model.get(name) && !error && !busy;
   };
