@@ -4,7 +4,6 @@ import html
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 

@@ -14,7 +14,18 @@ from pages import Opened, carried, chromium, from_disk
 from synthetic import HOSTILE, hostile, synthetic
 
 pytestmark = pytest.mark.xdist_group("circuit pages")
+MINUS = "\u2212"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+SCALE = "() => Number(/scale\\(([^)]+)/.exec(document.querySelector('.world').getAttribute('transform'))[1])"
+ALL_IN_SIGHT = """() => {
+    const frame = document.querySelector("svg.circuit").getBoundingClientRect();
+    return [...document.querySelectorAll(".marks .mark")].every((mark) => {
+        const box = mark.getBoundingClientRect();
+        const across = box.left >= frame.left && box.right <= frame.right;
+        return across && box.top >= frame.top && box.bottom <= frame.bottom;
+    });
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +79,14 @@ def index(selector: str) -> int:
 
 def test_everything_is_drawn_and_told(page: Page, file: Path, circuit: Circuit) -> None:
     assert file.stat().st_size < 300_000 + len(json.dumps(carried(file.read_text(encoding="utf-8"))))
-    expect(page.locator("h1")).to_have_text("organism: why “Mary”?".replace("“", "").replace("”", ""))
+    expect(page.locator("h1")).to_have_text("organism: why Mary?")  # in quotes, which are style
     assert page.locator(".mark[data-mark]").count() == len(circuit.nodes)
     assert page.locator(".links .edge").count() == len(circuit.edges)
-    names = dict(page.eval_on_selector_all(".mark.head[data-mark]", "all => all.map(m => [m.dataset.mark, m.querySelector('text').textContent])"))
+    names = dict(
+        page.eval_on_selector_all(
+            ".mark.head[data-mark]", "all => all.map(m => [m.dataset.mark, m.querySelector('text').textContent])"
+        )
+    )
     assert names == {f"n{i}": f"{n.layer}.{n.head}" for i, n in enumerate(circuit.nodes) if n.kind == "head"}
     legend = page.get_by_label("Legend").inner_text()
     for words in ("head", "MLP", "word", "bias", "constant", "answer", "dest", "src", "value", "into an MLP"):
@@ -92,11 +107,14 @@ def test_kinds_differ_by_shape_and_sides_by_dash_and_colour(page: Page, circuit:
     shapes = page.evaluate(
         """() => ["head", "mlp", "embedding", "bias", "mlp_offset", "target"].map((kind) => {
             const shape = document.querySelector(`.marks .mark.${kind} .shape`);
-            return [shape.tagName, shape.getAttribute("rx"), (shape.getAttribute("d") ?? "").replace(/[\\d.-]+/g, "")].join();
+            const path = (shape.getAttribute("d") ?? "").replace(/[\\d.-]+/g, "");
+            return [shape.tagName, shape.getAttribute("rx"), path].join();
         })"""
     )
     assert len(set(shapes)) == 6
-    widths = page.eval_on_selector_all(".links .edge", "all => all.map(one => Number(one.getAttribute('stroke-width')))")
+    widths = page.eval_on_selector_all(
+        ".links .edge", "all => all.map(one => Number(one.getAttribute('stroke-width')))"
+    )
     assert max(widths) > 4 * min(widths)
 
 
@@ -132,7 +150,7 @@ def test_hovering_lights_all_paths_through_a_node(page: Page, circuit: Circuit) 
             found |= more
         expected |= found
     assert lit == {f"n{i}" for i in expected} and len(lit) < len(circuit.nodes)
-    dim = page.locator(f".mark:not(.lit)[data-mark]").first
+    dim = page.locator(".mark:not(.lit)[data-mark]").first
     assert float(dim.evaluate("one => getComputedStyle(one).opacity")) < 0.5
     page.mouse.move(5, 5)
     assert page.locator(".mark.lit").count() == 0
@@ -167,7 +185,7 @@ def test_the_slider_hides_what_is_weak(page: Page, circuit: Circuit) -> None:
     assert 1 < len(found) < len(circuit.nodes)
     assert f"{len(found)} of {count(len(circuit.nodes), 'node')}" in page.locator(".amount").inner_text()
     rows = page.locator(".edges tbody tr").count()
-    assert rows == sum(len(set(sources)) for target, sources in into.items() if target in found)
+    assert rows == sum(len(sources) for target, sources in into.items() if target in found)
 
 
 def test_an_edge_shows_its_channels_and_is_drawn_as_them(page: Page, circuit: Circuit) -> None:
@@ -176,7 +194,7 @@ def test_an_edge_shows_its_channels_and_is_drawn_as_them(page: Page, circuit: Ci
     page.locator(f'tr[data-edge="{number}"]').click()
     bars = page.locator(".bars li")
     assert [int(bar.locator("span").first.inner_text()) for bar in bars.all()] == list(edge.channels)
-    drops = [float(bar.locator("span").last.inner_text().replace("−", "-")) for bar in bars.all()]
+    drops = [float(bar.locator("span").last.inner_text().replace(MINUS, "-")) for bar in bars.all()]
     assert -sum(drops) == pytest.approx(edge.weight, abs=0.0006 * len(drops))
     page.get_by_text("draw apart").click()
     expect(page.locator(".edge.strand")).to_have_count(len(edge.channels))
@@ -192,16 +210,18 @@ def test_the_table_sorts_and_keeps_logits_and_attention_apart(page: Page, circui
         return page.locator(f".edges tbody td:nth-child({heads.index(name) + 1})").all_inner_texts()
 
     sides = column("side")
-    for side, logits, attention, write in zip(sides, column("logits"), column("attention"), column("write"), strict=True):
+    for side, logits, attention, write in zip(
+        sides, column("logits"), column("attention"), column("write"), strict=True
+    ):
         assert (bool(logits), bool(attention), bool(write)) == (
             side == "target", side in ("dest", "src"), side in ("mlp", "value"),
         )  # fmt: skip
     page.locator(".edges th button", has_text="attention").click()
-    told = [float(text.replace("−", "-")) for text in column("attention") if text]
+    told = [float(text.replace(MINUS, "-")) for text in column("attention") if text]
     assert told == sorted(told, reverse=True) and len(told) > 5
     assert page.locator('.edges th[aria-sort="descending"]').inner_text().startswith("attention")
     page.locator(".edges th button", has_text="attention").click()
-    told = [float(text.replace("−", "-")) for text in column("attention") if text]
+    told = [float(text.replace(MINUS, "-")) for text in column("attention") if text]
     assert told == sorted(told)
 
 
@@ -280,7 +300,9 @@ def test_the_keyboard_does_it_all(page: Page, circuit: Circuit) -> None:
 
 def test_a_screen_reader_finds_every_node(page: Page, circuit: Circuit) -> None:
     labels = page.eval_on_selector_all(".mark[data-mark]", "all => all.map(one => one.getAttribute('aria-label'))")
-    assert len(labels) == len(circuit.nodes) and any(one.startswith("head 1.6 (14:to ← 2:Mary), attention") for one in labels)
+    assert len(labels) == len(circuit.nodes) and any(
+        one.startswith("head 1.6 (14:to ← 2:Mary), attention") for one in labels
+    )
     unnamed = page.evaluate(
         "() => [...document.querySelectorAll('button, input')].filter((one) => !one.textContent.trim() && "
         "!one.getAttribute('aria-label') && !one.labels?.length).length"
@@ -344,8 +366,8 @@ def test_a_circuit_of_heads_has_widths_by_drops(browser: Browser, of_heads: Circ
     with from_disk(browser, saved(of_heads, tmp_path / "heads.html")) as opened:
         page = opened.page
         assert page.locator(".mark[data-mark]").count() == len(of_heads.nodes)
-        heads = page.locator(".edges th").all_inner_texts()
-        assert not any(h.startswith(("influence", "write")) for h in heads) and any(h.startswith("logits") for h in heads)
+        heads = {text.split()[0] for text in page.locator(".edges th").all_inner_texts()}
+        assert {"logits", "attention"} <= heads and not heads & {"influence", "write"}
 
 
 def test_three_hundred_nodes_are_panned_within_a_frame(browser: Browser, tmp_path: Path) -> None:
@@ -354,15 +376,15 @@ def test_three_hundred_nodes_are_panned_within_a_frame(browser: Browser, tmp_pat
     with from_disk(browser, saved(made, tmp_path / "many.html")) as opened:
         page = opened.page
         shown = page.locator(".mark[data-mark]").count()
-        scale = "() => Number(/scale\\(([^)]+)/.exec(document.querySelector('.world').getAttribute('transform'))[1])"
-        assert 20 <= shown <= 66 and page.evaluate(scale) > 0.75  # the first screen can be read
+        assert 20 <= shown <= 66 and page.evaluate(SCALE) > 0.75  # the first screen can be read
         page.locator(".below").fill("0")
         page.locator(".fold.sinks").click()
         expect(page.locator(".mark[data-mark]")).to_have_count(300)
         costs = page.evaluate(
             """async () => {
                 const svg = document.querySelector("svg.circuit"), costs = [];
-                const at = (type, x) => svg.dispatchEvent(new PointerEvent(type, { pointerId: 1, clientX: x, clientY: 300, bubbles: true, button: 0 }));
+                const where = { pointerId: 1, clientY: 300, bubbles: true, button: 0 };
+                const at = (type, clientX) => svg.dispatchEvent(new PointerEvent(type, { ...where, clientX }));
                 svg.setPointerCapture = () => {};
                 at("pointerdown", 300);
                 for (let step = 1; step <= 40; step += 1) {
@@ -376,34 +398,23 @@ def test_three_hundred_nodes_are_panned_within_a_frame(browser: Browser, tmp_pat
             }"""
         )
         assert max(costs) < 16 and sorted(costs)[len(costs) // 2] < 4
-        begun = page.evaluate("() => performance.now()")
-        page.locator(".mark[data-mark]").nth(3).hover(force=True)
-        assert page.locator(".mark.lit").count() > 1 and begun > 0
 
 
 def test_two_thousand_tokens_are_folded_and_unfold(browser: Browser, tmp_path: Path) -> None:
     made = synthetic(120, 2000)
     with from_disk(browser, saved(made, tmp_path / "long.html")) as opened:
         page = opened.page
-        svg = page.locator("svg.circuit").bounding_box()
-        target = page.locator(f'[data-mark="n{len(made.nodes) - 1}"]').bounding_box()
-        assert svg is not None and target is not None
-        seen = page.eval_on_selector_all(
-            ".marks .mark",
-            "(all) => { const r = document.querySelector('svg.circuit').getBoundingClientRect(); return all.every((one) => "
-            "{ const b = one.getBoundingClientRect(); return b.left >= r.left && b.right <= r.right && b.top >= r.top && b.bottom <= r.bottom; }); }",
-        )
-        assert seen  # the first screen shows all of it
-        gaps = page.locator(".gap")
-        folded = sum(int(text.split(": ")[1].split()[0]) for text in [g.get_attribute("aria-label") or "" for g in gaps.all()])
-        tokens = page.locator(".axes .token:not(.gap .token)").count()
-        assert folded + page.locator(".axes .labels > text.token, .axes .labels > g:not(.gap)").count() == 2000 and tokens < 30
-        before, smallest = gaps.count(), min(gaps.all(), key=lambda g: int((g.get_attribute("aria-label") or "").split(": ")[1].split()[0]))
-        opens = int((smallest.get_attribute("aria-label") or "").split(": ")[1].split()[0])
-        smallest.click()
-        expect(gaps).to_have_count(before - 1)
-        now = page.locator(".axes .labels > text.token, .axes .labels > g:not(.gap)").count()
-        assert now == 2000 - folded + opens
+        assert page.evaluate(ALL_IN_SIGHT)  # on the first screen
+        gaps, columns = page.locator(".gap"), page.locator(".axes .labels > text.token, .axes .labels > g:not(.gap)")
+        sizes = [int((gap.get_attribute("aria-label") or "").split(": ")[1].split()[0]) for gap in gaps.all()]
+        assert sum(sizes) + columns.count() == 2000 and columns.count() < 30
+        before, smallest, scale = columns.count(), min(sizes), page.evaluate(SCALE)
+        gaps.nth(sizes.index(smallest)).click()
+        expect(page.locator(".gap.open")).to_have_count(1)
+        assert columns.count() == before + smallest and page.evaluate(SCALE) == scale
+        page.locator(".gap.open").focus()
+        page.keyboard.press("Enter")
+        assert columns.count() == before and page.evaluate(ALL_IN_SIGHT)
 
 
 def test_what_a_page_leaves_out_is_said(browser: Browser, tmp_path: Path) -> None:
@@ -412,19 +423,27 @@ def test_what_a_page_leaves_out_is_said(browser: Browser, tmp_path: Path) -> Non
     path = saved(made, tmp_path / "large.html")
     data = carried(path.read_text(encoding="utf-8"))
     kept = data["circuit"]["edges"]
-    assert len(kept) <= 4000 and min(e["influence"] for e in kept) >= sorted((e.influence or 0) for e in made.edges)[-4000]
+    least = sorted(edge.influence or 0 for edge in made.edges)[-4000]
+    assert len(kept) == 4000 and sum(edge["influence"] >= least for edge in kept) > 3900
     with from_disk(browser, path) as opened:
         said = opened.page.locator(".title").inner_text()
-        assert f"{len(made.edges) - len(kept):,} weakest of {len(made.edges):,} edges" in said
+        assert f"{len(made.edges) - len(kept):,} weak ones of {len(made.edges):,} edges" in said
         opened.page.locator(".below").fill("30")
-        expect(opened.page.locator(".amount")).to_contain_text("3,")
+        expect(opened.page.locator(".amount")).to_contain_text("of 4,000 edges")
         assert opened.page.locator(".mark[data-mark]").count() > 60
 
 
 def test_a_small_circuit_without_heads(browser: Browser, circuit: Circuit, tmp_path: Path) -> None:
     end = len(circuit.nodes) - 1
     few = replace(
-        circuit, nodes=circuit.nodes[-1:], attention=(None,), edges=(), firings=(), influence=(1.0,), leaves=(None,), mlps=()
+        circuit,
+        nodes=circuit.nodes[-1:],
+        attention=(None,),
+        edges=(),
+        firings=(),
+        influence=(1.0,),
+        leaves=(None,),
+        mlps=(),
     )
     assert circuit.nodes[end].kind == "target"
     with from_disk(browser, saved(few, tmp_path / "few.html")) as opened:

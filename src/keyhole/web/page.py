@@ -70,17 +70,17 @@ def page_data(
     }
     if part is not circuit:
         data["left_out"] = (
-            f"left out: the {len(circuit.edges) - len(part.edges):,} weakest of {len(circuit.edges):,} edges, "
-            "which are in the .json file"
+            f"left out: {len(circuit.edges) - len(part.edges):,} weak ones of {len(circuit.edges):,} edges, "
+            "which a .json file has"
         )
     return data
 
 
 def in_script(data: Any) -> str:
-    """JSON that can stand inside a script element, whatever texts are in it.
+    r"""JSON that can stand inside a script element, whatever texts are in it.
 
     >>> in_script({"token": "</script>"})
-    '{"token":"\\\\u003c/script>"}'
+    '{"token":"\\u003c/script>"}'
     """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -107,11 +107,12 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
     index = {node: i for i, node in enumerate(circuit.nodes)}
     paths: list[dict[str, Any]] = [{"text": " ".join(held_pieces(story))}]
     for path in story.paths:
-        steps = []
+        steps: list[dict[str, Any]] = []
         for step in path.steps:
             nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
             label = step_label(step, circuit.tokens).replace("<-", "←")
             steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
         nodes = [node for step in steps for node in step["nodes"]]
-        paths.append({"text": " -> ".join(s["text"] for s in steps), "share": path.share, "nodes": nodes, "steps": steps})
+        text = " → ".join(step["text"] for step in steps)
+        paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
     return paths

@@ -1,7 +1,14 @@
 // How does a token read? Spaces and line breaks can be seen, long ones are cut; always as text.
 import { h } from "./dom.js";
 
-const SIGNS = new Map([["\n", "⏎"], ["\r", "␍"], ["\t", "⇥"], [" ", "␣"], ["\u00a0", "⍽"], ["\u200b", "∅"]]);
+const SIGNS = new Map([
+  ["\n", "⏎"],
+  ["\r", "␍"],
+  ["\t", "⇥"],
+  [" ", "␣"],
+  ["\u00a0", "⍽"],
+  ["\u200b", "∅"],
+]);
 
 /** @param {string} token what is there, even where it is blank: Mary, ⏎, ␣␣ */
 export function visible(token) {
@@ -28,7 +35,11 @@ export function tokenLabel(tokens, pos, most = 24) {
   return `${pos}:${short(visible(tokens[pos] ?? ""), most)}`;
 }
 
-/** @param {string[]} tokens @param {number} pos @param {number} [most] an element for it, the whole token in its title */
+/**
+ * @param {string[]} tokens
+ * @param {number} pos
+ * @param {number} [most] an element for it, the whole token in its title
+ */
 export function tokenMark(tokens, pos, most = 24) {
   const place = h("span", { class: "place" }, pos);
   const text = h("span", { class: "text" }, short(visible(tokens[pos] ?? ""), most));
