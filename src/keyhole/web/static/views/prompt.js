@@ -37,7 +37,9 @@ function render({ model, el }) {
     send();
   });
   for (const event of ["input", "focus", "blur"]) text.addEventListener(event, () => grow(text));
-  name.addEventListener("change", send); // Enter, leaving the field, or a choice from the list
+  name.addEventListener("input", (event) => {
+    if (event instanceof InputEvent && event.inputType === "insertReplacementText") send(); // chosen from the list
+  });
 
   const place = () => {
     const { prompt, model: id } = model.get("place");
