@@ -121,7 +121,9 @@ def test_from_the_map_to_a_cell_to_its_reasons(page: Page, address: str, run: Ru
     expect(page.locator(".view.pattern .told")).to_have_text(re.compile(r"14:to ← 2:Mary\s+0\.431, fires"))
     page.mouse.click(*cell(page, 14, 2))
     expect(page.locator(".why .which")).to_have_text("1.614to←2Mary")
-    assert float(page.locator("[data-attention]").get_attribute("data-attention") or 0) == pytest.approx(firing.attention, abs=1e-6)
+    assert float(page.locator("[data-attention]").get_attribute("data-attention") or 0) == pytest.approx(
+        firing.attention, abs=1e-6
+    )
     for side in firing.sides:
         rows = page.locator(f".half.{side.side} .signal:not(.all)")
         assert rows.count() == len(side.signals) > 0
@@ -291,7 +293,9 @@ def test_answers_and_what_stands_against_them(page: Page, address: str, organism
     assert where(page)["against"] == str(ids[1])
     page.click(".predictions li:nth-child(2) .answer")
     assert where(page)["target"] == str(ids[1]) and "against" not in where(page)
-    expect(page.locator(".answers-pane [data-action=trace]")).to_have_text(f"Trace {token_texts(organism.tokenizer, ids[1:])[0].strip()}")
+    expect(page.locator(".answers-pane [data-action=trace]")).to_have_text(
+        f"Trace {token_texts(organism.tokenizer, ids[1:])[0].strip()}"
+    )
 
 
 def test_the_address_is_the_state(page: Page, address: str) -> None:

@@ -185,7 +185,9 @@ def test_what_a_firing_reads_of_an_mlp_is_its_signal(organism: Model) -> None:
             write = explain_mlp(run, signal.writer.layer, signal.writer.dest, read_along(firing, signal))
             assert write.value == pytest.approx(signal.ig, rel=1e-5)  # as the search counts it
             (wrote,) = written_by(run, signal.writer, [signal.writer.dest]).double()
-            assert sign * float(read_along(replace(firing, why="here"), signal) @ wrote) == pytest.approx(signal.ig, rel=1e-5)
+            assert sign * float(read_along(replace(firing, why="here"), signal) @ wrote) == pytest.approx(
+                signal.ig, rel=1e-5
+            )
 
 
 def test_constants_are_a_baseline_or_causes() -> None:
