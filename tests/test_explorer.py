@@ -24,6 +24,12 @@ IOI = "When Mary and John went to the store, John gave a drink to"
 OTHER = "When Albert and Gloria went to the store, Gloria gave a drink to"
 HERE = {"prompt": IOI, "head": "1.6", "dest": "14", "src": "2"}  # the organism's name mover, on the name
 FAST = 300  # ms from a click to an explanation
+TAKES = """name => {
+    const begin = performance.now(), why = document.querySelector(".why");
+    window.took = new Promise((done) => new MutationObserver(() => {
+        if (why.querySelector(".which")?.textContent.includes(name)) done(performance.now() - begin);
+    }).observe(why, { childList: true, subtree: true }));
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +153,7 @@ def test_an_explanation_is_there_at_once(page: Page, address: str) -> None:
     while cells and (not times or min(times) >= FAST):  # what else runs on the machine may slow some down, not all
         dest, src = cells.pop()
         page.evaluate(
-            "name => { window.took = new Promise(done => { const begin = performance.now(); new MutationObserver(() => "
-            "{ if (document.querySelector('.why .which')?.textContent.includes(name)) done(performance.now() - begin) })"
-            ".observe(document.querySelector('.why'), { childList: true, subtree: true }) }) }",
+            TAKES,
             f"1.6{dest}",
         )
         page.mouse.click(*cell(page, dest, src))
@@ -405,3 +409,43 @@ def test_no_width_cuts_anything_off(page: Page, address: str, width: int) -> Non
     assert box is not None and box["width"] == width and box["height"] == 900
     page.keyboard.press("Escape")
     assert (page.locator(".why-pane").bounding_box() or {})["height"] != 900
+
+
+LONG = """async (n) => {
+    const { plain } = await import("/lib/model.js");
+    const view = (await import("/views/pattern.js")).default;
+    const weights = new Float32Array(n * n), tau = new Float32Array(n).fill(2.5 / n);
+    for (let d = 0; d < n; d++) weights[d * n] = 1;
+    for (let d = 1000; d < n; d += 50) { weights[d * n] = 0.2; weights[d * n + d - 900] = 0.8; }
+    const tokens = Array.from({ length: n }, (_, i) => `t${i}`);
+    const place = { layer: 3, head: 1, dest: null, src: null };
+    const values = { run: { tokens }, pattern: { size: n, weights, tau }, place, errors: {}, busy: {} };
+    const model = plain(values, { onSend: (wish) => { window.wish = wish; } });
+    const el = document.createElement("div");
+    el.id = "long";
+    document.querySelector(".middle .body").replaceChildren(el);
+    const begin = performance.now();
+    view.render({ model, el });
+    return performance.now() - begin;
+}"""
+
+
+def test_two_thousand_tokens_fold_and_zoom(page: Page, address: str) -> None:
+    opened(page, address)
+    page.evaluate(LONG, 2000)
+    canvas, told = page.locator("#long canvas"), page.locator("#long .told")
+    assert "21 of 2000 rows" in page.locator("#long .check").inner_text()  # the twenty that fire, and the last
+    x, y, size = (float(word) for word in (canvas.get_attribute("data-frame") or "").split())
+    assert size > 10
+    canvas.hover(position={"x": x + 1.5 * size, "y": y + 0.5 * size})
+    expect(told).to_have_text(re.compile("1000:t1000 ← 100:t100.*fires"))
+    canvas.click(position={"x": x + 2.5 * size, "y": y + 1.5 * size})
+    assert page.evaluate("window.wish") == {"type": "open-firing", "layer": 3, "head": 1, "dest": 1050, "src": 150}
+    page.click("#long .check input")
+    x, y, size = (float(word) for word in (canvas.get_attribute("data-frame") or "").split())
+    assert size < 1
+    canvas.hover(position={"x": x + 100.5 * size, "y": y + 1000.5 * size})
+    expect(told).to_have_text(re.compile("1000:t1000 ← 100:t100.*fires"))
+    for _ in range(6):
+        page.click("#long button[title='Zoom in']")
+    assert float((canvas.get_attribute("data-frame") or "").split()[2]) > 8 * size

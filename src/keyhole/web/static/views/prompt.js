@@ -41,10 +41,12 @@ function render({ model, el }) {
     if (event instanceof InputEvent && event.inputType === "insertReplacementText") send(); // chosen from the list
   });
 
+  let seen = { prompt: "", id: "" };
   const place = () => {
     const { prompt, model: id } = model.get("place");
-    if (document.activeElement !== text || !text.value) text.value = prompt;
-    if (document.activeElement !== name) name.value = id ?? "organism";
+    if (prompt !== seen.prompt) text.value = prompt; // what is being written stays
+    if (id !== seen.id) name.value = id ?? "organism";
+    seen = { prompt, id };
     name.scrollLeft = name.scrollWidth; // the end of a path says more than its beginning
     grow(text);
   };
