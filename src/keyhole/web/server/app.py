@@ -53,8 +53,7 @@ def create_app(door: Door, given: Given | None = None, limits: Limits | None = N
 
 def _hello(kept: Kept) -> Callable[[], Any]:
     async def hello() -> Response:
-        loaded = set(kept.models.kept)
-        models = [{"id": one, "name": one, "state": "ready" if one in loaded else "known"} for one in list(kept.known)]
+        models = [{"id": one, "name": one, "state": kept.state(one)} for one in list(kept.known)]
         stores = [{"id": name, "path": str(path)} for name, path in kept.stores.items()]
         return _json(
             {
@@ -162,4 +161,4 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "there is nothing at this address.", 405: "this address is not asked in this way."}
-    return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."))
+    return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."), request)

@@ -72,7 +72,9 @@ export async function job(kind, body, { progress = () => {}, signal } = {}) {
       // An `error` of the job carries data; one of the connection does not, and the browser tries again by itself.
       if (!(event instanceof MessageEvent)) lost(id).catch((error) => end(() => reject(error)));
     };
-    signal?.addEventListener("abort", () => end(() => reject(stop(id))));
+    const leave = () => end(() => reject(stop(id)));
+    if (signal?.aborted) leave();
+    else signal?.addEventListener("abort", leave);
   });
 }
 

@@ -36,7 +36,7 @@ function start() {
   let does = {};
   const model = plain(values, {
     onSend: (wish) => does[wish.type]?.(wish),
-    onSave: (own) => go({ view: JSON.stringify(own.view ?? {}) }, { replace: true }),
+    onSave: (own) => go({ view: Object.keys(own.view ?? {}).length ? JSON.stringify(own.view) : "" }, { replace: true }),
   });
   const arrive = (/** @type {Place} */ to) => {
     model.set("place", to);

@@ -126,9 +126,9 @@ export function firingOf(place) {
 /** @param {Place} place what identifies the circuit that was asked for */
 export function traceOf(place) {
   const [layer, head, dest, src] = place.traced.split(".").map(Number);
-  const from = place.traced === "answer" ? {} : { from: { layer, head, dest, src } };
   const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
-  return { ...placeOf(place), ...TRACING, target: ids(place.target), against: ids(place.against), ...from };
+  const asked = place.traced === "answer" ? { target: ids(place.target), against: ids(place.against) } : { from: { layer, head, dest, src } };
+  return { ...placeOf(place), ...TRACING, ...asked };
 }
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */

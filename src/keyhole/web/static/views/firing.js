@@ -63,7 +63,8 @@ export default { render };
 function nothing(model) {
   const error = model.get("errors")?.firing;
   if (error) return h("p", { class: "error", role: "alert" }, error);
-  return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : "Pick a head, then a cell of its attention.");
+  const idle = model.get("run") === null ? "" : "Pick a head, then a cell of its attention.";
+  return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : idle);
 }
 
 /** @typedef {{ model: Model, firing: Firing, opened: Set<string>, asked: { mlp: string, where: string }, draw: () => void }} Shown */

@@ -37,12 +37,16 @@ function render({ model, el }) {
     send();
   });
   for (const event of ["input", "focus", "blur"]) text.addEventListener(event, () => grow(text));
-  name.addEventListener("change", send); // Enter, leaving the field, or a choice from the list
+  name.addEventListener("input", (event) => {
+    if (event instanceof InputEvent && event.inputType === "insertReplacementText") send(); // chosen from the list
+  });
 
+  let seen = { prompt: "", id: "" };
   const place = () => {
     const { prompt, model: id } = model.get("place");
-    if (document.activeElement !== text || !text.value) text.value = prompt;
-    if (document.activeElement !== name) name.value = id ?? "organism";
+    if (prompt !== seen.prompt) text.value = prompt; // what is being written stays
+    if (id !== seen.id) name.value = id ?? "organism";
+    seen = { prompt, id };
     name.scrollLeft = name.scrollWidth; // the end of a path says more than its beginning
     grow(text);
   };

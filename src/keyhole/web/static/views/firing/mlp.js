@@ -20,7 +20,7 @@ function causes(model, mlp) {
   const longest = Math.max(1e-9, ...mlp.causes.map((/** @type {any} */ c) => Math.abs(c.part)));
   const toward = mlp.toward ? ` along ${mlp.toward}` : "";
   const removed = mlp.removed;
-  const random = removed?.control_left?.length ? ` (random writers: ${removed.control_left.map((/** @type {number} */ x) => share(x)).join(", ")})` : "";
+  const random = removed?.control_left?.length ? ` (without as many others: ${removed.control_left.map((/** @type {number} */ x) => share(x)).join(", ")})` : "";
   return [
     h("p", { class: "soft" }, `It writes ${number(mlp.value)}${toward}. Parts are exact shares of that. Without these causes ${share(removed?.left ?? mlp.left)} is left${random}; they alone keep ${share(mlp.kept)}.`),
     mlp.cancels && h("p", { class: "soft" }, `Large parts cancel (${number(mlp.cancellation, 1)} times the sum): these causes are not stable.`),
