@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
+_HIGHEST = 900  # pixels of a frame, which scrolls beyond
 _LONG = 24  # characters of a token
 _HUES = {"more": "#3465a4", "less": "#cc4b37"}
 _STYLES = ("style.css", "page.css", "firing.css", "framed.css")
@@ -64,7 +65,8 @@ def firing_html(firing: "Firing") -> str:
     from keyhole.web.server.work.firing import document
 
     data = {"show": "firing", "firing": json.loads(spell(document(firing))), "effects": []}
-    return _framed(repr(firing).strip("<>"), data, str(firing))
+    lines = sum(3 + min(len(side.signals), 6) for side in firing.sides)
+    return _framed(repr(firing).strip("<>"), data, str(firing), height=470 + 45 * lines)
 
 
 def verification_html(found: "Verification") -> str:
@@ -72,7 +74,7 @@ def verification_html(found: "Verification") -> str:
     from keyhole.web.server.spelling import spell
 
     data = {"show": "verification", "verification": json.loads(spell(found.record()))}
-    return _framed("Verification", data, str(found))
+    return _framed("Verification", data, str(found), height=440 + 27 * min(len(found.rows), 15))
 
 
 def circuit_html(circuit: "Circuit") -> str:
@@ -89,12 +91,12 @@ def families_html(found: "Families") -> str:
     return Page(f"Families of circuits: {found.about.task}", found.to_html())._repr_html_()
 
 
-def _framed(title: str, data: dict[str, Any], text: str) -> str:
+def _framed(title: str, data: dict[str, Any], text: str, *, height: int) -> str:
     from keyhole.web.browser import Page
     from keyhole.web.page import one_file
 
     page = one_file(title, data, entry="framed.js", styles=_STYLES, text=text)
-    return Page(title, page)._repr_html_()
+    return Page(title, page, min(height, _HIGHEST))._repr_html_()
 
 
 def _answers(run: "Run") -> list[tuple[str, str, str]]:
