@@ -45,12 +45,16 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
-    *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers")],
+    *[("models/run.py", f"Run.{name}") for name in ("toward", "trace", "writers", "_repr_html_")],
     ("models/model.py", "Model.contrast"),
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "show", "story", "to_html", "verify")],
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     ("circuits/files.py", "save"),
+    ("qk/channels.py", "Channels._repr_html_"),
+    *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
+    ("intervene/rows.py", "Verification._repr_html_"),
     ("contrast/found.py", "Found.draw"),
-    *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html")],
+    *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html", "_repr_html_")],
     *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
     *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keyhole.progress import Progress
     from keyhole.story.story import Story
     from keyhole.web.browser import Page
+    from keyhole.web.notebook import Widget
 
 SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
 NodeKind = Literal[Kind, "target"]
@@ -169,6 +170,20 @@ class Circuit:
         from keyhole.web.page import to_html
 
         return to_html(self, names)
+
+    def widget(self, model: "Model | None" = None) -> "Widget":
+        """The circuit in a notebook, with the kernel behind it. See `keyhole.web.notebook`.
+
+        One that was read from a file can be asked if the `model` that made it is given.
+        """
+        from keyhole.web.notebook import circuit_widget
+
+        return circuit_widget(self, model)
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import circuit_html
+
+        return circuit_html(self)
 
     def plot(self) -> "Figure":
         """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""

@@ -105,3 +105,8 @@ class Verification:
         return verification_text(self)
 
     __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import verification_html
+
+        return verification_html(self)

@@ -80,6 +80,11 @@ class Channels:
         """How many channels make up the relative attention? None when it is not positive."""
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
 
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import channels_html
+
+        return channels_html(self)
+
     def record(self) -> dict[str, Any]:
         """As plain data."""
         told = {name: getattr(self, name) for name in self.__dataclass_fields__}

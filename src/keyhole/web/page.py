@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -28,15 +28,26 @@ def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story:
     whose effects were measured; without it, one is told without.
     """
     title = f"{circuit.model['name']}: why {words_label(circuit.parameters.target_text) or 'this direction'}?"
-    style_text = "\n" + style("style.css", "circuit.css")
-    script_text = "\n" + script("file.js") + "keyhole.start();\n"
+    return one_file(
+        title,
+        page_data(circuit, names, story=story),
+        entry="file.js",
+        styles=("style.css", "circuit.css"),
+        text=circuit_text(circuit, names=names),
+    )
+
+
+def one_file(title: str, data: Any, *, entry: str, styles: Sequence[str], text: str) -> str:
+    """A page with its data, styles and script in it; the `text` is for readers without scripts."""
+    style_text = "\n" + style(*styles)
+    script_text = "\n" + script(entry) + "keyhole.start();\n"
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         policy=_policy(style_text, script_text),
         style=style_text,
         script=script_text,
-        text=f"<pre>{html.escape(circuit_text(circuit, names=names))}</pre>",
-        data=in_script(page_data(circuit, names, story=story)),
+        text=f"<pre>{html.escape(text)}</pre>",
+        data=in_script(data),
         view="{}",
     )
 

@@ -21,9 +21,14 @@ def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     found, note = explained(body, ran)
     body.done()
     told.check()
+    return document(found, note)
+
+
+def document(found: Firing, note: str | None = None) -> dict[str, Any]:
+    """What the firing view is told: the firing, its row of attention, and its channels."""
     with exact_matmul():
-        row = ran.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
-    split = channels(ran.run, (found.layer, found.head), found.dest, found.src)
+        row = found.run.layer(found.layer).weights([found.head], [found.dest])[0, 0, : found.dest + 1].tolist()
+    split = channels(found.run, (found.layer, found.head), found.dest, found.src)
     record = found.record()
     record["sides"] = [_side(side, found) for side in record["sides"]]
     fires = found.attention >= found.tau
