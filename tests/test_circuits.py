@@ -348,8 +348,6 @@ def test_names_in_the_picture(organism: keyhole.Model) -> None:
     assert axis.get_xlabel() == "1  a name\n2  another"
     marks = [text for text in axis.texts if text.get_text() in ("1", "2")]
     assert sorted(text.get_text() for text in marks) == ["1", "1", "2"]
-    for patch in axis.patches:
-        (x, y), (to_x, to_y) = patch._posA_posB
-        middle = (pytest.approx((x + to_x) / 2), pytest.approx((y + to_y) / 2))
-        straight = patch.get_connectionstyle().rad == 0
-        assert straight == any(text.get_position() == middle for text in marks)
+    straight = [patch for patch in axis.patches if patch.get_connectionstyle().rad == 0]
+    middles = [tuple((a + b) / 2 for a, b in zip(*patch._posA_posB, strict=True)) for patch in straight]
+    assert sorted(middles) == sorted(text.get_position() for text in marks)
