@@ -22,6 +22,7 @@ from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
+from keyhole.figures.circuit import circuit_figure
 from keyhole.intervene.verification import verify
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.levels import trace, trace_many
@@ -327,3 +328,17 @@ def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
     widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
     assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
     assert "Mary\n38%" in [label.get_text() for label in axis.get_xticklabels()]
+
+
+def test_names_in_the_picture(organism: keyhole.Model) -> None:
+    """Named edges that are drawn have their name's number, in the middle of them; each name stands once below."""
+    circuit = organism.run(PROMPT).trace("Mary", against="John")
+    signals = sorted((e for e in circuit.edges if e.side in ("dest", "src")), key=lambda e: -(e.influence or 0))
+    names = {signals[0]: "a name", signals[1]: "another", signals[2]: "a name", signals[-1]: "of an edge too weak"}
+    (axis,) = circuit_figure(circuit, names=names).axes
+    assert axis.get_xlabel() == "1  a name\n2  another"
+    marks = [text for text in axis.texts if text.get_text() in ("1", "2")]
+    assert sorted(text.get_text() for text in marks) == ["1", "1", "2"]
+    straight = [patch for patch in axis.patches if patch.get_connectionstyle().rad == 0]
+    middles = [tuple((a + b) / 2 for a, b in zip(*patch._posA_posB, strict=True)) for patch in straight]
+    assert sorted(middles) == sorted(text.get_position() for text in marks)
