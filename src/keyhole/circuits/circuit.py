@@ -185,11 +185,11 @@ class Circuit:
 
         return circuit_html(self)
 
-    def plot(self) -> "Figure":
+    def plot(self, names: "Mapping[Edge, str] | None" = None) -> "Figure":
         """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""
         from keyhole.figures.circuit import circuit_figure
 
-        return circuit_figure(self)
+        return circuit_figure(self, names=names)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
         """The circuit as a networkx graph."""

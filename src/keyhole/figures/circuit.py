@@ -15,6 +15,8 @@ _BROWN, _GREEN = "#a0622d", "#4e8f4a"
 _FILL = {"head": BLUE, "mlp": _BROWN, "embedding": _GREEN, "target": RED}
 _LINE = {"dest": RED, "src": BLUE, "value": _GREEN, "mlp": _BROWN, "target": GREY}
 _NAMES = {"dest": "looks for", "src": "finds", "value": "moves", "mlp": "into an MLP", "target": "into the answer"}
+_SIDE = {"head": -0.18, "mlp": 0.18}
+_ROOM = 0.2  # inches of a row of nodes
 _WIDE = 14.0  # points of an edge that carries all of the answer
 _KEY = 8  # names that are told; the strongest edges' ones
 Names = Mapping[Edge, str]
@@ -29,7 +31,8 @@ def circuit_figure(
     `names` of edges, as `edge_names` gives them, have numbers in the picture and stand below it.
     """
     key = _key(circuits, names or {}, least)
-    figure = blank(5.4 * len(circuits) + 0.4, 4.6 + 0.19 * len(key))
+    rows = max(_rows(shown(circuit, least)) for circuit in circuits)
+    figure = blank(5.4 * len(circuits) + 0.4, max(4.6, _ROOM * rows + 1.4) + 0.19 * len(key))
     axes = figure.subplots(1, len(circuits), squeeze=False)[0]
     for i, (axis, circuit) in enumerate(zip(axes, circuits, strict=True)):
         part, drawn = shown(circuit, least), _drawn(circuit, names or {}, least)
@@ -70,10 +73,22 @@ def _ends(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int, ...
     return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, tuple(edge.channels)
 
 
+def _told(circuit: Circuit) -> list[tuple[int, Node]]:
+    """The nodes that are drawn: no biases and offsets."""
+    return [(i, node) for i, node in enumerate(circuit.nodes) if node.kind in _FILL]
+
+
+def _rows(circuit: Circuit) -> float:
+    """How tall is it, in rows of nodes?"""
+    told = _told(circuit)
+    places = _places(told, sorted({node.dest for _, node in told}))
+    return 1 + max((y for _, y in places.values()), default=0.0)
+
+
 def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int]) -> None:
-    told = [i for i, node in enumerate(circuit.nodes) if node.kind in _FILL]
-    tokens = sorted({circuit.nodes[i].dest for i in told})
-    places = _places([(i, circuit.nodes[i]) for i in told], tokens)
+    told = _told(circuit)
+    tokens = sorted({node.dest for _, node in told})
+    places = _places(told, tokens)
     for column in range(len(tokens)):
         axis.axvline(column, color=FAINT, linewidth=0.8, zorder=0)
     whole = sum(edge.weight for edge in circuit.edges if edge.side == "target")
@@ -113,19 +128,30 @@ def _name(circuit: Circuit, token: int) -> str:
 
 
 def _places(nodes: Sequence[tuple[int, Node]], tokens: Sequence[int]) -> Places:
-    """Columns are tokens, with heads on the left and MLPs on the right, so that edges within a column are seen."""
-    highest = max((node.layer for _, node in nodes if node.layer is not None), default=0)
-    rows: dict[tuple[int, float, float], list[int]] = {}
+    """Columns are tokens, with heads on the left and MLPs on the right, so that edges within a column are seen.
+
+    Only levels that have nodes take room, each as much as its fullest cell needs: labels never cover each other.
+    """
+    cells: dict[tuple[float, int], list[tuple[int, Node]]] = {}
     for i, node in nodes:
-        layer = node.layer if node.layer is not None else highest + 1
-        y = {"embedding": -0.8, "mlp": layer + 0.5}.get(node.kind, float(layer))
-        side = {"head": -0.18, "mlp": 0.18}.get(node.kind, 0.0)
-        rows.setdefault((tokens.index(node.dest), y, side), []).append(i)
+        cells.setdefault((_level(node), tokens.index(node.dest)), []).append((i, node))
     found: Places = {}
-    for (column, y, side), members in rows.items():
-        for place, i in enumerate(members):  # several heads: one above the other, a little
-            found[i] = (column + side, y + 0.24 * (place - (len(members) - 1) / 2))
+    floor = 0.0
+    for level in sorted({level for level, _ in cells}):
+        row = {column: members for (own, column), members in cells.items() if own == level}
+        room = max(len(members) for members in row.values())
+        for column, members in row.items():
+            for place, (i, node) in enumerate(members):
+                found[i] = (column + _SIDE.get(node.kind, 0.0), floor + (room - len(members)) / 2 + place)
+        floor += room
     return found
+
+
+def _level(node: Node) -> float:
+    """Words below, then heads and MLPs of each layer, the answer on top."""
+    if node.layer is None:
+        return float("inf")
+    return {"embedding": -1.0, "mlp": node.layer + 0.5}.get(node.kind, float(node.layer))
 
 
 def _line(edge: Edge, places: Places, whole: float, *, bow: float) -> FancyArrowPatch:
