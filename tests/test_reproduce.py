@@ -427,9 +427,9 @@ def test_the_table_counts_and_escapes(tmp_path: Path) -> None:
     results = reproduce(resolve("all", "cc"), tmp_path, runs={"cc-fig2": counting([])})
     text = to_markdown(results)
     assert "| reproduced | 1 |" in text and "| drawing | 1 |" in text
-    rows = [line for line in text.splitlines() if line.startswith("| cc-")]
+    rows = [line for line in text.splitlines() if line.startswith("| `cc-")]
     assert len(rows) == len(results)
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
     with pytest.raises(KeyholeError, match="make it first"):
         write_report(results, tmp_path, markdown=tmp_path / "no" / "table.md")
 
@@ -553,7 +553,7 @@ def test_a_table_keeps_its_results_beside_it(tmp_path: Path) -> None:
     kept = read_results(table.with_suffix(".json"))
     assert set(kept) == {"cc-fig2", "svt-fig3", "svt-fig3 --model m.gguf"}, "no path of this machine"
     assert not any(one.figures for one in kept.values())
-    assert table.read_text() == to_markdown(kept) and "| cc-fig2 |" in table.read_text()
+    assert table.read_text() == to_markdown(kept) and "| `cc-fig2` |" in table.read_text()
     table.with_suffix(".json").write_text("{}")
     with pytest.raises(KeyholeError, match="is no file of results"):
         write_report(kept, tmp_path / "a", markdown=table)
