@@ -39,8 +39,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+def address(browser: Browser) -> Iterator[str]:
+    """Where the explorer is, once its model is loaded: on a busy machine that takes a while."""
     with explorer() as found:
+        page = browser.new_page()
+        page.goto(found)
+        page.wait_for_selector(".why .which", timeout=120_000)
+        page.close()
         yield found
 
 
