@@ -166,9 +166,14 @@ export class Stage {
     else this.change({ edge: null, pinned: pinned.length === 1 && pinned[0] === id ? [] : [id] });
   }
 
-  /** @param {number} gap folded tokens are unfolded */
+  /** @param {number} gap folded tokens are unfolded, or folded again; where they begin stays where it was */
   open(gap) {
-    this.change({ opened: [...this.state.get().opened, gap] }, true);
+    const { opened } = this.state.get();
+    const at = () => (this.lay.columns.find((column) => column.pos === gap)?.x ?? 0) * this.draw.camera.place().k;
+    const before = at();
+    this.state.set({ opened: opened.includes(gap) ? opened.filter((own) => own !== gap) : [...opened, gap] });
+    this.redraw();
+    this.draw.camera.pan(before - at(), 0);
   }
 
   /** @param {string} id */

@@ -1,10 +1,14 @@
-// Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different things.
+// Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different
+// things.
 import { channelParts, tightLabel } from "../../../lib/circuit.js";
 import { fill, h } from "../../../lib/dom.js";
 import { channelsLabel, count, number, share, signed } from "../../../lib/format.js";
 
 /** @typedef {import("../graph.js").Indexed} Indexed */
-/** @typedef {{ key: string, title: string, why: string, text?: boolean, value: (edge: number) => number | string | null, show?: (value: any) => string }} TableColumn */
+/**
+ * @typedef {{ key: string, title: string, why: string, text?: boolean, value: (edge: number) => number | string |
+ *   null, show?: (value: any) => string }} TableColumn
+ */
 /** @typedef {Record<string, { text: string, outcome?: string | null }>} Names */
 
 const ROWS = 150; // at first; the rest on request
@@ -74,7 +78,8 @@ export function tableColumns(graph, names) {
 }
 
 /**
- * @param {{ hover: (edge: number | null) => void, pick: (edge: number) => void, sort: (sort: { key: string, down: boolean }) => void, expand: (edge: number) => void }} on
+ * @param {{ hover: (edge: number | null) => void, pick: (edge: number) => void, sort: (sort: { key: string, down:
+ *   boolean }) => void, expand: (edge: number) => void }} on
  */
 export function edgeTable(on) {
   const el = h("div", { class: "edges" });
@@ -118,7 +123,12 @@ export function edgeTable(on) {
   return { el, draw };
 }
 
-/** @param {Indexed} graph @param {number[]} edges @param {TableColumn} column @param {boolean} down what has no value comes last */
+/**
+ * @param {Indexed} graph
+ * @param {number[]} edges
+ * @param {TableColumn} column
+ * @param {boolean} down what has no value comes last
+ */
 function sorted(graph, edges, column, down) {
   const sign = down ? -1 : 1;
   return edges
@@ -134,7 +144,11 @@ function sorted(graph, edges, column, down) {
     .map(({ edge }) => edge);
 }
 
-/** @param {TableColumn} column @param {{ key: string, down: boolean }} sort @param {(sort: { key: string, down: boolean }) => void} ask */
+/**
+ * @param {TableColumn} column
+ * @param {{ key: string, down: boolean }} sort
+ * @param {(sort: { key: string, down: boolean }) => void} ask
+ */
 function heading(column, sort, ask) {
   const mine = sort.key === column.key;
   const click = () => ask({ key: column.key, down: mine ? !sort.down : !column.text });
@@ -151,7 +165,13 @@ function heading(column, sort, ask) {
   );
 }
 
-/** @param {Indexed} graph @param {TableColumn[]} columns @param {number} edge @param {boolean} picked @param {boolean} open */
+/**
+ * @param {Indexed} graph
+ * @param {TableColumn[]} columns
+ * @param {number} edge
+ * @param {boolean} picked
+ * @param {boolean} open
+ */
 function row(graph, columns, edge, picked, open) {
   const { channels, side } = graph.doc.edges[edge];
   const cells = columns.map((column) => {
@@ -179,7 +199,11 @@ export function expander(channels, open) {
   );
 }
 
-/** @param {Indexed} graph @param {TableColumn[]} columns @param {number} edge a row for each channel, under the columns that it has a value of */
+/**
+ * @param {Indexed} graph
+ * @param {TableColumn[]} columns
+ * @param {number} edge a row for each channel, under the columns that it has a value of
+ */
 function channelRows(graph, columns, edge) {
   return channelParts(graph.doc, graph.doc.edges[edge]).map((part) =>
     h(
