@@ -28,8 +28,8 @@ export function wishes(model, flow, go) {
     "trace-from": () => trace(flow, place(), go, [place().layer, place().head, place().dest, place().src].join(".")),
     cancel: ({ what }) => flow.slots.cancel(what),
     close: ({ what }) => flow.slots.drop(what),
-    verify: ({ mode }) => verify(model, flow, { mode }),
-    "verify-edge": ({ edge }) => verify(model, flow, { mode: "exact", edge }),
+    verify: ({ mode }) => verify(model, flow, "verification", { mode }),
+    "verify-edge": ({ edge }) => verify(model, flow, "edge", { mode: "exact", edge }),
     remove: (wish) => intervene(model, wish),
     boost: (wish) => intervene(model, wish),
     random: (wish) => intervene(model, wish),
@@ -72,13 +72,13 @@ function trace(flow, place, go, traced) {
   if (again) flow.retrace();
 }
 
-/** @param {Model} model @param {Flow} flow @param {{ mode: string, edge?: number }} how */
-async function verify(model, flow, how) {
-  const progress = flow.slots.progress("verification");
+/** @param {Model} model @param {Flow} flow @param {string} slot @param {{ mode: string, edge?: number }} how all removals, or those of one edge */
+async function verify(model, flow, slot, how) {
   const body = { ...traceOf(model.get("place")), ...how };
-  const found = await flow.slots.fill("verification", (signal) => job("verify", body, { progress, signal }));
+  const found = await flow.slots.fill(slot, (signal) => job("verify", body, { progress: flow.slots.progress(slot), signal }));
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
-  if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(own.map((/** @type {any} */ row) => [row.edge, row])) });
+  const rows = Object.fromEntries(own.map((/** @type {any} */ row) => [row.edge, row]));
+  if (own.length) model.set("verified", { ...model.get("verified"), ...rows });
 }
 
 let count = 0;

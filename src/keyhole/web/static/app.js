@@ -31,7 +31,7 @@ function kept(text) {
 function start() {
   const place = fromQuery(location.search);
   const empty = { hello: null, run: null, heads: null, pattern: null, firing: null, circuit: null, told: null, verification: null, mlp: null, where: null };
-  const values = { ...empty, place, effects: [], names: {}, story: null, verified: null, themes: false, errors: {}, busy: {}, mode: "exact", view: kept(place.view) };
+  const values = { ...empty, place, effects: [], names: {}, story: null, verified: null, themes: false, actions: true, errors: {}, busy: {}, mode: "exact", view: kept(place.view) };
   /** @type {Record<string, (wish: any) => void>} */
   let does = {};
   const model = plain(values, {

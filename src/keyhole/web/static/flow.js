@@ -133,7 +133,7 @@ export function traceOf(place) {
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
 async function trace(model, slots, place) {
-  for (const key of ["circuit", "told", "verification"]) slots.drop(key);
+  for (const key of ["circuit", "told", "verification", "edge"]) slots.drop(key);
   for (const key of ["story", "names", "verified"]) model.set(key, null);
   if (!place.traced) return;
   const found = await slots.fill("circuit", async (signal) => {

@@ -92,7 +92,7 @@ function held(told) {
 
 /** @param {Model} model */
 function verification(model) {
-  const [found, busy, error] = [model.get("verification"), model.get("busy").verification, model.get("errors").verification];
+  const [found, busy, error] = [model.get("verification"), model.get("busy").verification, model.get("errors").verification ?? model.get("errors").edge];
   const go = (/** @type {string} */ mode) => h("button", { type: "button", "data-verify": mode, onclick: () => model.send({ type: "verify", mode }) }, `Verify (${mode})`);
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
   const body = busy ? progress(model, "verification", busy) : error ? h("p", { class: "error", role: "alert" }, error) : found ? [summary(found), scatter(found, model)] : h("p", { class: "soft" }, "Removes every signal of the circuit in the model’s own forward pass, beside random controls.");
