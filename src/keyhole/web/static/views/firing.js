@@ -141,7 +141,9 @@ function sentence(firing) {
   };
   const [dest, src] = ["dest", "src"].map((name) => firing.sides.find((side) => side.side === name));
   const given = share(firing.attention);
-  const begin = firing.fires ? `The head gives ${given} of its attention here.` : `The head hardly attends here (${given}).`;
+  const begin = firing.fires
+    ? `The head gives ${given} of its attention here.`
+    : `The head hardly attends here (${given}).`;
   if (!dest || !src) return begin;
   if (firing.fires) return `${begin} What it looks for was written by ${who(dest)}; what it finds, by ${who(src)}.`;
   return `${begin} What holds it off: in the query ${who(dest)}, in the key ${who(src)}.`;
