@@ -97,7 +97,7 @@ function row(half, index, step) {
       signal ? writer(half, signal, index) : h("span", { class: "writer soft" }, "the whole side"),
       h("span", { class: "number" }, signed(drop)),
     ),
-    h("div", { class: "across" }, stair(firing, side, step), buttons(model, side.side, index)),
+    h("div", { class: "across" }, stair(firing, side, step), buttons(model, side, index)),
     ...own.map((effect) => effectCard(model, firing, effect)),
     signal && half.asked.mlp === `${side.side}.${index}` && mlpCard(model, firing),
     signal && half.asked.where === `${side.side}.${index}` && places(model),
@@ -156,24 +156,13 @@ function writer({ model, side, asked }, signal, index) {
   return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, read, seek);
 }
 
-/** @param {import("../../lib/model.js").Model} model @param {"dest" | "src"} side @param {number | null} signal */
-function buttons(model, side, signal) {
-  return h(
-    "span",
-    { class: "does", role: "group" },
-    ...DOES.map(
-      ([type, text, title]) =>
-        h(
-          "button",
-          {
-            type: "button",
-            class: "small",
-            title,
-            "data-does": type,
-            onclick: () => model.send({ type, side, signal }),
-          },
-          text,
-        ),
-    ),
-  );
+/** @param {import("../../lib/model.js").Model} model @param {Side} side @param {number | null} index */
+function buttons(model, side, index) {
+  const left = index === null ? side.after : side.signals[index].predicted;
+  const button = (/** @type {string} */ type, /** @type {string} */ text, /** @type {string} */ says) => {
+    const title = type === "remove" ? `${says}: ${number(left)} is predicted` : says;
+    const does = () => model.send({ type, side: side.side, signal: index });
+    return h("button", { type: "button", class: "small", title, "data-does": type, onclick: does }, text);
+  };
+  return h("span", { class: "does", role: "group" }, ...DOES.map(([type, text, says]) => button(type, text, says)));
 }
