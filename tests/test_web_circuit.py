@@ -200,6 +200,12 @@ def test_an_edge_shows_its_channels_and_is_drawn_as_them(page: Page, circuit: Ci
     expect(page.locator(".edge.strand")).to_have_count(len(edge.channels))
     assert sorted(page.locator(".links .channel").all_text_contents()) == sorted(str(k) for k in edge.channels)
     assert page.locator("tr.channel").count() == len(edge.channels)
+    page.keyboard.press("Escape")
+    row = page.locator(f'tr[data-edge="{number}"]').first
+    row.focus()
+    page.keyboard.press("Enter")
+    expect(row).to_be_focused()
+    assert page.locator(".bars li").count() == len(edge.channels)
 
 
 def test_the_table_sorts_and_keeps_logits_and_attention_apart(page: Page, circuit: Circuit) -> None:

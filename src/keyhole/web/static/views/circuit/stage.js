@@ -104,7 +104,8 @@ export class Stage {
     this.lay = this.place();
     const size = `${count(this.picture.nodes, "node")} and ${count(this.picture.edges, "edge")}`;
     const label = `Circuit of ${size} behind ${answerText(this.doc)}. Tab goes from node to node.`;
-    this.draw.draw({ doc: this.doc, picture: this.picture, lay: this.lay, expanded: new Set(view.expanded) }, label);
+    const { doc, picture, lay, names } = this;
+    this.draw.draw({ doc, picture, lay, names, expanded: new Set(view.expanded) }, label);
     this.tools.show(this.picture, { nodes: this.doc.nodes.length, edges: this.doc.edges.length });
     this.panesOnly();
   }

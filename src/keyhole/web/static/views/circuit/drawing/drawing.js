@@ -13,7 +13,8 @@ import { outline } from "./shapes.js";
 /** @typedef {import("./layout.js").Layout} Layout */
 /** @typedef {import("../../../lib/circuit.js").CircuitDocument} CircuitDocument */
 /** @typedef {{ marks: Set<string>, links: Set<string> }} Lit */
-/** @typedef {{ doc: CircuitDocument, picture: Drawn, lay: Layout, expanded: Set<number> }} Scene */
+/** @typedef {import("../panes/table.js").Names} Names */
+/** @typedef {{ doc: CircuitDocument, picture: Drawn, lay: Layout, expanded: Set<number>, names: Names }} Scene */
 
 /**
  * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) =>
@@ -159,7 +160,10 @@ function linkOf(scene, link) {
   if (!from || !to) return [];
   const { d } = curve(from, to, link.side);
   const width = thickness(link.strength);
-  const hit = { id: "", el: s("path", { class: "hit", d, "data-link": link.id }) };
+  const hit = {
+    id: "",
+    el: s("path", { class: "hit", d, "data-link": link.id }, s("title", null, linkLabel(scene, link))),
+  };
   const parts = link.edges
     .filter((edge) => scene.expanded.has(edge))
     .flatMap((edge) => channelParts(scene.doc, scene.doc.edges[edge]));
@@ -181,4 +185,17 @@ function linkOf(scene, link) {
       ];
     }),
   ];
+}
+
+/**
+ * @param {Scene} scene
+ * @param {import("../graph.js").Link} link who writes what for whom, and its name if there is one
+ */
+function linkLabel({ doc, names }, link) {
+  const [first] = link.edges;
+  const edge = doc.edges[first];
+  const ends = `${nodeLabel(doc.nodes[edge.from], doc.tokens)} → ${nodeLabel(doc.nodes[edge.to], doc.tokens)}`;
+  const more = link.edges.length > 1 ? ` and ${link.edges.length - 1} more` : "";
+  const name = names[first] ? `: ${names[first].text}` : "";
+  return `${edge.side}, ${ends}${more}, ${share(link.strength)}${name}`;
 }

@@ -103,11 +103,14 @@ export function edgeTable(on) {
       most = Infinity;
       draw(graph, names, edges, view);
     };
+    const focus = focused(el);
     fill(
       el,
       h("table", { "aria-label": "Edges" }, h("thead", null, h("tr", null, head)), h("tbody", null, body)),
       rows.length > most && h("button", { type: "button", onclick: more }, `Show all ${count(rows.length, "edge")}`),
     );
+    if (focus) /** @type {HTMLElement | null} */ (el.querySelector(focus))?.focus({ preventScroll: true });
+    else bringPicked(el);
   }
 
   const at = (/** @type {Event} */ event) =>
@@ -120,7 +123,28 @@ export function edgeTable(on) {
     if (/** @type {Element} */ (event.target).closest(".expand")) on.expand(edge);
     else on.pick(edge);
   });
+  el.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(/** @type {Element} */ (event.target).matches("tr[data-edge]"))) return;
+    on.pick(Number(at(event)?.dataset.edge));
+    event.stopPropagation();
+  });
   return { el, draw };
+}
+
+/** @param {HTMLElement} el a selector for what has the focus: it has it again when the table was drawn anew */
+function focused(el) {
+  const own = document.activeElement;
+  if (!own || !el.contains(own)) return null;
+  const [edge, key] = [own.closest("tr")?.dataset.edge, own.closest("th")?.dataset.key];
+  if (key) return `th[data-key="${key}"] button`;
+  return edge ? `tr[data-edge="${edge}"]${own.matches(".expand") ? " .expand" : ""}` : null;
+}
+
+/** @param {HTMLElement} el what was picked in the drawing is seen in the table */
+function bringPicked(el) {
+  const row = /** @type {HTMLElement | null} */ (el.querySelector("tr.picked"));
+  const body = el.closest(".body");
+  if (row && body && !el.matches(":hover")) body.scrollTop = row.offsetTop - body.clientHeight / 2;
 }
 
 /**
@@ -155,7 +179,13 @@ function heading(column, sort, ask) {
   const order = mine ? (sort.down ? "descending" : "ascending") : "none";
   return h(
     "th",
-    { class: column.text ? null : "number", scope: "col", "aria-sort": order, title: column.why },
+    {
+      class: column.text ? null : "number",
+      scope: "col",
+      "aria-sort": order,
+      title: column.why,
+      "data-key": column.key,
+    },
     h(
       "button",
       { type: "button", onclick: click },
@@ -184,7 +214,7 @@ function row(graph, columns, edge, picked, open) {
   });
   return h(
     "tr",
-    { "data-edge": edge, "aria-selected": picked ? "true" : null, class: picked ? "picked" : null },
+    { "data-edge": edge, tabindex: 0, "aria-current": picked ? "true" : null, class: picked ? "picked" : null },
     cells,
   );
 }
