@@ -1,6 +1,7 @@
 // Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
 import { fill, h } from "../lib/dom.js";
 import { count, number, share } from "../lib/format.js";
+import { whenBusy } from "../lib/progress.js";
 import { tokenMark } from "../lib/tokens.js";
 import { channelBars } from "./firing/channels.js";
 import { mlpCard } from "./firing/mlp.js";
@@ -61,13 +62,16 @@ function render({ model, el }) {
     Object.assign(asked, { mlp: "", where: "" });
     draw();
   };
-  const keys = ["effects", "mlp", "where", "errors", "busy", "mode"];
-  model.on("change:firing", anew);
-  for (const key of keys) model.on(`change:${key}`, draw);
+  /** @type {[string, () => void][]} */
+  const heard = [
+    ...["effects", "mlp", "where", "errors", "mode"].map((key) => /** @type {[string, () => void]} */ ([key, draw])),
+    ["firing", anew],
+    ["busy", whenBusy(model, ["firing", "mlp", "where"], draw)],
+  ];
+  for (const [key, does] of heard) model.on(`change:${key}`, does);
   draw();
   return () => {
-    model.off("change:firing", anew);
-    for (const key of keys) model.off(`change:${key}`, draw);
+    for (const [key, does] of heard) model.off(`change:${key}`, does);
   };
 }
 

@@ -1,6 +1,7 @@
 // Which circuit is behind the answer? How far the tracing is; then the circuit, its story, and whether it holds.
 import { fill, h } from "../lib/dom.js";
 import { count, share } from "../lib/format.js";
+import { progressBar, whenBusy } from "../lib/progress.js";
 import { setTheme } from "../lib/theme.js";
 import circuit from "./circuit.js";
 import { scatter, summary } from "./verified.js";
@@ -38,8 +39,8 @@ function render({ model, el }) {
     ["change:told", tell],
     ["change:verification", tell],
     ["change:theme", dress],
-    ["change:busy", say],
-    ["change:busy", tell],
+    ["change:busy", whenBusy(model, ["circuit"], say)],
+    ["change:busy", whenBusy(model, ["told", "verification"], tell)],
     ["change:errors", say],
     ["change:errors", tell],
   ];
@@ -61,7 +62,7 @@ function standing(model) {
     { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
     error ? "Trace again" : "Trace the answer",
   );
-  if (busy) return [h("p", { class: "soft" }, "Tracing"), progress(model, "circuit", busy)];
+  if (busy) return [h("p", { class: "soft" }, "Tracing"), progressBar(model, "circuit")];
   if (error) return [
     h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
     again,
@@ -77,25 +78,6 @@ function standing(model) {
   return null;
 }
 
-/** @param {Model} model @param {string} what @param {import("../api.js").Progress} busy */
-function progress(model, what, busy) {
-  const told = busy.ahead ? `waiting for ${busy.ahead} before it` : busy.total ? `${busy.done} of ${busy.total}` : "";
-  return h(
-    "div",
-    { class: "waiting" },
-    h(
-      "progress",
-      { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": busy.what ?? "Progress" },
-    ),
-    h("span", { class: "faint number" }, told),
-    h(
-      "button",
-      { type: "button", "data-action": "cancel", onclick: () => model.send({ type: "cancel", what }) },
-      "Cancel",
-    ),
-  );
-}
-
 /** @param {Model} model what the story's paths leave out; the paths themselves stand beside the drawing */
 function story(model) {
   const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
@@ -104,7 +86,7 @@ function story(model) {
     ? h("p", { class: "error", role: "alert" }, error)
     : told
     ? h("p", { class: "soft" }, held(told))
-    : progress(model, "told", busy);
+    : progressBar(model, "told");
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
 
@@ -138,7 +120,7 @@ function verification(model) {
     );
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
   const body = busy
-    ? progress(model, "verification", busy)
+    ? progressBar(model, "verification")
     : error
     ? h("p", { class: "error", role: "alert" }, error)
     : found

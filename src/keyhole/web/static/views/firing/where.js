@@ -1,6 +1,7 @@
 // Where else does it fire? Lines of text with the attending and the attended token marked.
 import { h } from "../../lib/dom.js";
 import { count, number, share } from "../../lib/format.js";
+import { progressBar } from "../../lib/progress.js";
 import { visible } from "../../lib/tokens.js";
 import { cross } from "./close.js";
 
@@ -11,28 +12,13 @@ export function places(model) {
   const [found, error, busy] = [model.get("where"), model.get("errors")?.where, model.get("busy")?.where];
   if (!found && !error && !busy) return null;
   const close = cross(model, { type: "close", what: "where" });
-  const body = error ? [h("p", { class: "error", role: "alert" }, error)] : found ? lines(found) : [waiting(busy)];
+  const wrong = error && [h("p", { class: "error", role: "alert" }, error)];
+  const body = wrong || (found ? lines(found) : [progressBar(model, "where")]);
   return h(
     "section",
     { class: "elsewhere", "aria-label": "Where else it fires" },
     h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close),
     ...body,
-  );
-}
-
-/** @param {{ done?: number, total?: number, ahead?: number }} busy */
-function waiting(busy) {
-  return h(
-    "div",
-    { class: "waiting" },
-    h(
-      "span",
-      { class: "faint" },
-      busy.total
-        ? `${(busy.done ?? 0).toLocaleString("en")} of ${busy.total.toLocaleString("en")} tokens read`
-        : "Reading …",
-    ),
-    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null }),
   );
 }
 
