@@ -25,7 +25,7 @@ SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"
 
 @dataclass(frozen=True)
 class Shown:
-    """A command or a block of Python, what a page says that it answers (None: nothing is said), and where that stands."""
+    """A command or a block of Python, what a page says that it answers (None: nothing), and where that stands."""
 
     code: str
     answer: str | None

@@ -14,6 +14,7 @@ from shown import answers, same_line, shown
 
 
 def main(paths: list[str]) -> None:
+    """Each page anew, in place."""
     for path in map(Path, paths):
         text = path.read_text(encoding="utf-8")
         things = shown(text)
