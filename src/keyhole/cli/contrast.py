@@ -87,13 +87,14 @@ def contrast(
     """
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
     from keyhole.contrast import Selection, StudySettings, report, study
+    from keyhole.contrast.recipes.built_in import built_in
 
     loaded = load_model(model, revision, dtype, device)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
-    if what == "boxes":
-        fits, test = _boxes(loaded, feature, (prompts, tests), seed=seed, cross=cross, n_boxes=boxes, **wordings)
-    elif what == "lists":
-        fits, test = _lists(loaded, (prompts, tests), seed=seed, per_category=per_category, **wordings)
+    test: Contrast | None
+    if what == "boxes" or what == "lists":
+        how = wordings | ({"n_boxes": boxes} if what == "boxes" else {"per_category": per_category})
+        fits, test = built_in(loaded, what, (prompts, tests), feature=feature, seed=seed, cross=cross, how=how)
     else:
         fits, test = _files(what, test_file)
     settings = StudySettings(
@@ -145,30 +146,6 @@ def _counts(what: str, sweep: str | None) -> list[int]:
     if not counts or counts[0] < 2:
         raise KeyholeError("--sweep takes numbers of boxes, two or more.")
     return counts
-
-
-def _boxes(
-    model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
-) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
-
-    fits = {}
-    if feature in ("order", "both"):
-        fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
-    if feature in ("lexical", "both"):
-        fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **how)
-    if feature == "reflexive":
-        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **how)
-    return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **how)
-
-
-def _lists(
-    model: Model, sizes: tuple[int, int], *, seed: int, **how: Any
-) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.contrast import lists_contrast, lists_test
-
-    fit = lists_contrast(model, sizes[0], seed=2 * seed, **how)
-    return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **how)
 
 
 def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
