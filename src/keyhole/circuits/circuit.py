@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from keyhole.circuits.browser import Page
     from keyhole.dataframes import Table
     from keyhole.intervene.remove import Mode
     from keyhole.intervene.rows import Verification
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.progress import Progress
     from keyhole.story.story import Story
+    from keyhole.web.browser import Page
 
 SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
 NodeKind = Literal[Kind, "target"]
@@ -160,9 +160,15 @@ class Circuit:
 
     def show(self) -> "Page":
         """The circuit as a page to click through, offline: opened in the browser, or shown in a notebook."""
-        from keyhole.circuits.browser import show
+        from keyhole.web.browser import show
 
         return show(self)
+
+    def to_html(self, names: "Mapping[Edge, str] | None" = None) -> str:
+        """The circuit as one self-contained page; `names` of its edges stand beside them."""
+        from keyhole.web.page import to_html
+
+        return to_html(self, names)
 
     def plot(self) -> "Figure":
         """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""

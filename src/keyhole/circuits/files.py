@@ -25,7 +25,7 @@ def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None
     `names` of its edges are for the page alone: the other files tell what was measured.
     """
     from keyhole.circuits.exports import to_graphml, to_mib
-    from keyhole.circuits.page import to_html
+    from keyhole.web.page import to_html
 
     path = require_file(path, SUFFIXES)
     made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)

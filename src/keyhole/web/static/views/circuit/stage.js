@@ -194,7 +194,7 @@ export class Stage {
     this.hits = all.sort((a, b) => Number(shown.has(b.id)) - Number(shown.has(a.id)) || b.strength - a.strength).map((mark) => mark.id);
     this.hit = -1;
     this.tools.found(query.trim() ? `${all.length} found${hidden ? `, ${hidden} hidden` : ""}` : "");
-    this.draw.tag("hit", new Set(this.hits));
+    this.draw.tag("sought", new Set(this.hits));
   }
 
   /** @param {boolean} back */
@@ -203,7 +203,7 @@ export class Stage {
     this.hit = (this.hit + (back ? -1 : 1) + this.hits.length) % this.hits.length;
     this.go(this.hits[this.hit], false);
     this.change({ pinned: [this.hits[this.hit]], edge: null });
-    this.draw.tag("hit", new Set(this.hits));
+    this.draw.tag("sought", new Set(this.hits));
   }
 
   /** @param {string} id it comes into sight, whatever is hidden @param {boolean} [focus] */

@@ -15,7 +15,7 @@ const TITLES = { remove: "Removed", boost: "Boosted", random: "Random channels r
  */
 export function effectCard(model, firing, effect) {
   const close = h("button", { type: "button", class: "plain", "aria-label": "Close", title: "Close", onclick: () => model.send({ type: "forget", id: effect.id }) }, "×");
-  const card = h("div", { class: "effect", "data-effect": effect.type }, h("div", { class: "line" }, h("b", {}, TITLES[effect.type]), h("span", { class: "faint" }, effect.mode), h("span", { class: "spring" }), close));
+  const card = h("div", { class: "effect", "data-effect": effect.type }, h("div", { class: "across" }, h("b", {}, TITLES[effect.type]), h("span", { class: "faint" }, effect.mode), h("span", { class: "spring" }), close));
   if (effect.error) card.append(h("p", { class: "error", role: "alert" }, effect.error));
   else if (!effect.outcome) card.append(h("p", { class: "faint" }, "Running the model …"));
   else card.append(attention(firing, effect.outcome), numbers(effect.outcome), answers(effect.outcome));
@@ -30,7 +30,7 @@ function attention(firing, outcome) {
   return s(
     "svg",
     { class: "axis", viewBox: "0 0 200 18", role: "img", "aria-label": `attention ${number(outcome.before)}, predicted ${number(outcome.predicted)}, measured ${number(outcome.after)}` },
-    s("line", { x1: x(0), x2: x(1), y1: 9, y2: 9, class: "line" }),
+    s("line", { x1: x(0), x2: x(1), y1: 9, y2: 9, class: "ground" }),
     s("line", { x1: x(firing.tau), x2: x(firing.tau), y1: 1, y2: 17, class: "tau" }),
     s("line", { x1: x(outcome.before), x2: x(outcome.after), y1: 9, y2: 9, class: "way" }),
     ...random,

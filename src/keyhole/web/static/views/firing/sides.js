@@ -29,7 +29,7 @@ export function sideList(half) {
   };
   return h(
     "section",
-    { class: `side ${side.side}`, "aria-label": `${side.side} side` },
+    { class: `half ${side.side}`, "aria-label": `${side.side} side` },
     h("h4", {}, title(firing, side), h("span", { class: "count" }, side.side)),
     h("p", { class: "soft" }, ...told(firing, side)),
     row(half, null, steps.all),
@@ -77,8 +77,8 @@ function row(half, index, step) {
   return h(
     "div",
     { class: `signal${signal ? "" : " all"}`, "data-side": side.side, "data-signal": index === null ? "all" : index },
-    h("div", { class: "line" }, signal ? writer(model, signal, { side: side.side, index }) : h("span", { class: "writer soft" }, "the whole side"), h("span", { class: "number" }, signed(drop))),
-    h("div", { class: "line" }, stair(firing, side, step), buttons(model, side.side, index)),
+    h("div", { class: "across" }, signal ? writer(model, signal, { side: side.side, index }) : h("span", { class: "writer soft" }, "the whole side"), h("span", { class: "number" }, signed(drop))),
+    h("div", { class: "across" }, stair(firing, side, step), buttons(model, side.side, index)),
     ...own.map((effect) => effectCard(model, firing, effect)),
   );
 }

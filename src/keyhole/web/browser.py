@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.page import to_html
+from keyhole.web.page import to_html
 from keyhole.errors import KeyholeError
 
 _HEIGHT = 640  # pixels of the frame in a notebook
