@@ -10,6 +10,7 @@ from keyhole.web.server.work.stores import conditions
 
 if TYPE_CHECKING:
     from keyhole.family.record import Families
+    from keyhole.sink.record import Sinks
 
 LEAVES = 1000  # circuits of a tree that is drawn
 
@@ -60,4 +61,18 @@ def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     body.done()
     model = kept.model(str(store.manifest.model.get("name", ORGANISM)))
     options = {"prompts": prompts, "draws": draws, "controls": controls, "seed": seed}
-    return study(store, model, **options, stage=told.stage).record()
+    found = study(store, model, **options, stage=told.stage)
+    return {**found.record(), "told": _told(found)}
+
+
+def _told(found: "Sinks") -> dict[str, Any]:
+    """What was found, in the library's own words and tables; a column of numbers begins with >."""
+    from keyhole.sink import text
+
+    sides = []
+    for side in found.sides:
+        tables = [text.likeness_table(side)] if side.likeness else []
+        tables += [text.removal_table(side)] if side.removals else []
+        told = [{"columns": columns, "rows": rows} for columns, rows in tables]
+        sides.append({"side": side.side, "found": side.found, "lines": text.head_lines(side), "tables": told})
+    return {"opening": text.opening(found), "sides": sides, "massive": text.massive_lines(found)}
