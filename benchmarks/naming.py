@@ -15,8 +15,8 @@ from time import process_time, time
 import torch
 
 import keyhole
-from keyhole.naming.corpus import Ids, chunks
-from keyhole.naming.gather import gather
+from keyhole.naming.gathering.gather import gather
+from keyhole.naming.reading.corpus import Ids, chunks
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects
 

@@ -22,15 +22,15 @@ from zlib import crc32
 import torch
 
 from keyhole.naming.explain import statistics
-from keyhole.naming.gather import gather
-from keyhole.naming.judge import RULES, Judge
+from keyhole.naming.gathering.gather import gather
+from keyhole.naming.judging.judge import RULES, Judge
+from keyhole.naming.judging.pose import Asking, Halves, pose
+from keyhole.naming.judging.questions import QuestionKind
+from keyhole.naming.judging.scores import LEVEL, Outcome, Tested, corrected, share, tested
+from keyhole.naming.judging.split import split
 from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, open_transcript, with_model
 from keyhole.naming.name import Explainer, Name
-from keyhole.naming.pose import Asking, Halves, pose
-from keyhole.naming.questions import QuestionKind
-from keyhole.naming.scores import LEVEL, Outcome, Tested, corrected, share, tested
 from keyhole.naming.shown import NEGATIVES, Examples
-from keyhole.naming.split import split
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import store_subjects
 from keyhole.store import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from keyhole.naming.questions import Marked
+from keyhole.naming.judging.questions import Marked
 from keyhole.naming.shown import Examples, Pick, Shown
 from keyhole.naming.subject import Subject, SubjectKind
 from keyhole.tasks.ioi import ioi

@@ -4,6 +4,7 @@ import math
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,8 @@ def test_pca_figure(labels: int, d: int, panels: int, tmp_path: Path) -> None:
         drawn_keys, drawn_queries = axis.collections
         assert (len(drawn_queries.get_offsets()), len(drawn_keys.get_offsets())) == (60, 60)
         assert len({to_hex(c) for c in drawn_keys.get_facecolors()}) == labels
+        assert len({to_hex(c) for c in drawn_queries.get_edgecolors()}) == labels
+        assert len(drawn_queries.get_facecolors()) == 0  # outlines: keys are seen through them
     share = 100 * float(joint_pca(queries, keys).shares[0])
     assert figure.axes[0].get_xlabel() == f"PC 1 ({share:.0f} % of variance)"
     assert entries(figure) == [*sorted({f"label {i}" for i in range(labels)}), "queries", "keys"]
@@ -243,7 +246,7 @@ def test_umap_figure_keeps_clusters_apart() -> None:
     figure = umap_figure(queries, keys, query_labels, key_labels)
     drawn_keys, drawn_queries = figure.axes[0].collections
     placed = np.concatenate([drawn_keys.get_offsets(), drawn_queries.get_offsets()])
-    shades = np.array([to_hex(c) for c in (*drawn_keys.get_facecolors(), *drawn_queries.get_facecolors())])
+    shades = np.array([to_hex(c) for c in (*drawn_keys.get_facecolors(), *drawn_queries.get_edgecolors())])
     distances = np.linalg.norm(placed[:, None] - placed[None], axis=-1) + np.diag(np.full(len(placed), np.inf))
     assert (shades[distances.argmin(1)] == shades).mean() > 0.95
 
@@ -443,6 +446,18 @@ def test_intervention_figure_of_one_head(tmp_path: Path) -> None:
     assert intervals == [e.interval for e in a_head()[1:4]]
     assert attention.get_ylim() == effects.get_ylim()  # rows line up
     assert len(entries(figure)) == 3
+    written(figure, tmp_path)
+
+
+def test_intervention_figure_has_bars_of_random_subspaces(tmp_path: Path) -> None:
+    row = [replace(one, random_orig=0.7, random_target=0.2) if one.rank == 3 else one for one in a_head()]
+    figure = intervention_figure({"3.1": row})
+    orig, random_orig, target, random_target = figure.axes[0].containers
+    assert [bar.get_width() for bar in random_orig] == [0.7] and [bar.get_width() for bar in random_target] == [0.2]
+    assert [len(orig), len(target)] == [len(row)] * 2 and random_orig[0].get_hatch()
+    for own, control in ((orig[1], random_orig[0]), (target[1], random_target[0])):  # side by side, none hides another
+        assert control.get_y() + control.get_height() == pytest.approx(own.get_y())
+    assert "the same for random subspaces" in entries(figure) and len(entries(figure)) == 4
     written(figure, tmp_path)
 
 

@@ -19,12 +19,12 @@ from keyhole.circuits.writer import Signal
 from keyhole.discover.attended_keys import View
 from keyhole.discover.one_head import head_features
 from keyhole.models.prompts import text_ids
-from keyhole.naming import gather as gathering
-from keyhole.naming.corpus import chunks
-from keyhole.naming.gather import gather
+from keyhole.naming.gathering import gather as gathering
 from keyhole.naming.gathering.draws import NEVER, mixed, nth, salt, tickets, which
+from keyhole.naming.gathering.gather import gather
 from keyhole.naming.gathering.kept import ROW, Kept
 from keyhole.naming.gathering.state import Amounts
+from keyhole.naming.reading.corpus import chunks
 from keyhole.naming.shown import Examples, Shown
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import (
@@ -325,7 +325,7 @@ def test_text_comes_in_chunks_that_begin_as_the_model_expects(organism: Model, t
 def test_a_line_of_any_length_is_read_without_a_word_lost(
     organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyhole.naming.texts._BLOCK", 37)
+    monkeypatch.setattr("keyhole.naming.reading.texts._BLOCK", 37)
     text = " ".join(documents(5, seed=1))
     (tmp_path / "whole.txt").write_text(text)
     (tmp_path / "whole.jsonl").write_text(json.dumps({"text": text}))

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from keyhole import KeyholeError
-from keyhole.naming.judge import RULES, Answer
+from keyhole.naming.judging.judge import RULES, Answer
+from keyhole.naming.judging.questions import Marked, Question
 from keyhole.naming.llm import (
     Endpoint,
     Patience,
@@ -38,7 +39,6 @@ from keyhole.naming.llm.request import Request, about_tokens
 from keyhole.naming.llm.send import send
 from keyhole.naming.llm.together import send_all
 from keyhole.naming.named import Naming
-from keyhole.naming.questions import Marked, Question
 from keyhole.naming.shown import HARD, Examples, Shown
 from keyhole.naming.signals import name_signals
 from keyhole.naming.subject import Subject

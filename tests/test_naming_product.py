@@ -15,21 +15,21 @@ from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 from keyhole.figures.names import names_page
 from keyhole.figures.page import Section, Spans, page
-from keyhole.naming import scores
-from keyhole.naming.apart import apart
-from keyhole.naming.attached import edge_names, head_names, ids_beside, name_of, named_edges, require_same_model
-from keyhole.naming.broken import BREAKS, EXTRA, broken
-from keyhole.naming.clauses import holds
-from keyhole.naming.cues import break_cue
-from keyhole.naming.files import from_json, load_naming, to_json
-from keyhole.naming.marks import marked_text, parts
+from keyhole.naming.attached.edges import edge_names, head_names, ids_beside, name_of, named_edges, require_same_model
+from keyhole.naming.attached.files import from_json, load_naming, to_json
+from keyhole.naming.attached.marks import marked_text, parts
+from keyhole.naming.attached.same import alike, distinct, same_direction
+from keyhole.naming.beside.apart import apart
+from keyhole.naming.beside.broken import BREAKS, EXTRA, broken
+from keyhole.naming.beside.cues import break_cue
+from keyhole.naming.beside.representatives import cues_of, side_by_side
+from keyhole.naming.judging import scores
+from keyhole.naming.judging.questions import Marked
+from keyhole.naming.language.clauses import holds
+from keyhole.naming.language.sentence import parse
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
 from keyhole.naming.naming import name, randoms, subjects_of
-from keyhole.naming.questions import Marked
-from keyhole.naming.representatives import cues_of, side_by_side
-from keyhole.naming.same import alike, distinct, same_direction
-from keyhole.naming.sentence import parse
 from keyhole.naming.shown import Shown
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
 from keyhole.naming.subjects.again import subject_again
@@ -56,9 +56,9 @@ def naming() -> Naming:
     return name(circuit(), most=12, random=6, tokens=6000)
 
 
-def judged(one: Named, text: str | None = "src is a name", p: float = 0.001) -> Named:
-    """A name that passes, or fails, by its p-value; a helper."""
-    test = scores.Tested("detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, p, p)
+def judged(one: Named, text: str | None = "src is a name", p: float = 0.001, passing: float = 0.001) -> Named:
+    """A name that passes, is above chance or fails, by its p-values; a helper."""
+    test = scores.Tested("detection", "top", 20, 0, 18, 0.9, 0.9, 0.9, 0.9, p, p, passing, max(p, passing))
     return replace(one, name=Name(text, "statistics"), tests=(test,) if text else ())
 
 
@@ -126,11 +126,11 @@ def test_random_directions_are_of_the_same_heads_and_no_two_alike() -> None:
 
 def test_a_name_gives_its_direction_back() -> None:
     for one in signal_subjects(circuit())[:20]:
-        named = Named(one.id, one.kind, one.head, dict(one.about), Name(None, ""), (), None, ())
+        named = Named(one.id, one.kind, one.head, dict(one.about), Name(None, ""), (), ())
         made = subject_again(model(), named)
         assert torch.allclose(made.query, one.query, atol=2e-3) and torch.allclose(made.key, one.key, atol=2e-3)
     with pytest.raises(KeyholeError, match="not stored"):
-        subject_again(model(), Named("x", "random", (3, 1), {}, Name(None, ""), (), None, ()))
+        subject_again(model(), Named("x", "random", (3, 1), {}, Name(None, ""), (), ()))
 
 
 # -- names at edges, heads, and in files ---------------------------------------------------------------------------
@@ -141,7 +141,8 @@ def test_naming_a_circuit_names_its_strongest_signals_beside_controls() -> None:
     assert len(found.signals) == 12 and found.fingerprint == model().fingerprint() and found.model == "organism"
     assert {one.group for one in found.controls} >= {"tokens alone", "random directions"}
     assert next(one for one in found.controls if one.group == "random directions").signals == 6
-    assert all(one.examples and one.beyond is not None for one in found.signals if one.tests and one.name.text)
+    for one in found.signals:
+        assert all(test.beyond is not None and test.passing is not None for test in one.tests) and one.examples
 
 
 def test_every_named_edge_has_the_name_of_its_own_direction() -> None:
@@ -167,7 +168,7 @@ def test_every_named_edge_has_the_name_of_its_own_direction() -> None:
 
 def test_the_opposite_sign_has_no_such_name() -> None:
     one = channel_subjects(model(), (3, 1), [4])[0]
-    named = Named(one.id, one.kind, one.head, dict(one.about), Name("src is a name", ""), (), None, ())
+    named = Named(one.id, one.kind, one.head, dict(one.about), Name("src is a name", ""), (), ())
     only = replace(naming(), signals=(named,))
     assert only.of(one) is named and only.of("3.1:4") is named
     assert only.of(channel_subjects(model(), (3, 1), [4])[1]) is None and only.of("3.1:4-") is None
@@ -175,17 +176,21 @@ def test_the_opposite_sign_has_no_such_name() -> None:
     assert name_of(only, replace(one, head=(3, 2))) is None
 
 
-def test_only_names_that_passed_are_shown_unless_asked_for() -> None:
+def test_names_below_chance_are_shown_only_when_asked_for_and_what_a_name_lacks_is_said() -> None:
     edges = named_edges(circuit(), naming())
-    first, second = (edges[e].id for e in list({edges[e].id: e for e in edges}.values())[:2])
-    outcomes = {first: ("src is a name", 0.001), second: ("src is a name", 0.5)}
-    signals = [judged(one, *outcomes.get(one.id, (None, 1.0))) for one in naming().signals]
+    first, second, third = (edges[e].id for e in list({edges[e].id: e for e in edges}.values())[:3])
+    outcomes = {first: (0.001, 0.001), second: (0.5, 0.001), third: (0.001, 0.5)}
+    signals = [
+        judged(one, "src is a name", *outcomes[one.id]) if one.id in outcomes else judged(one, None)
+        for one in naming().signals
+    ]
     made = replace(naming(), signals=tuple(signals))
     shown, every = edge_names(circuit(), made), edge_names(circuit(), made, every=True)
-    assert {edges[e].id for e in shown} == {first} and {edges[e].id for e in every} == {first, second}
+    assert {edges[e].id for e in shown} == {first, third} and {edges[e].id for e in every} == {first, second, third}
     for edge, text in every.items():
         here = circuit().tokens[circuit().nodes[edge.target].src] in ("Mary", "John")
-        assert ("not passed" in text) == (edges[edge].id == second) and ("not so here" in text) == (not here)
+        assert ("fails" in text) == (edges[edge].id == second) and ("above chance" in text) == (edges[edge].id == third)
+        assert ("not so here" in text) == (not here)
 
 
 def test_tree_story_and_page_show_names_and_nothing_without() -> None:
@@ -201,13 +206,17 @@ def test_tree_story_and_page_show_names_and_nothing_without() -> None:
 
 
 def test_a_head_is_told_by_its_most_frequent_names_that_passed() -> None:
-    rows = [("a", "5", "src is a name", 0.001), ("b", "9", "src is a place", 0.001), ("c", "99", "no", 0.9)]
-    rows += [("d", "4", "src is a name", 0.001)]
-    blank = Named("", "signal", (3, 1), {}, Name(None, ""), (), None, ())
-    signals = [judged(replace(blank, id=i, about={"prompts": n}), text, p) for i, n, text, p in rows]
+    rows = [("a", "5", "src is a name", (0.001, 0.001)), ("b", "9", "src is a place", (0.001, 0.001))]
+    rows += [
+        ("c", "99", "no", (0.9, 0.001)),
+        ("d", "4", "src is a name", (0.001, 0.001)),
+        ("e", "50", "yes", (0.001, 1)),
+    ]
+    blank = Named("", "signal", (3, 1), {}, Name(None, ""), (), ())
+    signals = [judged(replace(blank, id=i, about={"prompts": n}), text, *p) for i, n, text, p in rows]
     [one] = head_names(replace(naming(), signals=tuple(signals)))
-    assert [x.id for x in one.names] == ["b", "a"] and (one.passed, one.signals) == (3, 4)
-    assert str(one) == "3.1 (3 of 4 pass): src is a place; src is a name"
+    assert [x.id for x in one.names] == ["b", "a", "e"] and (one.passed, one.right, one.signals) == (3, 4, 5)
+    assert str(one) == "3.1 (of 5 4 above chance, 3 pass): src is a place; src is a name; yes"
 
 
 def test_names_go_through_files_and_those_of_other_weights_are_refused(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def channels_label(channels: Sequence[int], most: int = 6) -> str:
 def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Mapping[Edge, str] | None = None) -> str:
     """A circuit as a tree from the answer down; branches met before are not repeated.
 
-    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached`).
+    `names` of its edges, if there are some, stand behind them (see `keyhole.naming.attached.edges`).
     """
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})

@@ -14,11 +14,13 @@ from keyhole.cli.choices import Balance, BoxFeature, Centre, Frame, Wording
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
+    FiguresOption,
     JsonOption,
     ModelOption,
     RevisionOption,
     load_model,
     read_head,
+    read_kinds,
 )
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, require_folder, write_at_once
@@ -59,6 +61,7 @@ def contrast(
         str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
+    figures: FiguresOption = "png",
     umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -79,12 +82,13 @@ def contrast(
 
         keyhole contrast boxes --sweep 2,3,5,7,9 --out boxes
 
-        keyhole contrast lists --out lists
+        keyhole contrast lists --out lists --figures svg,pdf
 
         keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
 
         keyhole contrast samples.jsonl --head 1.6 --rank energy
     """
+    kinds = read_kinds(figures)
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
     from keyhole.contrast import Selection, StudySettings, report, study
     from keyhole.contrast.recipes.built_in import built_in
@@ -119,7 +123,7 @@ def contrast(
         _tell(result, rows)
     if out is not None:  # after the answer, which a full disk must not cost
         write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
-        _draw(result, rows, out, umap=umap, quiet=json)
+        _draw(result, rows, out, kinds=kinds, umap=umap, quiet=json)
 
 
 def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
@@ -186,12 +190,20 @@ def _sweep(
     return rows
 
 
-def _draw(result: Study, rows: dict[str, tuple[RankRow, ...]], out: Path, *, umap: bool, quiet: bool) -> None:
+def _draw(
+    result: Study,
+    rows: dict[str, tuple[RankRow, ...]],
+    out: Path,
+    *,
+    kinds: list[str],
+    umap: bool,
+    quiet: bool,
+) -> None:
     from keyhole.figures.study import draw_study, draw_sweep
 
     with show.progress("Drawing"):
-        written, notes = draw_study(result, out, umap=umap)
-        written += draw_sweep(rows, out)
+        written, notes = draw_study(result, out, umap=umap, kinds=kinds)
+        written += draw_sweep(rows, out, kinds)
     if not quiet:
         for line in [f"wrote {path}" for path in (out / "study.json", *written)] + [f"no picture: {n}" for n in notes]:
             show.plain(line)

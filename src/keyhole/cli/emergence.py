@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.options import DeviceOption, JsonOption, ModelOption
+from keyhole.cli.options import DeviceOption, FiguresOption, JsonOption, ModelOption, read_kinds
 from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
@@ -44,6 +44,7 @@ def emergence(
     prompts: Annotated[int, typer.Option(min=8, help="Indirect-object prompts, with --revisions.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="The first of the seeds; with --revisions, of the prompts.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the picture and the models trained here.")] = Path("emergence"),
+    figures: FiguresOption = "png",
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -61,7 +62,8 @@ def emergence(
 
         keyhole lab emergence --model EleutherAI/pythia-70m --revisions step1000,step16000,step143000
     """
-    from keyhole.figures import save
+    kinds = read_kinds(figures)
+    from keyhole.figures.style import save_as
     from keyhole.lab.training.figures import emergence_figure
 
     if revisions is None:
@@ -76,9 +78,10 @@ def emergence(
         parts = [part.strip() for part in revisions.split(",")]
         found = _of_revisions(model, parts, out, prompts=prompts, seed=seed, device=device)
     _show(found, json=json)
-    path = save(emergence_figure(found.heads, over=found.over, unit=found.unit), out / "emergence.png")
+    drawn = emergence_figure(found.heads, over=found.over, unit=found.unit)
+    written = save_as(drawn, out / "emergence", kinds)
     if not json:
-        show.plain(f"wrote {path}")
+        show.plain("\n".join(f"wrote {path}" for path in written))
 
 
 def _show(found: _Found, *, json: bool) -> None:

@@ -82,7 +82,7 @@ def name(
     with show.progress_bar("Naming") as progress:
         found = find(read_it, loaded, corpus=corpus, **asked, progress=progress)
     if json:
-        from keyhole.naming.files import to_json
+        from keyhole.naming.attached.files import to_json
 
         print(to_json(found), end="")
     else:
@@ -96,7 +96,7 @@ def name(
 
 def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, *, json: bool) -> None:
     """Refuse what does not go together, before any work is done."""
-    from keyhole.naming.representatives import require_label
+    from keyhole.naming.beside.representatives import require_label
     from keyhole.store.store import Store
 
     if beside is not None and not (isinstance(what, str) and not by and not out):
@@ -121,7 +121,7 @@ def _cell(cell: Any) -> str:
 
 def _sides(store: Any, found: Naming, model: Model, by: str) -> tuple[Any, Any]:
     """Representatives side by side, told; and their cues."""
-    from keyhole.naming.representatives import cues_of, side_by_side
+    from keyhole.naming.beside.representatives import cues_of, side_by_side
 
     with show.progress("Comparing circuits"):
         sides = side_by_side(store, found, model, by=by)
@@ -145,7 +145,7 @@ def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
 
 
 def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, tokens: int, seed: int, json: bool) -> None:
-    from keyhole.naming.apart import tell_apart
+    from keyhole.naming.beside.apart import tell_apart
     from keyhole.naming.subject import Subject
     from keyhole.naming.where import read_what
 

@@ -21,20 +21,20 @@ def read(path: Path | None, every: bool, *, json: bool) -> Naming | None:
         return None
     if json:
         raise KeyholeError("names are for texts and pages; with --json a circuit is as its file has it: leave one out.")
-    from keyhole.naming.files import load_naming
+    from keyhole.naming.attached.files import load_naming
 
     return load_naming(path)
 
 
 def require(naming: Naming, run: Run) -> None:
     """Refuse names of other weights."""
-    from keyhole.naming.attached import require_same_model
+    from keyhole.naming.attached.edges import require_same_model
 
     require_same_model(naming, {"name": run.model.name, "fingerprint": run.model.fingerprint()})
 
 
 def edges(circuit: Circuit, naming: Naming, every: bool) -> dict[Edge, str]:
     """The names of a circuit's edges."""
-    from keyhole.naming.attached import edge_names
+    from keyhole.naming.attached.edges import edge_names
 
     return edge_names(circuit, naming, every=every)

@@ -38,6 +38,7 @@ BosOption = Annotated[
     typer.Option("--bos/--no-bos", help="Put a beginning-of-sequence token first (default: the tokenizer's habit)."),
 ]
 IdsOption = Annotated[str | None, typer.Option("--token-ids", help="The prompt as token ids, such as 8,10,84.")]
+FiguresOption = Annotated[str, typer.Option(help="Write pictures as these: png, svg, pdf; for example svg,pdf.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 PromptArgument = Annotated[str | None, typer.Argument(help="The prompt, in quotes.", show_default=False)]
 
@@ -117,3 +118,11 @@ def read_place(run: Run, text: str | None) -> int | str | None:
     if number == text and any(token.strip() == text for token in run.tokens):
         raise KeyholeError(f"{text} is a position, but a token also reads so: write pos:{text} or token:{text}.")
     return int(number)
+
+
+def read_kinds(text: str) -> list[str]:
+    """--figures: kinds of pictures, by commas."""
+    kinds = list(dict.fromkeys(part.strip().lower() for part in text.split(",")))
+    if not set(kinds) <= {"png", "svg", "pdf"}:
+        raise KeyholeError(f"--figures takes png, svg, pdf or several by commas, not {text!r}.")
+    return kinds

@@ -66,7 +66,7 @@ def where(
 
 
 def _row(one: Shown) -> tuple[str, ...]:
-    from keyhole.naming.marks import marked_text
+    from keyhole.naming.attached.marks import marked_text
 
     src, dest = (f"{at}:{one.tokens[at].strip() or repr(one.tokens[at])}" for at in (one.src, one.dest))
     return f"{one.value:.3g}", f"{one.attention:.3f}", src, dest, marked_text(one)

@@ -8,6 +8,7 @@ A thin layer over `study`, which tells several features at once and how heads we
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -113,14 +114,15 @@ class Found:
         """Write every head and every number as JSON, as `keyhole contrast --out` does."""
         write_at_once(path, json_text(report.record(self.study)) + "\n")
 
-    def draw(self, folder: str | Path) -> list[Path]:
+    def draw(self, folder: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
         """Draw interventions, and spectra, embeddings and attributions of the heads that look at the right keys.
 
-        A picture that cannot be made (of a head without a feature) is left out, and the log says why.
+        Each is written as each of the `kinds`: png, svg, pdf. A picture that cannot be made (of a head without a
+        feature) is left out, and the log says why.
         """
         from keyhole.figures.study import draw_study
 
-        written, notes = draw_study(self.study, Path(folder))
+        written, notes = draw_study(self.study, Path(folder), kinds=kinds)
         for note in notes:
             _log.warning("no picture: %s", note)
         return written

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.figures.style import GREY, INK, blank, colours, heading, legend, plain, tidy
+from keyhole.figures.style import GREY, blank, colours, heading, legend, plain, tidy
 
 Label = str | int
 View = Literal["planes", "solid"]
@@ -30,7 +30,7 @@ class Cloud:
 
     @property
     def sides(self) -> list[tuple[str, Float[Tensor, "points components"], list[Label]]]:
-        """The sides that have points; keys first, as the usually fewer queries are drawn on top of them."""
+        """The sides that have points; keys first: queries are outlines, through which the keys below are seen."""
         both = [("keys", self.keys, self.key_labels), ("queries", self.queries, self.query_labels)]
         return [side for side in both if len(side[1])]
 
@@ -56,7 +56,7 @@ def draw(cloud: Cloud, names: list[str], *, title: str, ordered: bool, view: Vie
     else:
         for axis, (i, j) in zip(figure.subplots(1, len(pairs), squeeze=False)[0], pairs, strict=True):
             for side, points, labels in cloud.sides:
-                axis.scatter(*points[:, [i, j]].T.tolist(), c=[colour[label] for label in labels], **_look(cloud, side))
+                axis.scatter(*points[:, [i, j]].T.tolist(), **_look(cloud, side, [colour[label] for label in labels]))
             tidy(axis, x=names[i], y=names[j])
     _legend(figure, cloud, colour)
     return figure
@@ -67,9 +67,8 @@ def _strip(axis: Any, cloud: Cloud, colour: dict[Label, str], name: str) -> None
     generator = torch.Generator().manual_seed(0)
     for row, (side, points, labels) in enumerate(cloud.sides):
         height = row + 0.5 * (torch.rand(len(points), generator=generator) - 0.5)
-        axis.scatter(
-            points[:, 0].tolist(), height.tolist(), c=[colour[label] for label in labels], **_look(cloud, side)
-        )
+        shades = [colour[label] for label in labels]
+        axis.scatter(points[:, 0].tolist(), height.tolist(), **_look(cloud, side, shades))
     tidy(axis, x=name)
     axis.set_yticks(range(len(cloud.sides)), [side for side, _, _ in cloud.sides])
     axis.set_ylim(-0.6, len(cloud.sides) - 0.4)
@@ -78,7 +77,8 @@ def _strip(axis: Any, cloud: Cloud, colour: dict[Label, str], name: str) -> None
 def _solid(axis: Any, cloud: Cloud, colour: dict[Label, str], names: list[str]) -> None:
     axis.computed_zorder = False  # queries stay on top, as in the planes
     for side, points, labels in cloud.sides:
-        axis.scatter(*points.T.tolist(), c=[colour[label] for label in labels], depthshade=False, **_look(cloud, side))
+        shades = [colour[label] for label in labels]
+        axis.scatter(*points.T.tolist(), depthshade=False, **_look(cloud, side, shades))
     for which, name in zip("xyz", names, strict=True):
         getattr(axis, f"set_{which}label")(name, fontsize=9, labelpad=-6)
         getattr(axis, f"{which}axis").set_pane_color(_PANES[which])
@@ -87,11 +87,19 @@ def _solid(axis: Any, cloud: Cloud, colour: dict[Label, str], names: list[str]) 
     axis.set_box_aspect((1, 1, 0.9), zoom=0.92)
 
 
-def _look(cloud: Cloud, side: str) -> dict[str, Any]:
+def _look(cloud: Cloud, side: str, shades: list[str]) -> dict[str, Any]:
     n = len(cloud.queries) + len(cloud.keys)
     size = min(44.0, max(12.0, 9000 / n))
-    edges = {"keys": "white", "queries": INK}
-    return {"marker": _MARKERS[side], "s": size, "alpha": 0.8, "edgecolors": edges[side], "linewidths": 0.35}
+    if side == "queries":
+        return {"marker": _MARKERS[side], "s": size, "facecolors": "none", "edgecolors": shades, "linewidths": 0.9}
+    return {
+        "marker": _MARKERS[side],
+        "s": size,
+        "facecolors": shades,
+        "edgecolors": "white",
+        "linewidths": 0.35,
+        "alpha": 0.8,
+    }
 
 
 def _legend(figure: Figure, cloud: Cloud, colour: dict[Label, str]) -> None:
@@ -99,8 +107,6 @@ def _legend(figure: Figure, cloud: Cloud, colour: dict[Label, str]) -> None:
     shared: dict[str, Any] = {"linestyle": "", "markeredgecolor": "none", "markersize": 7}
     handles = [Line2D([], [], color=colour[label], marker="s", label=plain(str(label)), **shared) for label in colour]
     for side, _, _ in reversed(cloud.sides):
-        edge = INK if side == "queries" else "white"
-        handles.append(
-            Line2D([], [], color=GREY, marker=_MARKERS[side], label=side, **shared | {"markeredgecolor": edge})
-        )
+        own = {"markeredgecolor": GREY, "markerfacecolor": "none"} if side == "queries" else {}
+        handles.append(Line2D([], [], color=GREY, marker=_MARKERS[side], label=side, **shared | own))
     legend(figure, handles, columns=1 + (len(handles) - 1) // (_ONE_COLUMN + len(cloud.sides)))

@@ -14,6 +14,8 @@ from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, 
 
 _COLUMNS = 4  # heads side by side
 _BAR = 0.38
+_THIN = 0.35  # of a bar: that of random subspaces
+_RANDOM: dict[str, Any] = {"facecolor": "white", "edgecolor": GREY, "hatch": "//////", "linewidth": 0.8}
 
 
 def intervention_figure(
@@ -21,8 +23,9 @@ def intervention_figure(
 ) -> Figure:
     """Does the swap move attention from the original to the target token, and more than a random one?
 
-    For each head: mean attention on both tokens after every edit, and the normalised effects (0: a random subspace of
-    the same rank, 1: the full swap) with their 95 % intervals. Conditions without random controls have no such effect.
+    For each head: mean attention on both tokens after every edit, beside it (hatched) after the same edit of random
+    subspaces of the same rank, and the normalised effects (0: random subspaces, 1: the full swap) with their 95 %
+    intervals. Conditions without random controls have no such bars and no such effect.
     """
     _check(heads)
     effects = [effect for row in heads.values() for effect in row]
@@ -42,10 +45,12 @@ def intervention_figure(
             below.spines["left"].set_visible(False)  # the line at zero is there for it
             _name_rows(below, rows, effects, shown=first and len(heads) > 1)
     handles: list[Any] = [Patch(color=GREY, label="original token"), Patch(color=BLUE, label="target token")]
+    if any(_has_random_bars(effect) for effect in effects):
+        handles.append(Patch(**_RANDOM, label="the same for random subspaces"))
     if measured:
         point: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.6}
         handles.append(Line2D([], [], color=RED, label="effect: 0 = random, 1 = full swap (95 % interval)", **point))
-    legend(figure, handles, columns=3 if len(heads) != 2 else 1, beneath=True)
+    legend(figure, handles, columns=2 if len(heads) != 2 else 1, beneath=True)
     return figure
 
 
@@ -80,12 +85,17 @@ def _cells(figure: Figure, heads: int, conditions: int, measured: int) -> list[t
 
 
 def _attention(axis: Any, row: Sequence[Effect], conditions: list[str]) -> None:
-    places = [conditions.index(effect.name) for effect in row]
-    for offset, values, shade in (
-        (-_BAR / 2, [effect.orig for effect in row], GREY),
-        (_BAR / 2, [effect.target for effect in row], BLUE),
-    ):
-        axis.barh([place + offset for place in places], values, height=_BAR, color=shade)
+    """Two bars for each condition; above each, thin and hatched, that of random subspaces where there are some."""
+    thin = {effect.name: _BAR * _THIN if _has_random_bars(effect) else 0.0 for effect in row}
+    beside = [effect for effect in row if thin[effect.name]]
+    for offset, of, shade in ((-_BAR / 2, "orig", GREY), (_BAR / 2, "target", BLUE)):
+        places = [conditions.index(effect.name) + offset + thin[effect.name] / 2 for effect in row]
+        heights = [_BAR - thin[effect.name] for effect in row]
+        axis.barh(places, [getattr(effect, of) for effect in row], height=heights, color=shade)
+        if beside:
+            above = [conditions.index(effect.name) + offset - _BAR * (1 - _THIN) / 2 for effect in beside]
+            widths = [getattr(effect, f"random_{of}") for effect in beside]
+            axis.barh(above, widths, height=_BAR * _THIN, **_RANDOM | {"edgecolor": shade})
     axis.set_xlim(0, 1)
     axis.set_xticks([0, 0.5, 1], ["0", ".5", "1"])
 
@@ -121,6 +131,10 @@ def _label(name: str, ranks: list[int]) -> str:
 def _has_controls(effect: Effect) -> bool:
     """An effect without random subspaces is normalised to zero movement, which is another scale."""
     return effect.rank > 0 and math.isfinite(effect.random) and math.isfinite(effect.normalised)
+
+
+def _has_random_bars(effect: Effect) -> bool:
+    return math.isfinite(effect.random_orig) and math.isfinite(effect.random_target)
 
 
 def _check(heads: Mapping[str, Sequence[Effect]]) -> None:

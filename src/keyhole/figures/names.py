@@ -2,25 +2,29 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 from keyhole.figures.page import Cell, Section, Spans, page
 from keyhole.files import require_file, write_at_once
-from keyhole.naming.attached import head_names
-from keyhole.naming.cues import Cue
-from keyhole.naming.files import to_json
-from keyhole.naming.marks import parts
+from keyhole.naming.attached.edges import head_names
+from keyhole.naming.attached.files import to_json
+from keyhole.naming.attached.marks import parts
+from keyhole.naming.beside.cues import Cue
+from keyhole.naming.beside.representatives import Side
+from keyhole.naming.judging.scores import Share, Tested
 from keyhole.naming.named import LANDMARKS, Named, Naming
-from keyhole.naming.representatives import Side
-from keyhole.naming.scores import Share, Tested
+from keyhole.naming.signals import RANDOM_PASS
 
 WRITTEN = (".json", ".html", ".csv")
-COLUMNS = ("signal", ">prompts", "name", "outcome", ">accuracy", ">AUC", ">corrected p", ">random as good")
+_SCORES = (">accuracy", ">AUC", ">corrected p", ">random as good", ">passing p")
+COLUMNS = ("signal", ">prompts", "name", "outcome", *_SCORES)
 _CONTROLS = (
-    "Shuffled names: that of a signal of another head. Tokens alone: the commonest tokens at dest and src. Random "
-    "directions: of the same heads, named in the same way; where one fires most, texts often have something in common, "
-    "so beyond random are the names that pass and that at most 5 % of random directions' names equal."
+    "A name is above chance by Fisher's exact test, corrected over signals. It passes if it is also beyond the names "
+    "of random directions of the same heads, made and judged in the same way: where one of these fires most, texts "
+    "often have something in common, too. Shuffled names: that of a signal of another head. Tokens alone: the "
+    "commonest tokens at dest and src. Random that pass: each half of the random directions, held against the other."
 )
 
 
@@ -37,37 +41,43 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
     test = "Dest is marked in red, src in blue. The examples are some of those that the name was made of; "
     test += "it was tested on others, of texts that were not looked at before."
     sections = [
-        Section("How many names are right?", _CONTROLS, _SHARES, [_share_row(one) for one in shares(naming)]),
-        Section("Heads", _HEADS, ("head", ">signals", ">passed", "names that passed"), _head_rows(naming)),
+        Section("How many names are right?", _CONTROLS, _SHARES, _share_rows(naming)),
+        Section(
+            "Heads", _HEADS, ("head", ">signals", ">above chance", ">pass", "names above chance"), _head_rows(naming)
+        ),
         *(_side(one) for one in sides),
         *([Section("Broken cues", _BROKEN, _CUES, [_cue_row(one) for one in cues])] if cues else []),
         Section("Names", "", COLUMNS, [name_row(one) for one in naming.signals]),
         Section("Evidence", test),
         *(_evidence(one) for one in naming.signals),
     ]
-    told = naming.share()
-    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. Detection: {told}."
+    summary = f"{len(naming.signals)} signals, named by {naming.explainer}. "
+    summary += f"Names that pass: {naming.share()}. Above chance: {naming.above_chance()}."
     return page(f"{naming.model}: what its signals mean", f"{summary}\n\nBeside it, {LANDMARKS}.", sections)
 
 
-_SHARES = ("group", ">signals", ">passed", ">without a name", ">untested", ">share", ">from", ">to")
-_HEADS = "The names of a head are those of its signals that passed, of most prompts first."
+_SHARES = ("group", "counted", ">signals", ">such", ">without a name", ">untested", ">share", ">from", ">to")
+_OF_HEADS = ("head", ">signals", ">above chance", ">pass", "names above chance")
+_HEADS = "The names of a head: those of its signals that are above chance; those that pass first, then of most prompts."
 
 
-def shares(naming: Naming) -> list[Share]:
-    """What passes: each kind of question, then the controls of detection."""
-    beyond = naming.beyond_random()
-    asked = [naming.share(*one) for one in naming.asked()]
-    return [*asked, *naming.controls, *([beyond] if beyond is not None else [])]
+def _share_rows(naming: Naming) -> list[Sequence[Cell]]:
+    """What passes, for each kind of question; then what is above chance, and the controls of detection."""
+    above = [replace(naming.above_chance(), group="detection, top"), *naming.controls]
+    passing = [naming.share(*one) for one in naming.asked()]
+    return [
+        *(_share_row(one, "pass") for one in passing),
+        *(_share_row(one, "pass" if one.group == RANDOM_PASS else "above chance") for one in above),
+    ]
 
 
-def _share_row(one: Share) -> Sequence[Cell]:
-    return one.group, one.signals, one.passed, one.nameless, one.untested, one.share, one.low, one.high
+def _share_row(one: Share, counted: str) -> Sequence[Cell]:
+    return one.group, counted, one.signals, one.passed, one.nameless, one.untested, one.share, one.low, one.high
 
 
 def _head_rows(naming: Naming) -> list[Sequence[Cell]]:
     return [
-        (f"{one.head[0]}.{one.head[1]}", one.signals, one.passed, "\n".join(str(a.name) for a in one.names))
+        (f"{one.head[0]}.{one.head[1]}", one.signals, one.right, one.passed, "\n".join(str(a.name) for a in one.names))
         for one in head_names(naming)
     ]
 
@@ -75,8 +85,8 @@ def _head_rows(naming: Naming) -> list[Sequence[Cell]]:
 def name_row(one: Named) -> tuple[Cell, ...]:
     """A name with its outcome and scores."""
     test, prompts = one.test(), one.about.get("prompts")
-    scores = (None, None, None) if test is None else (test.accuracy, test.auc, test.corrected)
-    return (one.id, None if prompts is None else int(prompts), str(one.name), one.outcome(), *scores, one.beyond)
+    scores = (None,) * 5 if test is None else (test.accuracy, test.auc, test.corrected, test.beyond, test.passing)
+    return (one.id, None if prompts is None else int(prompts), str(one.name), one.outcome(), *scores)
 
 
 def _side(one: Side) -> Section:

@@ -21,14 +21,19 @@ from keyhole.figures.clouds import Label
 from keyhole.figures.embedding import pca_figure, umap_figure
 from keyhole.figures.interventions import intervention_figure
 from keyhole.figures.ranks import RankCurve, rank_figure, spectrum_figure
-from keyhole.figures.style import save
+from keyhole.figures.style import KINDS, save_as
 
 _MOST_HEADS = 6  # of which pictures are drawn; tables have them all
 _MOST_LABELS = 12  # with a colour of their own
 
 
-def draw_study(study: Study, folder: Path, *, umap: bool = False) -> tuple[list[Path], list[str]]:
-    """Draw everything that the study has: the files, and a note for each picture that could not be made."""
+def draw_study(
+    study: Study, folder: Path, *, umap: bool = False, kinds: Sequence[str] = KINDS
+) -> tuple[list[Path], list[str]]:
+    """Draw everything that the study has: the files, and a note for each picture that could not be made.
+
+    `kinds`: png, svg, pdf; each picture is written as each of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     heads = study.selected[:_MOST_HEADS]
     shown = {label(head): study.swaps[head] for head in heads if head in study.swaps}
@@ -44,14 +49,14 @@ def draw_study(study: Study, folder: Path, *, umap: bool = False) -> tuple[list[
             notes.append(str(error))
 
     if shown:
-        add(_interventions, study, shown, folder)
+        add(_interventions, study, shown, folder, kinds)
     for head in heads:
         for name in study.features:
             stem = folder / f"{_slug(name)}-{label(head)}"
-            add(_spectrum, study, name, head, stem)
-            add(_embeddings, study, name, head, stem, umap=umap)
+            add(_spectrum, study, name, head, stem, kinds)
+            add(_embeddings, study, name, head, stem, kinds, umap=umap)
         if any(feature.rank for feature in study.of(head)):
-            add(_attribution, study, head, folder / f"attribution-{label(head)}.png")
+            add(_attribution, study, head, folder / f"attribution-{label(head)}", kinds)
     return written, list(dict.fromkeys(notes))
 
 
@@ -59,22 +64,24 @@ def _slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "feature"
 
 
-def _interventions(study: Study, shown: dict[str, tuple[Effect, ...]], folder: Path) -> list[Path]:
+def _interventions(
+    study: Study, shown: dict[str, tuple[Effect, ...]], folder: Path, kinds: Sequence[str]
+) -> list[Path]:
     title = (
         f"Attention when a feature's coordinates change places, {Path(study.model).stem}, {study.tested} test samples"
     )
-    return [save(intervention_figure(shown, title=title), folder / "interventions.png")]
+    return save_as(intervention_figure(shown, title=title), folder / "interventions", kinds)
 
 
-def _spectrum(study: Study, name: str, head: Head, stem: Path) -> list[Path]:
+def _spectrum(study: Study, name: str, head: Head, stem: Path, kinds: Sequence[str]) -> list[Path]:
     features = study.features[name]
     at = features.at(head)
     null = None if features.threshold is None else features.threshold[at].expand(features.S.shape[-1])
     figure = spectrum_figure(features.S[at], null, title=f"Contrast of {name} in head {label(head)}")
-    return [save(figure, stem.with_name(f"spectrum-{stem.name}.png"))]
+    return save_as(figure, stem.with_name(f"spectrum-{stem.name}"), kinds)
 
 
-def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path) -> list[Path]:
+def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
     """Ranks against the number of entities, a picture per feature."""
     written = []
     for name, own in rows.items():
@@ -84,7 +91,7 @@ def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path) -> list[Path
             columns = ([row.entities for row in mine], [row.energy for row in mine], [row.null for row in mine])
             curves.append(RankCurve(label(head), *(tuple(column) for column in columns)))
         figure = rank_figure(curves, title=f"Rank of {name} against the number of entities")
-        written.append(save(figure, folder / f"ranks-{_slug(name)}.png"))
+        written += save_as(figure, folder / f"ranks-{_slug(name)}", kinds)
     return written
 
 
@@ -110,20 +117,20 @@ def _few(labels: list[str]) -> list[Label]:
     return [text if text in common else "others" for text in labels]
 
 
-def _embeddings(study: Study, name: str, head: Head, stem: Path, *, umap: bool) -> list[Path]:
+def _embeddings(study: Study, name: str, head: Head, stem: Path, kinds: Sequence[str], *, umap: bool) -> list[Path]:
     # Three components are drawn even where the rank is lower, as in the paper: what lies beyond it should be shapeless.
     q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.settings.rank)))
     ordered = all(isinstance(text, int) for text in labels)
     title = f"Queries and right keys in the {name} subspace of head {label(head)}"
     figure = pca_figure(q, keys, labels, labels, title=title, ordered=ordered)
-    written = [save(figure, stem.with_name(f"pca-{stem.name}.png"))]
+    written = save_as(figure, stem.with_name(f"pca-{stem.name}"), kinds)
     if umap:
         figure = umap_figure(q, keys, labels, labels, title=title, ordered=ordered)
-        written.append(save(figure, stem.with_name(f"umap-{stem.name}.png")))
+        written += save_as(figure, stem.with_name(f"umap-{stem.name}"), kinds)
     return written
 
 
-def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
+def _attribution(study: Study, head: Head, stem: Path, kinds: Sequence[str]) -> list[Path]:
     """The row of the first test sample, split over the study's features."""
     test = study.test
     slot = int(choose(test, half=study.half)[0])
@@ -142,4 +149,4 @@ def _attribution(study: Study, head: Head, path: Path) -> list[Path]:
     if not tokens:
         raise KeyholeError("there is no key to attribute to.")
     figure = attribution_figure(tokens, split.parts, split.logits, list(split.names), marked=marked, title=title)
-    return [save(figure, path)]
+    return save_as(figure, stem, kinds)

@@ -22,6 +22,7 @@ PALETTE = (
     *("#8796ff", "#69005a", "#a5784b", "#008796", "#002d87", "#69d2d2"),
 )
 SUFFIXES = (".png", ".svg", ".pdf")
+KINDS = ("png",)  # as which pictures in folders are written, unless others are asked for
 _DPI = 160
 _LETTERS = 10.5  # of a title, per inch
 
@@ -115,3 +116,8 @@ def save(figure: Figure, path: str | Path) -> Path:
     figure.savefig(drawn, format=suffix[1:], dpi=_DPI, metadata=dates.get(suffix, {}))
     write_at_once(path, drawn.getvalue())
     return path
+
+
+def save_as(figure: Figure, stem: Path, kinds: Sequence[str]) -> list[Path]:
+    """The figure as each of these kinds: stem.png, stem.svg. A stem may have dots in it, as heads have."""
+    return [save(figure, stem.with_name(f"{stem.name}.{kind}")) for kind in kinds]

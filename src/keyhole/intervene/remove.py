@@ -42,7 +42,9 @@ class Outcome:
     metric_after: float
     norm_ratio: float  # of the residual stream at the cut's token, after over before
     cosine: float
-    row: Float[Tensor, "pos"] | None = field(default=None, repr=False, compare=False)  # all weights of the first cut's dest
+    row: Float[Tensor, "pos"] | None = field(
+        default=None, repr=False, compare=False
+    )  # all weights of the first cut's dest
     logits: Float[Tensor, "vocab"] | None = field(default=None, repr=False, compare=False)  # at the metric's end
 
     @property

@@ -39,8 +39,8 @@ def verify(
 ) -> Verification:
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each.
 
-    `edges` may be the numbers of some edges: these signals alone. Of MLPs, all causes of each: "exact" sees what is left of its write, "chain" and "global" what becomes of its
-    readers. See `Row`.
+    `edges` may be the numbers of some edges: these signals alone. Of MLPs, all causes of each: "exact" sees what is
+    left of its write, "chain" and "global" what becomes of its readers. See `Row`.
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)

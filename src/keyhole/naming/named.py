@@ -1,15 +1,15 @@
 """What came of naming signals? Each name with its evidence and its tests, the shares that pass, and the controls."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.brief import brief
 from keyhole.dataframes import Table, as_dataframe
-from keyhole.naming.judge import NAMELESS
+from keyhole.naming.judging.judge import NAMELESS
+from keyhole.naming.judging.questions import QuestionKind, Span
+from keyhole.naming.judging.scores import LEVEL, RIGHT, Outcome, Share, Tested, share
 from keyhole.naming.name import Name
-from keyhole.naming.questions import QuestionKind, Span
-from keyhole.naming.scores import LEVEL, Outcome, Share, Tested, share
 from keyhole.naming.shown import Shown
 from keyhole.naming.subject import SubjectKind
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.naming.subject import Subject
 
-LANDMARKS = "published, with other models and judges: GPT-2 63 %, Pythia-160M 50 %, Gemma-2-2B 31 %"
+LANDMARKS = "published, above chance alone, with other models and judges: GPT-2 63 %, Pythia-160M 50 %, Gemma-2-2B 31 %"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class Named:
     about: Mapping[str, str]
     name: Name
     tests: tuple[Tested, ...]
-    beyond: float | None  # p: share of random directions whose names are as right as this; None: not compared
     examples: tuple[Shown, ...]  # a few that the explainer saw
 
     def test(self, kind: QuestionKind = "detection", of: Span = "top") -> Tested | None:
@@ -43,13 +42,19 @@ class Named:
         return next((one for one in self.tests if (one.kind, one.of) == (kind, of)), None)
 
     def outcome(self, kind: QuestionKind = "detection", of: Span = "top") -> Outcome:
-        """Does the name pass? Where questions need no name: do the examples?"""
+        """Does the name pass? It does if it is above chance, and beyond random directions' names.
+
+        Without random directions beside it, a name is above chance at best. Where questions need no name, the examples
+        pass or not.
+        """
         if self.name.text is None and kind not in NAMELESS:
             return "no valid interpretation"
         one = self.test(kind, of)
         if one is None or one.corrected is None:
             return "untested"
-        return "passes" if one.corrected <= LEVEL else "fails"
+        if one.corrected > LEVEL:
+            return "fails"
+        return "passes" if one.passing is not None and one.passing <= LEVEL else "above chance"
 
     def __str__(self) -> str:
         one = self.test()
@@ -78,24 +83,19 @@ class Naming:
         """How many names pass."""
         return share(f"{kind}, {of}", [one.outcome(kind, of) for one in self.signals])
 
-    def beyond_random(self) -> Share | None:
-        """How many names pass, and are more right than 95 % of random directions' names; None: not compared.
-
-        Of random directions no more than 5 % would: p-values are not corrected here.
-        """
-        if all(one.beyond is None for one in self.signals):
-            return None
-        return share("beyond random", [_beyond(one) for one in self.signals])
+    def above_chance(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
+        """How many names are right by Fisher's test alone, whether or not random directions' names are so, too."""
+        return share("above chance", [one.outcome(kind, of) for one in self.signals], RIGHT)
 
     def of(self, what: "str | Subject") -> Named | None:
         """The name of a term such as 9.6 dest 3 <- 7.9, or of a subject with such a direction; None: not named."""
-        from keyhole.naming.attached import name_of
+        from keyhole.naming.attached.edges import name_of
 
         return name_of(self, what)
 
     def edges(self, circuit: "Circuit", model: "Model | None" = None) -> "dict[Edge, Named]":
-        """The edges of a circuit that have a name here; see `keyhole.naming.attached`."""
-        from keyhole.naming.attached import named_edges
+        """The edges of a circuit that have a name here; see `keyhole.naming.attached.edges`."""
+        from keyhole.naming.attached.edges import named_edges
 
         return named_edges(circuit, self, model)
 
@@ -130,23 +130,18 @@ class Naming:
 
     def __str__(self) -> str:
         shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
-        beyond, layers = self.beyond_random(), self.by_layer()
-        controls = [*self.controls, *([beyond] if beyond else [])]
+        layers = self.by_layer()
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
+            "pass: above chance, and beyond random directions' names",
             *(f"  {one.group:<18} {one}" for one in shares),
-            *(["controls, detection"] if controls else []),
-            *(f"  {one.group:<18} {one}" for one in controls),
-            *(["by layer, detection"] if len(layers) > 1 else []),
+            "above chance alone, detection",
+            *(f"  {one.group:<18} {one}" for one in (replace(self.above_chance(), group="names"), *self.controls)),
+            *(["pass, by layer"] if len(layers) > 1 else []),
             *(f"  {one.group:<18} {one}" for one in layers if len(layers) > 1),
             LANDMARKS,
         ]
         return "\n".join(parts)
-
-
-def _beyond(one: Named) -> Outcome:
-    found = one.outcome()
-    return "fails" if found == "passes" and (one.beyond is None or one.beyond > LEVEL) else found
 
 
 def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Span = "top") -> tuple[Share, ...]:
@@ -160,7 +155,7 @@ def by_model(namings: Sequence[Naming], kind: QuestionKind = "detection", of: Sp
 
 def _row(one: Named) -> dict[str, Any]:
     test = one.test()
-    scores = ("accuracy", "precision", "recall", "auc", "p", "corrected")
+    scores = ("accuracy", "precision", "recall", "auc", "p", "corrected", "beyond", "passing")
     return {
         "id": one.id,
         "kind": one.kind,
@@ -169,6 +164,5 @@ def _row(one: Named) -> dict[str, Any]:
         **{key: one.about.get(key) for key in ("prompts", "also")},
         "name": one.name.text,
         "outcome": one.outcome(),
-        "beyond": one.beyond,
         **{name: None if test is None else getattr(test, name) for name in scores},
     }

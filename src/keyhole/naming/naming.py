@@ -17,16 +17,16 @@ import numpy as np
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.files import load_circuit
 from keyhole.errors import KeyholeError
+from keyhole.naming.attached.same import distinct
 from keyhole.naming.explain.over_represented import statistics
-from keyhole.naming.gather import TOKENS, gather
+from keyhole.naming.gathering.gather import TOKENS, gather
 from keyhole.naming.name import Explainer
 from keyhole.naming.named import Naming
-from keyhole.naming.same import distinct
+from keyhole.naming.reading.texts import Source
 from keyhole.naming.shown import Examples
 from keyhole.naming.signals import name_signals
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, random_subjects, signal_subjects, store_subjects
-from keyhole.naming.texts import Source
 from keyhole.naming.where import read_what
 from keyhole.progress import Progress, silent
 from keyhole.store.model import model_of

@@ -6,21 +6,23 @@ from typing import get_args
 from zlib import crc32
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.controls import beyond, shuffled
 from keyhole.naming.explain.commonest import tokens_alone
 from keyhole.naming.explain.over_represented import statistics
-from keyhole.naming.judge import NAMELESS, RULES, Judge
+from keyhole.naming.judging.controls import beyond, shuffled
+from keyhole.naming.judging.judge import NAMELESS, RULES, Judge
+from keyhole.naming.judging.pose import Asking, Halves, pose
+from keyhole.naming.judging.questions import Posed, QuestionKind, Span
+from keyhole.naming.judging.scores import RIGHT, Share, Tested, corrected, share, tested
+from keyhole.naming.judging.split import split
 from keyhole.naming.name import Explainer, Name
 from keyhole.naming.named import Named, Naming
-from keyhole.naming.pose import Asking, Halves, pose
-from keyhole.naming.questions import Posed, QuestionKind, Span
-from keyhole.naming.scores import Share, Tested, corrected, share, tested
 from keyhole.naming.shown import NEGATIVES, Examples, Shown
-from keyhole.naming.split import split
 from keyhole.progress import Progress, silent
 
 _FEW = 5  # examples that stay beside a name
 Asked = tuple[QuestionKind, Span]
+Tests = Mapping[Asked, Sequence[Tested | None]]  # of every signal, in their order
+SHUFFLED, ALONE, RANDOM, RANDOM_PASS = "shuffled names", "tokens alone", "random directions", "random that pass"
 
 
 @dataclass(frozen=True)
@@ -56,13 +58,13 @@ def name_signals(
         work.append(_explained(one, explainer, judges, asking, seed=seed))
         progress(number + 1, total)
     own, others = work[: len(examples)], work[len(examples) :]
-    signals, nulls = _judged(own, judges), _judged(others, judges)
+    nulls = _asked(others, judges)
     return Naming(
         model=model,
         explainer=next((one.name.by for one in own), ""),
         seed=seed,
-        signals=_compared(signals, nulls),
-        controls=_controls(own, nulls, judges, seed) if controls and "detection" in judges else (),
+        signals=_judged(own, _asked(own, judges), nulls),
+        controls=_controls(own, others, nulls, judges, seed=seed) if controls and "detection" in judges else (),
     )
 
 
@@ -89,14 +91,21 @@ def _explained(
     return _Work(examples, halves, name, posed)
 
 
-def _judged(work: Sequence[_Work], judges: Mapping[QuestionKind, Judge]) -> tuple[Named, ...]:
-    """Every kind of question to every signal, p-values corrected over signals."""
+def _asked(work: Sequence[_Work], judges: Mapping[QuestionKind, Judge]) -> Tests:
+    """Every kind of question to every signal."""
+    return {
+        (kind, of): [_ask(one.name, one.posed[kind, of], judge, of) for one in work]
+        for kind, judge in judges.items()
+        for of in get_args(Span)
+    }
+
+
+def _judged(work: Sequence[_Work], asked: Tests, nulls: Tests) -> tuple[Named, ...]:
+    """p-values corrected over signals, and each signal beside random directions on the same kind of questions."""
     tests: list[list[Tested]] = [[] for _ in work]
-    for kind, judge in judges.items():
-        for of in get_args(Span):
-            rows = [_ask(one.name, one.posed[kind, of], judge, of) for one in work]
-            for own, row in zip(tests, corrected(rows), strict=True):
-                own += [row] if row is not None else []
+    for kind, rows in asked.items():
+        for own, row in zip(tests, beyond(corrected(rows), nulls.get(kind, ())), strict=True):
+            own += [row] if row is not None else []
     return tuple(_named(one, tuple(own)) for one, own in zip(work, tests, strict=True))
 
 
@@ -107,32 +116,41 @@ def _ask(name: Name, posed: Sequence[Posed], judge: Judge, of: Span) -> Tested |
     return tested(posed, [judge(name.text or "", one.question) for one in posed], of)
 
 
-def _compared(signals: Sequence[Named], nulls: Sequence[Named]) -> tuple[Named, ...]:
-    """Each signal beside random directions, on the same kind of questions."""
-    ranks = beyond([one.test() for one in signals], [one.test() for one in nulls])
-    return tuple(replace(one, beyond=p) for one, p in zip(signals, ranks, strict=True))
-
-
 def _named(work: _Work, tests: tuple[Tested, ...]) -> Named:
     subject = work.examples.subject
     top = sorted((one for one in work.halves.seen if one.pick == "top"), key=lambda one: -one.value)
     about = dict(subject.about)
-    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, None, tuple(top[:_FEW]))
+    return Named(subject.id, subject.kind, subject.head, about, work.name, tests, tuple(top[:_FEW]))
 
 
 def _controls(
-    own: Sequence[_Work], nulls: Sequence[Named], judges: Mapping[QuestionKind, Judge], seed: int
+    own: Sequence[_Work], others: Sequence[_Work], nulls: Tests, judges: Mapping[QuestionKind, Judge], *, seed: int
 ) -> tuple[Share, ...]:
-    """What passes the same detection questions without being the signal's name, or without there being a signal."""
+    """What is above chance without being the signal's name, or without there being a signal; and what passes of these.
+
+    Random directions are held against one another: each half has its ranks among the other half.
+    """
     only: dict[QuestionKind, Judge] = {"detection": judges["detection"]}
     named = [one for one in own if one.name.text is not None]
     given = shuffled([one.examples.subject.head for one in named], seed)
     pairs = [(one, named[i].name) for one, i in zip(named, given, strict=True) if i is not None]
     swapped = [replace(one, name=name) for one, name in pairs if name.text != one.name.text]  # or it would be its own
     alone = [replace(one, name=tokens_alone(_top(one), ())) for one in own]
-    groups = {"shuffled names": swapped, "tokens alone": alone}
-    found = [share(group, [one.outcome() for one in _judged(work, only)]) for group, work in groups.items() if work]
-    return (*found, *([share("random directions", [one.outcome() for one in nulls])] if nulls else []))
+    groups = {SHUFFLED: swapped, ALONE: alone}
+    found = [
+        share(group, [one.outcome() for one in _judged(work, _asked(work, only), {})], RIGHT)
+        for group, work in groups.items()
+        if work
+    ]
+    if not others:
+        return tuple(found)
+    halves = [_judged(others[i::2], _every_other(nulls, i), _every_other(nulls, 1 - i)) for i in (0, 1)]
+    right = share(RANDOM, [one.outcome() for one in _judged(others, nulls, {})], RIGHT)
+    return (*found, right, share(RANDOM_PASS, [one.outcome() for half in halves for one in half]))
+
+
+def _every_other(tests: Tests, first: int) -> Tests:
+    return {kind: rows[first::2] for kind, rows in tests.items()}
 
 
 def _top(work: _Work) -> list[Shown]:

@@ -16,19 +16,19 @@ from keyhole.circuits.files import load_circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded
 from keyhole.models.visit import Seen, visit
-from keyhole.naming.corpus import chunks
-from keyhole.naming.gather import TOKENS, batches_of, gather
+from keyhole.naming.gathering.gather import TOKENS, batches_of, gather
 from keyhole.naming.gathering.kept import ROW, Kept
 from keyhole.naming.gathering.layer import best_pairs
 from keyhole.naming.gathering.picks import Words, rows_of
 from keyhole.naming.gathering.readers import head_weights, visible
 from keyhole.naming.gathering.state import Amounts, Batch, State, rounded, top_keys
+from keyhole.naming.reading.corpus import chunks
+from keyhole.naming.reading.texts import Source
 from keyhole.naming.shown import Shown
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.channels import channel_subjects
 from keyhole.naming.subjects.pairs import require_head
 from keyhole.naming.subjects.signals import signal_subjects
-from keyhole.naming.texts import Source
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:

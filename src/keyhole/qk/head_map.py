@@ -53,7 +53,8 @@ def _read(record: "AttentionRun") -> tuple[Tensor, Tensor, tuple[Tensor, Tensor,
     heads, tokens = len(record.heads), len(record.first)
     spread = rests = torch.zeros(heads, dtype=torch.float64)
     seen = 0
-    best = (torch.full((heads,), -1.0, dtype=torch.float64), *(torch.zeros(heads, dtype=torch.long) for _ in range(2)))
+    nowhere = torch.zeros(heads, dtype=torch.long)
+    best = (torch.full((heads,), -1.0, dtype=torch.float64), nowhere, nowhere)
     for dests in record.blocks:
         weights = record.weights(record.heads, dests).double().cpu()
         counts = record.visible(dests).sum(-1).cpu()

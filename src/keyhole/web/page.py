@@ -47,6 +47,8 @@ def page_data(
 ) -> dict[str, Any]:
     """What the circuit view is told: the circuit's own document, names by edge, and the story."""
     part = strongest(circuit, most)
+    if story is None and circuit.influence:
+        story = tell(replace(circuit, run=None))  # of the whole: parts do not add up
     told = names or {}
     if part is not circuit and told:
         identities = {_identity(circuit, edge): name for edge, name in told.items()}
@@ -89,17 +91,16 @@ def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int,
 
 
 def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
-    """The paths, with the nodes of the page that they pass; nothing where influence is not accounted for."""
-    if not circuit.influence:
+    """The paths, with the nodes of the page that they pass; nothing where there is no story."""
+    if story is None:
         return []
-    story = tell(replace(circuit, run=None)) if story is None else story
     index = {node: i for i, node in enumerate(circuit.nodes)}
     paths: list[dict[str, Any]] = [{"text": " ".join(held_pieces(story))}]
     for path in story.paths:
         steps = []
         for step in path.steps:
             nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
-            label = step_label(step, circuit.tokens)
+            label = step_label(step, circuit.tokens).replace("<-", "←")
             steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
         nodes = [node for step in steps for node in step["nodes"]]
         paths.append({"text": " -> ".join(s["text"] for s in steps), "share": path.share, "nodes": nodes, "steps": steps})

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 NOTHING = 1e-3  # of the attention: where whole keys move less (more than random subspaces), a share of it says nothing
+_OF_DRAWS = ("shift", "orig_after", "target_after")
 _BOOTSTRAP_ENTRIES = 5_000_000  # of resampling weights held at once
 
 
@@ -70,6 +71,8 @@ class Effect:
     normalised: float  # (shift - random) / (full - random); NaN unless full exceeds random surely by more than NOTHING
     interval: tuple[float, float]  # of `normalised`
     shift_interval: tuple[float, float]
+    random_orig: float = float("nan")  # mean attention after the edits of random subspaces; NaN without controls
+    random_target: float = float("nan")
 
     @property
     def still(self) -> bool:
@@ -84,11 +87,8 @@ def effect(
 
     `random` has its draws in front of the samples, or is a list of moves.
     """
-    if isinstance(random, Sequence):
-        shifts = [one.shift for one in random]
-        random_shift = torch.stack(shifts).double().mean(0) if shifts else None
-    else:
-        random_shift = None if random is None else random.shift.double().mean(0)
+    draws = [random] if isinstance(random, Move) else list(random or ())
+    random_shift, random_orig, random_target = (_over_draws([getattr(one, of) for one in draws]) for of in _OF_DRAWS)
     shift, ceiling = move.shift.double(), full.shift.double()
     floor = torch.zeros_like(shift) if random_shift is None else random_shift
     table = torch.stack([shift, ceiling, floor], dim=1).cpu()
@@ -106,11 +106,20 @@ def effect(
         target=float(move.target_after.mean()),
         shift=float(mean[0]),
         random=float("nan") if random_shift is None else float(mean[2]),
+        random_orig=float("nan") if random_orig is None else float(random_orig.mean()),
+        random_target=float("nan") if random_target is None else float(random_target.mean()),
         full=float(mean[1]),
         normalised=float((mean[0] - mean[2]) / (mean[1] - mean[2])) if told else float("nan"),
         interval=(low, high),
         shift_interval=(low_shift, high_shift),
     )
+
+
+def _over_draws(values: Sequence[Float[Tensor, "*draws samples"]]) -> Float[Tensor, "samples"] | None:
+    """The mean over draws, which stand in front of the samples or are several; None: there are none."""
+    if not values:
+        return None
+    return torch.cat([one.reshape(-1, one.shape[-1]) for one in values]).double().mean(0)
 
 
 @lru_cache(maxsize=4)

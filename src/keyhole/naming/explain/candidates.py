@@ -10,8 +10,8 @@ from math import isqrt
 import numpy as np
 from jaxtyping import Bool
 
-from keyhole.naming.clauses import Clause, Distance, true_of
-from keyhole.naming.questions import Marked, marked
+from keyhole.naming.judging.questions import Marked, marked
+from keyhole.naming.language.clauses import Clause, Distance, true_of
 from keyhole.naming.shown import Shown
 
 _STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24)  # where distances may begin; they end before the next ones

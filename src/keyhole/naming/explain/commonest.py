@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from keyhole.naming.clauses import Clause, Word
-from keyhole.naming.kinds import normal
+from keyhole.naming.language.clauses import Clause, Word
+from keyhole.naming.language.kinds import normal
+from keyhole.naming.language.sentence import render
 from keyhole.naming.name import Name
-from keyhole.naming.sentence import render
 from keyhole.naming.shown import Shown
 
 

@@ -18,10 +18,10 @@ from math import log
 import numpy as np
 from jaxtyping import Bool
 
-from keyhole.naming.clauses import SPOTS, Clause, Spot, Word
 from keyhole.naming.explain.candidates import Pairs, candidates, pairs_of
+from keyhole.naming.language.clauses import SPOTS, Clause, Spot, Word
+from keyhole.naming.language.sentence import render
 from keyhole.naming.name import Claim, Name
-from keyhole.naming.sentence import render
 from keyhole.naming.shown import Shown
 from keyhole.stats import benjamini_hochberg, fisher
 

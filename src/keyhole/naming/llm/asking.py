@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.judge import Answer, Judge
+from keyhole.naming.judging.judge import Answer, Judge
+from keyhole.naming.judging.questions import Question, QuestionKind
 from keyhole.naming.llm.explainer import explain_request, llm_explainer
 from keyhole.naming.llm.judge import judge_request, llm_judges, read_answer
 from keyhole.naming.llm.request import Request
 from keyhole.naming.llm.talk import Talk
 from keyhole.naming.llm.together import send_all
 from keyhole.naming.name import Explainer, Name
-from keyhole.naming.questions import Question, QuestionKind
 from keyhole.naming.shown import Shown
 from keyhole.progress import Progress, silent
 

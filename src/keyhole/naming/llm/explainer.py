@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import zip_longest
 
+from keyhole.naming.judging.questions import marked
 from keyhole.naming.llm.marks import MARKS, shown_text
 from keyhole.naming.llm.reply import Reply
 from keyhole.naming.llm.request import Request
 from keyhole.naming.llm.send import send
 from keyhole.naming.llm.talk import Talk
 from keyhole.naming.name import NONE, Explainer, Name
-from keyhole.naming.questions import marked
 from keyhole.naming.shown import HARD, Shown
 
 LABEL = "PATTERN:"

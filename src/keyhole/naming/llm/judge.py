@@ -4,13 +4,13 @@ import re
 from functools import partial
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.judge import Answer, Judge
+from keyhole.naming.judging.judge import Answer, Judge
+from keyhole.naming.judging.questions import Question, QuestionKind
 from keyhole.naming.llm.marks import MARKS, shown_text
 from keyhole.naming.llm.reply import Reply, chance
 from keyhole.naming.llm.request import Request
 from keyhole.naming.llm.send import send
 from keyhole.naming.llm.talk import Talk
-from keyhole.naming.questions import Question, QuestionKind
 
 _WORD = re.compile(r"\A[\W_]*(yes|no)\b", re.IGNORECASE)
 _BOTH = {"yes": re.compile(r"\bno\b", re.IGNORECASE), "no": re.compile(r"\byes\b", re.IGNORECASE)}

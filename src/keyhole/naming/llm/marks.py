@@ -3,7 +3,7 @@
 What follows dest is left out: when the head looks back from there, the model has not read it.
 """
 
-from keyhole.naming.questions import Marked
+from keyhole.naming.judging.questions import Marked
 
 MARKS = (
     "In each text two tokens are marked: dest stands in [[double brackets]], and src, the token that it looks back at,"

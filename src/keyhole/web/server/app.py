@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 from keyhole.web.server.bodies import parse_body
 from keyhole.web.server.events import EventStream
-from keyhole.web.server.jobs import FullError, Job, Jobs, Limits
+from keyhole.web.server.jobs import ENDS, FullError, Job, Jobs, Limits
 from keyhole.web.server.kept import Given, Kept
 from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import BODY, Door, Guard, refusal
@@ -41,13 +41,12 @@ def create_app(door: Door, given: Given | None = None, limits: Limits | None = N
     app.add_exception_handler(KeyholeError, _refused)
     app.add_exception_handler(HTTPException, _missing)
     app.add_api_route("/api/hello", _hello(kept), methods=["GET"])
-    app.add_api_route("/api/stores", _asked("stores"), methods=["GET"])
+    app.add_api_route("/api/stores", _stores, methods=["GET"])
     app.add_api_route("/api/jobs", _add_job, methods=["POST"], status_code=202)
     app.add_api_route("/api/jobs/{number}", _job, methods=["GET"])
     app.add_api_route("/api/jobs/{number}", _cancel, methods=["DELETE"])
     app.add_api_route("/api/jobs/{number}/events", _events, methods=["GET"])
-    for kind in KINDS:
-        app.add_api_route(f"/api/{kind}", _asked(kind), methods=["POST"])
+    app.add_api_route("/api/{kind}", _ask, methods=["POST"])
     for address, file in served.items():
         app.add_api_route(address, _file(file), methods=["GET"])
     return app
@@ -60,7 +59,9 @@ def _hello(kept: Kept) -> Callable[[], Any]:
         stores = [{"id": name, "path": str(path)} for name, path in kept.stores.items()]
         return _json(
             {
-                **{"version": __version__, "models": models, "stores": stores},
+                "version": __version__,
+                "models": models,
+                "stores": stores,
                 "names": kept.given.names is not None,
                 "limits": {"tokens": kept.given.tokens, "body": BODY},
                 "example": EXAMPLE,
@@ -77,32 +78,35 @@ def _file(file: File) -> Callable[[], Any]:
     return give
 
 
-def _asked(kind: str) -> Callable[[Request], Any]:
+async def _ask(request: Request, kind: str) -> Response:
     """A question that is answered at once: it waits in the same queue, and goes with the client that asked."""
+    job = await _new_job(request, kind)
+    jobs: Jobs = request.app.state.jobs
+    queue = jobs.listen(job)
+    try:
+        while True:
+            try:
+                name, data = await asyncio.wait_for(queue.get(), _LOOK)
+            except TimeoutError:
+                if await request.is_disconnected():
+                    jobs.cancel(job)
+                    return refusal(499, "the client is gone.")
+                continue
+            if name in ENDS:
+                return _ended(name, data)
+    finally:
+        jobs.leave(job, queue)
 
-    async def ask(request: Request) -> Response:
-        job = await _new_job(request, kind)
-        jobs: Jobs = request.app.state.jobs
-        queue = jobs.listen(job)
-        try:
-            while True:
-                try:
-                    name, data = await asyncio.wait_for(queue.get(), _LOOK)
-                except TimeoutError:
-                    if await request.is_disconnected():
-                        jobs.cancel(job)
-                        return refusal(499, "the client is gone.")
-                    continue
-                if name == "result":
-                    return Response(data, media_type="application/json")
-                if name == "error":
-                    return Response(data, 500 if b'"fault":true' in data else 400, media_type="application/json")
-                if name == "cancelled":
-                    return refusal(409, "this was stopped before it was done.")
-        finally:
-            jobs.leave(job, queue)
 
-    return ask
+def _ended(name: str, data: bytes) -> Response:
+    if name == "cancelled":
+        return refusal(409, "this was stopped before it was done.")
+    status = 200 if name == "result" else 500 if b'"fault":true' in data else 400
+    return Response(data, status, media_type="application/json")
+
+
+async def _stores(request: Request) -> Response:
+    return await _ask(request, "stores")
 
 
 async def _new_job(request: Request, kind: str | None = None) -> Job:

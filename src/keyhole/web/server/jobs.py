@@ -1,7 +1,8 @@
 """Who waits for which work? One thread does it all, in turn; jobs tell how far they are, and can be stopped.
 
 What a job is told happens in the event loop's thread alone; the worker thread looks at nothing of it but the `stop`
-flag. Work is stopped where it reports progress: the report raises `Stopped`.
+flag. Work is stopped where it reports progress: the report raises `Stopped`. There, too, long work lets quick work that
+waits go first, so that a click is answered while a circuit is verified.
 """
 
 import asyncio
@@ -46,13 +47,16 @@ class Limits:
 class Told:
     """What work is given to report by: `progress` of one part, and `stage` for works that have several."""
 
-    def __init__(self, stop: threading.Event, tell: Callable[[str, int, int], None]) -> None:
-        self._stop, self._tell, self._last = stop, tell, 0.0
+    def __init__(
+        self, stop: threading.Event, tell: Callable[[str, int, int], None], between: Callable[[], None]
+    ) -> None:
+        self._stop, self._tell, self._between, self._last = stop, tell, between, 0.0
 
     def check(self) -> None:
-        """Stop here, if the work is not wanted any more."""
+        """Stop here, if the work is not wanted any more; let others go first."""
         if self._stop.is_set():
             raise Stopped
+        self._between()
 
     def progress(self, what: str) -> Progress:
         """Reports for one named part of the work."""
@@ -240,12 +244,21 @@ class Jobs:
             self._do(job)
             del job  # its work may hold a run
 
+    def _quick_ones(self) -> None:
+        """Quick work that waits, while long work rests between two of its parts."""
+        while True:
+            with self._ready:
+                if not self._waiting or self._waiting[0][0] or self._closed:
+                    return
+                job = heapq.heappop(self._waiting)[2]
+            self._do(job)
+
     def _do(self, job: Job) -> None:
         def tell(what: str, done: int, total: int) -> None:
             told = self._spell({"what": what, "done": done, "total": total})
             self._later(self._publish, job, ("progress", told))
 
-        told = Told(job.stop, tell)
+        told = Told(job.stop, tell, _nobody if job.quick else self._quick_ones)
         try:
             told.check()
             self._later(self._publish, job, ("started", b"{}"))
@@ -271,3 +284,7 @@ class Jobs:
 
 def _nothing(told: Told) -> bytes:
     return b""
+
+
+def _nobody() -> None:
+    """Nobody goes first."""

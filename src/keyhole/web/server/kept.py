@@ -37,7 +37,9 @@ class Last(Generic[T]):
     (['A', 'B', 'A', 'C'], ['a', 'c'])
     """
 
-    def __init__(self, most: int, heaviest: float = float("inf"), weigh: Callable[[T], float] = lambda thing: 0) -> None:
+    def __init__(
+        self, most: int, heaviest: float = float("inf"), weigh: Callable[[T], float] = lambda thing: 0
+    ) -> None:
         self.kept: OrderedDict[Hashable, T] = OrderedDict()
         self._most, self._heaviest, self._weigh = most, heaviest, weigh
 
@@ -119,8 +121,8 @@ class Kept:
         ids = encode(model, prompt, bos).ids
         if len(ids) > self.given.tokens:
             raise KeyholeError(
-                f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, or "
-                "use the library."
+                f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
+                "or use the library."
             )
         return self.runs.get((name, ids), lambda: Ran(name, model.run(list(ids))))
 

@@ -1,4 +1,4 @@
-"""Which kinds of work are there? Each is one function of the library, in a module of `work`, loaded when first asked."""
+"""Which kinds of work are there? Each calls one function of the library, and is loaded when first asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -22,7 +22,9 @@ def bound_socket(host: str, port: int) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, OverflowError) as error:
-        raise KeyholeError(f"{host} port {port} is no address of this machine: give another --host or --port.") from error
+        raise KeyholeError(
+            f"{host} port {port} is no address of this machine: give another --host or --port."
+        ) from error
     found = socket.socket(family, kind, number)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -49,16 +51,14 @@ class _Server(uvicorn.Server):
             self._ready()
 
 
-def serve(
+def make_server(
     given: Given,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
+    own: socket.socket,
+    host: str,
     ready: Callable[[Door], None],
     limits: Limits | None = None,
-) -> None:
-    """Serve until Ctrl-C. `ready` is called once it listens; the first model is then loaded before anybody asks."""
-    own = bound_socket(host, port)
+) -> uvicorn.Server:
+    """A server for a bound socket. `ready` is called once it listens; the first model is then loaded unasked."""
     door = Door(host, own.getsockname()[1])
     app = create_app(door, given, limits)
 
@@ -67,11 +67,23 @@ def serve(
         first = given.models[0] if given.models else ORGANISM
         app.state.jobs.add("load", KINDS["load"].work(app.state.kept, {"model": first}), quick=True)
 
-    options = {"log_level": "critical", "access_log": False, "server_header": False, "ws": "none"}
-    config = uvicorn.Config(app, **options, lifespan="on", timeout_graceful_shutdown=_GRACE)  # type: ignore[arg-type]
-    server = _Server(config, began)
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE,
+    )
+    return _Server(config, began)
+
+
+def serve(given: Given, *, host: str, port: int, ready: Callable[[Door], None]) -> None:
+    """Serve until Ctrl-C."""
+    own = bound_socket(host, port)
     try:
-        server.run(sockets=[own])
+        make_server(given, own, host, ready).run(sockets=[own])
     except KeyboardInterrupt:  # which uvicorn raises again once all is closed
         pass
     finally:

@@ -59,7 +59,7 @@ class Door:
     def knows_host(self, host: str) -> bool:
         """Is this ours? Bound to all addresses, any of them as a number is: no name can be pointed at a number."""
         name, given = _split_host(host)
-        if given != (self.port if self.port != 80 else given or 80):
+        if (given or 80) != self.port:
             return False
         return name in (*LOOPBACK, self.host) or (self.host in WILDCARDS and _is_number(name))
 

@@ -114,7 +114,8 @@ function explainMlp(flow, place, wish) {
 
 /** @param {Flow} flow @param {Place} place @param {{ side: string | null, signal: number | null }} wish */
 function whereElse(flow, place, wish) {
-  const what = wish.side === null ? { ...placeOf(place), what: `${place.layer}.${place.head}` } : { ...firingOf(place), side: wish.side, signal: wish.signal };
+  const own = place.model ? { model: place.model } : {};
+  const what = wish.side === null ? { ...own, what: `${place.layer}.${place.head}` } : { ...firingOf(place), side: wish.side, signal: wish.signal };
   const progress = flow.slots.progress("where");
   flow.slots.fill("where", (signal) => job("where", what, { progress, signal }));
 }

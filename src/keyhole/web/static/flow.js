@@ -18,7 +18,7 @@ export function follow(model, settle) {
   const asked = { run: "", pattern: "", firing: "", circuit: "" };
 
   const prompt = async (/** @type {Place} */ place) => {
-    for (const key of ["run", "heads", "pattern", "firing", "circuit"]) slots.drop(key);
+    for (const key of ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"]) slots.drop(key);
     model.set("effects", []);
     const run = await slots.fill("run", (signal) => ask("run", placeOf(place), signal));
     const heads = run && (await slots.fill("heads", (signal) => ask("heads", placeOf(place), signal)));

@@ -1,18 +1,23 @@
 """Which run, firing or circuit does a request speak of?"""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
+from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.models.model import Model
+from keyhole.qk.channels import check_place
+from keyhole.store.model import model_of
+from keyhole.tracing.assemble import Sinks
+from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firing import Firing, threshold
+from keyhole.tracing.linear import firing_probe
+from keyhole.tracing.methods import Method
+from keyhole.tracing.why import explain
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran
 from keyhole.web.server.spelling import spell
-
-if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit
-    from keyhole.models.model import Model
-    from keyhole.tracing.firing import Firing
 
 _TRACE = ("target", "against", "method", "through", "tau", "sinks", "keys", "end", "from")
 
@@ -23,14 +28,14 @@ def place(body: Body) -> tuple[tuple[int, int], int, int | None]:
     return head, body.integer("dest", -1), body.integer("src", None)
 
 
-def explained(body: Body, ran: Ran) -> tuple["Firing", str | None]:
+def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
     """The firing that is asked for, explained, and a note where it cannot be."""
-    from keyhole.qk.channels import check_place
-    from keyhole.tracing.firing import threshold
-    from keyhole.tracing.why import explain
-
     head, dest, src = place(body)
-    why, tau, keys = body.choice("why", ("auto", "here", "not"), "auto"), body.tau(), body.text("keys", "all")
+    why, tau, keys = (
+        body.choice("why", ("auto", "here", "not"), "auto"),
+        body.tau(),
+        body.choice("keys", get_args(Keys), "all"),
+    )
     layer, index, d, s = check_place(ran.run, head, dest, src)
     record = ran.run.layer(layer)
     limit = threshold(tau, d, int(record.visible([d]).sum()))
@@ -46,7 +51,7 @@ def explained(body: Body, ran: Ran) -> tuple["Firing", str | None]:
     return ran.made.get(key, lambda: explain(ran.run, (layer, index), d, s, tau=tau, keys=keys, why=why)), note
 
 
-def circuit_of(kept: Kept, body: Body, told: Told) -> "tuple[Circuit, Model]":
+def circuit_of(kept: Kept, body: Body, told: Told) -> tuple[Circuit, Model]:
     """The circuit that a request refers to, with its run: one of a store, or traced, or still known; and its model."""
     if "store" in body:
         return _stored(kept, body.text("store"), body.integer("index"))
@@ -57,25 +62,21 @@ def circuit_of(kept: Kept, body: Body, told: Told) -> "tuple[Circuit, Model]":
     return replace(found, run=ran.run), ran.run.model  # runs are kept by tokens, and circuits should keep none
 
 
-def _stored(kept: Kept, name: str, index: int) -> "tuple[Circuit, Model]":
-    from keyhole.store.model import model_of
-
+def _stored(kept: Kept, name: str, index: int) -> tuple[Circuit, Model]:
     store = kept.store(name)
     circuit = store.circuit(index)
     source = str(store.manifest.model.get("name", ORGANISM))
     return circuit, model_of(store, kept.model(source))
 
 
-def _traced(ran: Ran, body: Body, told: Told) -> "Circuit":
+def _traced(ran: Ran, body: Body, told: Told) -> Circuit:
     """Trace what is asked for: an answer, or what one firing moves."""
-    from keyhole.tracing.linear import firing_probe
-
     options: dict[str, Any] = {
-        "method": body.text("method", "accpp"),
-        "through": body.text("through", "mlps"),
+        "method": body.choice("method", get_args(Method), "accpp"),
+        "through": body.choice("through", ("mlps", "heads"), "mlps"),
         "tau": body.tau(),
-        "sinks": body.text("sinks", "keep"),
-        "keys": body.text("keys", "all"),
+        "sinks": body.choice("sinks", get_args(Sinks), "keep"),
+        "keys": body.choice("keys", get_args(Keys), "all"),
         "progress": told.progress("Tracing"),
     }
     target, against, end = body.words("target"), body.words("against"), body.integer("end", -1)

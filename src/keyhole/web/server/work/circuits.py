@@ -1,17 +1,18 @@
 """Which circuit is behind an answer, what does it tell, and does it hold?"""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
+from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.intervene.remove import Mode
+from keyhole.models.model import Model
+from keyhole.naming.attached import head_names, named_edges
+from keyhole.story.text import step_label, story_text
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.asked import circuit_of
-
-if TYPE_CHECKING:
-    from keyhole.circuits.circuit import Circuit
-    from keyhole.models.model import Model
 
 
 def trace(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def trace(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {"circuit": document(circuit), "names": edge_names(kept, circuit, model)}
 
 
-def document(circuit: "Circuit") -> dict[str, Any]:
+def document(circuit: Circuit) -> dict[str, Any]:
     """A circuit's own JSON document."""
     found: dict[str, Any] = json.loads(circuit.to_json())
     return found
@@ -29,8 +30,6 @@ def document(circuit: "Circuit") -> dict[str, Any]:
 
 def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The main paths from words to the answer, each step measured."""
-    from keyhole.story.text import step_label, story_text
-
     circuit, model = circuit_of(kept, body, told)
     top = body.integer("top", 5, least=1, most=50)
     body.done()
@@ -46,7 +45,7 @@ def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every side and signal removed in the model's own pass, beside controls."""
     circuit, model = circuit_of(kept, body, told)
-    mode, draws = body.text("mode", "exact"), body.integer("draws", 3, least=0, most=50)
+    mode, draws = body.choice("mode", get_args(Mode), "exact"), body.integer("draws", 3, least=0, most=50)
     edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.integer("seed", 0)
     body.done()
     options: Any = {"mode": mode, "draws": draws, "edges": edges if edge is None else [edge], "seed": seed}
@@ -56,8 +55,6 @@ def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The names of a circuit's edges, and of heads."""
-    from keyhole.naming.attached import head_names
-
     circuit, model = circuit_of(kept, body, told)
     body.done()
     naming = kept.naming()
@@ -68,13 +65,11 @@ def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {"edges": edge_names(kept, circuit, model), "heads": heads}
 
 
-def edge_names(kept: Kept, circuit: "Circuit", model: "Model") -> dict[str, dict[str, str]] | None:
+def edge_names(kept: Kept, circuit: Circuit, model: Model) -> dict[str, dict[str, str]] | None:
     """Names by the number of the edge; None: there are none, or of another model."""
     naming = kept.naming()
     if naming is None or naming.fingerprint != circuit.model.get("fingerprint"):
         return None
-    from keyhole.naming.attached import named_edges
-
     number = {edge: i for i, edge in enumerate(circuit.edges)}
     found = named_edges(circuit, naming, model).items()
     return {
@@ -84,6 +79,6 @@ def edge_names(kept: Kept, circuit: "Circuit", model: "Model") -> dict[str, dict
     }
 
 
-def _needed(circuit: "Circuit", model: "Model") -> "Model | None":
+def _needed(circuit: Circuit, model: Model) -> Model | None:
     """The model, for a circuit that came without its run."""
     return None if circuit.run is not None else model

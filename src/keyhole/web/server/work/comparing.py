@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keyhole.comparison.compare import compare as compare_both
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
@@ -11,8 +12,6 @@ from keyhole.web.server.work.circuits import document
 
 def compare(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Both circuits, and the library's comparison of them."""
-    from keyhole.comparison.compare import compare as compare_both
-
     sides = []
     for name in ("a", "b"):
         inner = body.inner(name)

@@ -1,14 +1,16 @@
 """Which heads tell a built-in contrast's keys apart? A study, with the places of queries and keys for pictures."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
+from keyhole.contrast import Selection, Study, StudySettings, report, study
+from keyhole.contrast.recipes.built_in import BoxFeature, BuiltIn, built_in
+from keyhole.contrast.report import label
 from keyhole.errors import KeyholeError
+from keyhole.figures.embedding import joint_pca
+from keyhole.figures.study import coordinates
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept
-
-if TYPE_CHECKING:
-    from keyhole.contrast.studies import Study
 
 HEADS = 6  # whose queries and keys are placed
 POINTS = 1000
@@ -16,15 +18,12 @@ POINTS = 1000
 
 def contrast(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The library's record of the study, and the first components of queries and keys of the selected heads."""
-    from keyhole.contrast import Selection, StudySettings, report, study
-    from keyhole.contrast.recipes.built_in import built_in
-
     model = kept.model(body.text("model", ORGANISM))
-    what, feature = body.choice("what", ("boxes", "lists")), body.text("feature", "both")
-    sizes = (body.integer("prompts", 60, least=8, most=2000), body.integer("tests", 30, least=8, most=2000))
+    what, feature = body.choice("what", get_args(BuiltIn)), body.choice("feature", get_args(BoxFeature), "both")
+    sizes = (body.integer("prompts", 60, least=1, most=2000), body.integer("tests", 30, least=8, most=2000))
     answers, draws = body.integer("answers", 8, least=0, most=200), body.integer("draws", 10, least=1, most=100)
     permutations, seed = body.integer("permutations", 99, least=19, most=999), body.integer("seed", 0)
-    boxes, wording = body.integer("boxes", 9, least=2, most=20), body.text("wording", "plain")
+    boxes, wording = body.integer("boxes", 9, least=2, most=20), body.choice("wording", ("plain", "instruct"), "plain")
     chat = body.flag("chat", False)
     body.done()
     told.check()
@@ -37,12 +36,8 @@ def contrast(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**report.record(found), "summary": report.summary(found), "clouds": _clouds(found)}
 
 
-def _clouds(found: "Study") -> dict[str, Any]:
+def _clouds(found: Study) -> dict[str, Any]:
     """Queries and keys of each selected head in their joint principal components, with labels; some may have none."""
-    from keyhole.contrast.report import label
-    from keyhole.figures.embedding import joint_pca
-    from keyhole.figures.study import coordinates
-
     clouds: dict[str, Any] = {}
     for head in found.selected[:HEADS]:
         for name, features in found.features.items():

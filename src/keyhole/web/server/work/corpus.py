@@ -1,17 +1,18 @@
 """Where else does it fire? A head, a channel, an edge of a circuit or a signal of a firing, in the text at hand."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.models.model import Model
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.signals import firing_subject, signal_subjects
+from keyhole.naming.where import read_what
+from keyhole.naming.where import where as find
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept
 from keyhole.web.server.work.asked import circuit_of, explained
-
-if TYPE_CHECKING:
-    from keyhole.models.model import Model
-    from keyhole.naming.subject import Subject
 
 TOKENS = 20_000  # that are read, unless more are asked for
 MOST = 2_000_000
@@ -19,8 +20,6 @@ MOST = 2_000_000
 
 def where(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The strongest places, each with its text."""
-    from keyhole.naming.where import where as find
-
     tokens, top = body.integer("tokens", TOKENS, least=100, most=MOST), body.integer("top", 12, least=1, most=200)
     length, seed = body.integer("length", 32, least=4, most=256), body.integer("seed", 0)
     model, sought = _sought(kept, body, told)
@@ -30,11 +29,8 @@ def where(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**asdict(found), "model": model.name}
 
 
-def _sought(kept: Kept, body: Body, told: Told) -> "tuple[Model, Subject | tuple[int, int]]":
+def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | tuple[int, int]]:
     """What is sought, and in which model."""
-    from keyhole.naming.subjects.signals import firing_subject, signal_subjects
-    from keyhole.naming.where import read_what
-
     if "what" in body:
         what = body.text("what")
         if "#" in what:

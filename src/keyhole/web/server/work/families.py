@@ -1,30 +1,28 @@
 """Do a store's circuits come in families, and what drives its firings on the first token?"""
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
+from keyhole.family.columns import Granularity
+from keyhole.family.families import RIGHT
+from keyhole.family.families import families as find
+from keyhole.family.record import Families
+from keyhole.sink import sinks as study
+from keyhole.store.chosen import label_columns
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept
 from keyhole.web.server.work.stores import conditions
-
-if TYPE_CHECKING:
-    from keyhole.family.record import Families
-    from keyhole.sink.record import Sinks
 
 LEAVES = 1000  # circuits of a tree that is drawn
 
 
 def families(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The library's record, with the tree and distances for pictures."""
-    from keyhole.family.families import RIGHT
-    from keyhole.family.families import families as find
-    from keyhole.store.chosen import label_columns
-
     store = kept.store(body.text("store"))
     asked = conditions(body)
     options = {
-        "granularity": body.text("granularity", "channels"),
+        "granularity": body.choice("granularity", get_args(Granularity), "channels"),
         "role": body.flag("role", False),
         "weighted": body.flag("weighted", False),
         "k": body.integer("k", None, least=2),
@@ -39,7 +37,7 @@ def families(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**found.record(), **_drawn(found)}
 
 
-def _drawn(found: "Families") -> dict[str, Any]:
+def _drawn(found: Families) -> dict[str, Any]:
     """The tree, its leaves and their distances, a byte each; not of very many."""
     family = dict(zip(found.prompts.tolist(), found.labels.tolist(), strict=True))
     sample = found.sample.tolist()
@@ -53,8 +51,6 @@ def _drawn(found: "Families") -> dict[str, Any]:
 
 def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The library's record of a study of sinks."""
-    from keyhole.sink import sinks as study
-
     store = kept.store(body.text("store"))
     prompts, draws = body.integer("prompts", 24, least=6, most=500), body.integer("draws", 99, least=19, most=999)
     controls, seed = body.integer("controls", 9, least=1, most=50), body.integer("seed", 0)

@@ -2,6 +2,12 @@
 
 from typing import Any
 
+from keyhole.circuits.text import node_label
+from keyhole.circuits.writer import Writer
+from keyhole.models.precision import exact_matmul
+from keyhole.qk.channels import channels
+from keyhole.qk.omega import blocks
+from keyhole.tracing.firing import Firing
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
@@ -10,10 +16,6 @@ from keyhole.web.server.work.asked import explained
 
 def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One firing, explained."""
-    from keyhole.models.precision import exact_matmul
-    from keyhole.qk.channels import channels
-    from keyhole.qk.omega import blocks
-
     ran = kept.ran(body)
     told.check()
     found, note = explained(body, ran)
@@ -29,11 +31,8 @@ def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**record, **more}
 
 
-def _side(side: dict[str, Any], found: Any) -> dict[str, Any]:
+def _side(side: dict[str, Any], found: Firing) -> dict[str, Any]:
     """With words for writers, and the weight that is predicted when one signal alone goes."""
-    from keyhole.circuits.text import node_label
-    from keyhole.circuits.writer import Writer
-
     away = -1.0 if found.why == "here" else 1.0
     signals = [
         {

@@ -3,6 +3,11 @@
 from dataclasses import asdict
 from typing import Any
 
+from keyhole.circuits.text import node_label
+from keyhole.circuits.writer import Writer
+from keyhole.intervene.mlp_causes import remove_causes
+from keyhole.intervene.remove import Metric
+from keyhole.tracing.targets import Likeliest, choose_targets, token_ids
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
@@ -10,12 +15,6 @@ from keyhole.web.server.kept import Kept
 
 def mlp(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One MLP's write at a token, along an answer's logit (the likeliest token's, if none is named)."""
-    from keyhole.circuits.text import node_label
-    from keyhole.circuits.writer import Writer
-    from keyhole.intervene.mlp_causes import remove_causes
-    from keyhole.intervene.remove import Metric
-    from keyhole.tracing.targets import Likeliest, choose_targets, token_ids
-
     ran = kept.ran(body)
     layer, asked = body.integer("layer"), body.integer("pos", -1)
     target, against = body.words("target"), body.words("against")

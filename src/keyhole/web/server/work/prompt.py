@@ -2,17 +2,23 @@
 
 import base64
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import token_texts
+from keyhole.models.run import Run
+from keyhole.qk.channels import check_head
+from keyhole.qk.firings import find_firings
+from keyhole.qk.head_map import head_map
+from keyhole.tracing.exactness import Check, check_runs
+from keyhole.tracing.targets import targets_of
+from keyhole.tracing.upstream import Writes
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
-
-    from keyhole.models.run import Run
 
 CHECKED = 256  # tokens up to which a run is checked unasked
 ROWS = 128  # exact rows of a pattern
@@ -41,18 +47,19 @@ def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     end = own.position(asked, "end")
     error = _error(ran) if checked or (checked is None and len(own) <= CHECKED) else {"error": None, "exact": None}
     return {
-        **{"model": ran.model, "bos": own.bos, "token_ids": list(own.token_ids), "tokens": list(own.tokens)},
-        **{"end": end, "predictions": predictions(own, own.logits[end], top)},
+        "model": ran.model,
+        "bos": own.bos,
+        "token_ids": list(own.token_ids),
+        "tokens": list(own.tokens),
+        "end": end,
+        "predictions": predictions(own, own.logits[end], top),
         **error,
-        **{"layers": len(own.layers), "heads": own.model.dims.heads},
+        "layers": len(own.layers),
+        "heads": own.model.dims.heads,
     }
 
 
 def _error(ran: Ran) -> dict[str, Any]:
-    from keyhole.models.precision import exact_matmul
-    from keyhole.tracing.exactness import Check, check_runs
-    from keyhole.tracing.upstream import Writes
-
     def make() -> Check:
         with exact_matmul(), ran.run.model.steady():
             return check_runs(Writes([ran.run]))[0]
@@ -62,11 +69,8 @@ def _error(ran: Ran) -> dict[str, Any]:
     return {"error": max(e for e in errors if e is not None), "exact": check.exact}
 
 
-def predictions(run: "Run", logits: "Float[Tensor, 'vocab']", top: int) -> list[dict[str, Any]]:
+def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict[str, Any]]:
     """The likeliest tokens."""
-    from keyhole.models.prompts import token_texts
-    from keyhole.tracing.targets import targets_of
-
     ids = targets_of(logits, None, min(top, len(logits)))
     likely = logits.double().softmax(-1)
     texts = token_texts(run.model.tokenizer, ids)
@@ -76,9 +80,6 @@ def predictions(run: "Run", logits: "Float[Tensor, 'vocab']", top: int) -> list[
 
 def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every head at a glance, and the firings most above uniform."""
-    from keyhole.qk.firings import find_firings
-    from keyhole.qk.head_map import head_map
-
     ran = kept.ran(body)
     body.done()
     told.check()
@@ -94,9 +95,6 @@ def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """All weights of one head, a byte each, and some rows exactly."""
-    from keyhole.models.precision import exact_matmul
-    from keyhole.qk.channels import check_head
-
     ran = kept.ran(body)
     layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
     n, record = len(ran.run), ran.run.layer(layer)

@@ -1,15 +1,14 @@
 """What is in the stores? Their prompts and outcomes, filtered and by pages, and single circuits."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.store.chosen import label_columns
+from keyhole.store.store import Store
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept
 from keyhole.web.server.work.circuits import document, edge_names
-
-if TYPE_CHECKING:
-    from keyhole.store.store import Store
 
 _COLUMNS = ("prompt", "text", "answer", "status", "error", "correct", "predicted", "probability", "difference")
 _VALUES = 50  # of a label, that are listed
@@ -28,7 +27,7 @@ def stores(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {"stores": found}
 
 
-def _about(store: "Store") -> dict[str, Any]:
+def _about(store: Store) -> dict[str, Any]:
     labels = {}
     for label in store.manifest.labels:
         column = f"label_{label}"
@@ -43,8 +42,6 @@ def outcomes(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     store, asked = kept.store(body.text("store")), conditions(body)
     offset, limit = body.integer("offset", 0, least=0), body.integer("limit", 50, least=1, most=500)
     body.done()
-    from keyhole.store.chosen import label_columns
-
     labels = {f"label_{name}": name for name in store.manifest.labels}
     table = store.table("prompts", columns=[*_COLUMNS, *labels], where=label_columns(store, asked) or None)
     rows = [_row(row, labels) for row in table.slice(offset, limit).to_pylist()]
@@ -62,7 +59,12 @@ def conditions(body: Body) -> dict[str, Any]:
 
 def _row(row: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
     told = {name: row[name] for name in _COLUMNS[2:]}
-    return {"index": row["prompt"], "prompt": row["text"], **told, "labels": {own: row[one] for one, own in labels.items()}}
+    return {
+        "index": row["prompt"],
+        "prompt": row["text"],
+        **told,
+        "labels": {own: row[one] for one, own in labels.items()},
+    }
 
 
 def circuit(kept: Kept, body: Body, told: Told) -> dict[str, Any]:

@@ -53,6 +53,13 @@ export function nodeLabel(node, tokens) {
   return node.kind === "target" ? `answer at ${where}` : `${shortLabel(node)} (${where})`;
 }
 
+/** @param {CircuitNode} node @param {string[]} tokens for tables: 3.1 14:to←2:Mary, mlp 2 14:to */
+export function tightLabel(node, tokens) {
+  if (node.kind === "target") return "answer";
+  const where = tokenLabel(tokens, node.dest, 12);
+  return `${shortLabel(node)} ${node.kind === "head" ? `${where}←${tokenLabel(tokens, node.src, 12)}` : where}`;
+}
+
 /** @param {CircuitDocument} doc the answer that was traced, as a word or some */
 export function answerText(doc) {
   const texts = doc.parameters.target_text ?? [];

@@ -14,28 +14,30 @@ import { termTable } from "./compare/table.js";
  * @param {{ model: Model, el: HTMLElement }} into
  */
 function render({ model, el }) {
-  const [form, state, body] = [h("div", { class: "asked" }), h("div", { class: "state" }), h("div", { class: "compared" })];
-  fill(el, form, state, body);
+  const [left, right] = [half("a"), half("b")];
+  const terms = h("div", { class: "terms" });
+  fill(el, h("div", { class: "compared" }, left.el, right.el, terms));
   /** @type {({ found: any } & ReturnType<typeof sidesOf>) | null} */
   let shown = null;
   const draw = () => {
     const [found, { own }] = [model.get("comparison"), model.get("place")];
-    fill(state, standing(model, "comparison", "Tracing both"));
     if (found !== shown?.found) {
       shown?.leave();
       shown = found ? { found, ...sidesOf(found) } : null;
+      fill(left.host, shown?.parts[0]);
+      fill(right.host, shown?.parts[1]);
     }
-    if (!found || !shown) return void fill(body);
+    const waiting = standing(model, "comparison", "Tracing both");
+    if (!found || !shown) return void fill(terms, waiting ?? h("p", { class: "soft" }, "Compare what is behind the answers of two prompts or two models, or two ways to trace one answer."));
     const kind = /** @type {"heads" | "edges" | "channels"} */ (["heads", "edges", "channels"].includes(own.terms) ? own.terms : "heads");
-    const rows = differences(found, kind);
-    const table = termTable({ kind, rows, sums: sums(found), own, pick: (change) => model.send({ type: "own", change }), notes: found.comparison.notes });
-    const before = body.querySelector(".terms .rows")?.scrollTop ?? 0;
-    fill(body, h("div", { class: "pair" }, shown.parts), h("div", { class: "terms" }, table));
-    const scrolled = body.querySelector(".terms .rows");
+    const table = termTable({ kind, rows: differences(found, kind), sums: sums(found), own, pick: (change) => model.send({ type: "own", change }), notes: found.comparison.notes });
+    const before = terms.querySelector(".rows")?.scrollTop ?? 0;
+    fill(terms, waiting, ...table);
+    const scrolled = terms.querySelector(".rows");
     if (scrolled) scrolled.scrollTop = before;
     shown.show({ show: own.show || "all", term: own.term || null, theme: model.get("theme") ?? "auto" });
   };
-  const ends = [watch(model, ["place", "hello", "busy"], asked(model, form)), watch(model, ["comparison", "place", "busy", "errors", "theme"], draw)];
+  const ends = [watch(model, ["place", "hello", "busy"], asked(model, left.form, right.form)), watch(model, ["comparison", "place", "busy", "errors", "theme"], draw)];
   return () => {
     ends.forEach((end) => end());
     shown?.leave();
@@ -43,3 +45,9 @@ function render({ model, el }) {
 }
 
 export default { render };
+
+/** @param {"a" | "b"} side what is asked for, and under it the circuit */
+function half(side) {
+  const [form, host] = [h("div", { class: "one" }), h("div", { class: "host" })];
+  return { form, host, el: h("section", { class: `half ${side === "a" ? "left-half" : "right-half"}`, "aria-label": side === "a" ? "Left" : "Right", "data-side": side }, form, host) };
+}

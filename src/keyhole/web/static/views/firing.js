@@ -34,14 +34,16 @@ function render({ model, el }) {
   const box = h("div", { class: "why" });
   el.append(box);
   const opened = new Set(/** @type {string[]} */ ([])); // lists that are shown whole
+  const asked = { mlp: "", where: "" }; // beside which signal an MLP's causes and other places stand
   const draw = () => {
     const firing = /** @type {Firing | null} */ (model.get("firing"));
     const kept = el.scrollTop;
-    fill(box, firing ? whole(model, firing, opened, draw) : nothing(model));
+    fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model));
     el.scrollTop = kept;
   };
   const anew = () => {
     opened.clear();
+    Object.assign(asked, { mlp: "", where: "" });
     draw();
   };
   const keys = ["effects", "mlp", "where", "errors", "busy", "mode"];
@@ -63,21 +65,20 @@ function nothing(model) {
   return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : "Pick a head, then a cell of its attention.");
 }
 
-/**
- * @param {Model} model @param {Firing} firing @param {Set<string>} opened @param {() => void} draw
- */
-function whole(model, firing, opened, draw) {
-  const whole = { model, firing, opened, draw };
-  const half = (/** @type {Side} */ side) => sideList({ ...whole, side });
+/** @typedef {{ model: Model, firing: Firing, opened: Set<string>, asked: { mlp: string, where: string }, draw: () => void }} Shown */
+
+/** @param {Shown} shown */
+function whole(shown) {
+  const { model, firing, opened, draw } = shown;
   return [
     heading(firing),
     gauge(firing),
-    h("p", { class: "sentence" }, ...sentence(firing)),
+    h("p", { class: "sentence" }, sentence(firing)),
     firing.note && h("p", { class: "soft" }, firing.note),
-    actions(model, firing),
-    ...[...firing.sides].map(half),
-    mlpCard(model, firing),
-    places(model),
+    actions(shown),
+    shown.asked.where === "" && places(model),
+    ...firing.sides.map((side) => sideList({ ...shown, side })),
+    shown.asked.mlp === "" && mlpCard(model, firing),
     channelBars(firing, opened, draw),
   ];
 }
@@ -118,11 +119,15 @@ function sentence(firing) {
   });
   const given = share(firing.attention);
   const begin = firing.fires ? `The head gives ${given} of its attention here.` : `The head does not attend here (${given}); below is what keeps it from it.`;
-  return [[begin, ...told].join(" ")];
+  return [begin, ...told].join(" ");
 }
 
-/** @param {Model} model @param {Firing} firing */
-function actions(model, firing) {
+/** @param {Shown} shown */
+function actions({ model, firing, asked }) {
+  const where = () => {
+    asked.where = "";
+    model.send({ type: "where", side: null, signal: null });
+  };
   const mode = model.get("mode") ?? "exact";
   const choose = h(
     "select",
@@ -133,7 +138,7 @@ function actions(model, firing) {
     "div",
     { class: "actions" },
     h("button", { type: "button", "data-action": "trace-from", onclick: () => model.send({ type: "trace-from" }) }, "Trace from here"),
-    h("button", { type: "button", "data-action": "where", onclick: () => model.send({ type: "where", side: null, signal: null }) }, `Where else does ${firing.layer}.${firing.head} fire?`),
+    h("button", { type: "button", "data-action": "where", onclick: where }, `Where else does ${firing.layer}.${firing.head} fire?`),
     h("label", { class: "soft" }, "removal ", choose),
   );
 }

@@ -3,15 +3,16 @@
 import { fill, h } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { tokenLabel as label } from "../lib/tokens.js";
-import { cellAt, cut, loud, moved, strongest, whole, zoomed } from "./pattern/frame.js";
+import { cut, fit, loud, strongest, whole, zoomed } from "./pattern/frame.js";
+import { keys, pointer } from "./pattern/hands.js";
 import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 /** @typedef {import("./pattern/frame.js").Pattern} Pattern */
 /** @typedef {import("./pattern/frame.js").Frame} Frame */
 /** @typedef {import("./pattern/paint.js").Cell} Cell */
-/** @typedef {{ span: number, row: number, col: number }} Zoom */
-/** @typedef {{ rows: number[], cols: number[] }} Tokens */
+/** @typedef {import("./pattern/frame.js").Zoom} Zoom */
+/** @typedef {import("./pattern/frame.js").Tokens} Tokens */
 
 const FOLDED = 48; // prompts longer than this begin folded
 const MARGIN = { left: 86, top: 64, right: 44, bottom: 6 };
@@ -42,6 +43,7 @@ function render({ model, el }) {
     const pen = prepare(canvas, stage, zoom.span);
     const frame = layout(canvas, seen.tokens, zoom);
     seen.frame = frame;
+    canvas.dataset.frame = [frame.x, frame.y, frame.cell].join(" "); // where cells lie, for whoever cannot see them
     const colours = look(el);
     const at = seen.cursor ?? chosen();
     paintCells(pen, shown, frame, colours);
@@ -108,11 +110,6 @@ export default { render };
 /** @param {{ dest: number | null, src: number | null }} place */
 function cellOf(place) {
   return place.dest === null || place.src === null ? null : { dest: place.dest, src: place.src };
-}
-
-/** @param {Tokens} tokens */
-function fit(tokens) {
-  return { span: Math.max(tokens.rows.length, tokens.cols.length, 1), row: 0, col: 0 };
 }
 
 /**
@@ -207,80 +204,4 @@ function press(text, title, does) {
   const button = h("button", { type: "button", class: "small", title }, text);
   button.addEventListener("click", does);
   return button;
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {{ zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} seen
- * @param {{ paint: () => void, open: (cell: Cell) => void, zoomBy: (by: number, down?: number, right?: number) => void }} does
- */
-function pointer(canvas, seen, does) {
-  /** @type {{ x: number, y: number, zoom: Zoom, far: boolean } | null} */
-  let drag = null;
-  canvas.addEventListener("pointerdown", (event) => {
-    drag = { x: event.offsetX, y: event.offsetY, zoom: seen.zoom ?? fit(seen.tokens), far: false };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (drag && seen.frame && Math.hypot(event.offsetX - drag.x, event.offsetY - drag.y) > 5) {
-      drag.far = true;
-      const [down, right] = [drag.y - event.offsetY, drag.x - event.offsetX].map((d) => Math.round(d / (seen.frame?.cell ?? 1)));
-      seen.zoom = moved(drag.zoom, seen.tokens, down, right);
-    }
-    seen.cursor = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
-    canvas.style.cursor = seen.cursor ? "pointer" : "default";
-    does.paint();
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const cell = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
-    if (cell && !drag?.far) does.open(cell);
-    drag = null;
-  });
-  canvas.addEventListener("pointerleave", () => {
-    seen.cursor = null;
-    does.paint();
-  });
-  canvas.addEventListener(
-    "wheel",
-    (event) => {
-      if (!event.ctrlKey && !event.metaKey) return; // a plain wheel scrolls the page
-      event.preventDefault();
-      const side = (seen.frame?.cell ?? 1) * (seen.zoom ?? fit(seen.tokens)).span;
-      const share = (/** @type {number} */ d) => Math.min(1, Math.max(0, d / side));
-      does.zoomBy(event.deltaY > 0 ? 1.25 : 0.8, share(event.offsetY - (seen.frame?.y ?? 0)), share(event.offsetX - (seen.frame?.x ?? 0)));
-    },
-    { passive: false },
-  );
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @param {{ tokens: Tokens, cursor: Cell | null }} seen
- * @param {{ paint: () => void, open: (cell: Cell) => void, start: () => Cell }} does
- */
-function keys(canvas, seen, does) {
-  canvas.addEventListener("keydown", (event) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    const now = seen.cursor ?? does.start();
-    if (event.key === "Enter" || event.key === " ") does.open(now);
-    else if (!step) return;
-    event.preventDefault();
-    if (!step) return;
-    const next = (/** @type {number[]} */ among, /** @type {number} */ value, /** @type {number} */ by) =>
-      among[Math.min(among.length - 1, Math.max(0, nearest(among, value) + by))];
-    const dest = next(seen.tokens.rows, now.dest, step[0]);
-    const src = next(seen.tokens.cols, now.src, step[1]);
-    if (src <= dest) seen.cursor = { dest, src };
-    does.paint();
-  });
-}
-
-/**
- * @param {number[]} among
- * @param {number} value
- */
-function nearest(among, value) {
-  const found = among.findIndex((t) => t >= value);
-  return found < 0 ? among.length - 1 : found;
 }

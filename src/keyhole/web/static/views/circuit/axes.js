@@ -4,7 +4,8 @@ import { short, visible } from "../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 7.1; // pixels
+const LETTER = 7.4; // pixels
+const DIGIT = 6.1;
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
 export function axes(open) {
@@ -57,14 +58,15 @@ export function axes(open) {
 
 /** @param {import("./layout.js").Column} column @param {number} k @param {string[]} texts */
 function token(column, k, texts) {
-  const room = Math.floor((column.w * k - 6) / LETTER);
   const place = String(column.pos);
-  const text = short(visible(texts[column.pos] ?? ""), Math.max(1, Math.min(16, room - Math.ceil(place.length * 0.8) - 1)));
+  const numbered = column.plain ? 0 : DIGIT * place.length + 3; // its number matters where something is drawn
+  const most = Math.floor((column.w * k - 4 - numbered) / LETTER);
+  const text = short(visible(texts[column.pos] ?? ""), Math.min(16, Math.max(1, most)));
   const title = s("title", null, `token ${place}: ${JSON.stringify(texts[column.pos] ?? "")}`);
   const x = (column.x + column.w / 2) * k;
-  if (room < place.length * 0.8) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
-  const number = s("tspan", { class: "place" }, place);
-  return s("text", { class: "token", x, y: 21 }, title, number, room > place.length * 0.8 + 2 && s("tspan", { dx: 3 }, text));
+  if (most < 1 && column.w * k < numbered) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
+  const number = column.plain ? null : s("tspan", { class: "place" }, place);
+  return s("text", { class: column.plain ? "token plain" : "token", x, y: 21 }, title, number, most >= Math.min(3, [...visible(texts[column.pos] ?? "")].length) ? s("tspan", { dx: number ? 3 : 0 }, text) : null);
 }
 
 /** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open */
@@ -78,8 +80,8 @@ function gap(column, k, open) {
     event.preventDefault();
     act();
   };
-  const w = Math.max(10, column.w * k - 6);
+  const w = Math.max(5, column.w * k - 4);
   const x = (column.x + column.w / 2) * k;
   return s("g", { class: "gap", role: "button", tabindex: 0, "aria-label": label, "data-gap": column.pos, onclick: act, onkeydown: press },
-    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 24 && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
+    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
 }

@@ -65,7 +65,8 @@ export function drawing(on) {
   const resize = () => axis.resize(el.clientWidth, el.clientHeight, view.place());
   /** @param {string} id */
   const focus = (id) => /** @type {SVGElement | undefined} */ (parts.get(id)?.[0])?.focus({ preventScroll: true });
-  return { el, draw, light, tag, focus, resize, camera: view };
+  const room = () => ({ width: Math.max(200, el.clientWidth - LEFT - 24), height: Math.max(200, el.clientHeight - BOTTOM - 26) });
+  return { el, draw, light, tag, focus, resize, room, camera: view };
 }
 
 /**

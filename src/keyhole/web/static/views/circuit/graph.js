@@ -20,7 +20,7 @@ import { short, visible } from "../../lib/tokens.js";
  * @property {number} below
  */
 
-const READABLE = { marks: 64, columns: 22 }; // so many can be read at once
+const READABLE = { marks: 64, columns: 14 }; // so many can be read at once
 const MANY = 60; // nodes: from here on sinks and constants begin folded
 
 /** @param {CircuitDocument} doc everything about it that no view changes */

@@ -52,8 +52,10 @@ export function keys(root, does) {
     if (next) does.go(next);
     return true;
   }
-  root.addEventListener("keydown", heard);
-  return () => root.removeEventListener("keydown", heard);
+  const whole = document.body.classList.contains("keyhole-page") ? document.body : root; // in a notebook other cells have their own keys
+  const listener = /** @type {EventListener} */ (heard);
+  whole.addEventListener("keydown", listener);
+  return () => whole.removeEventListener("keydown", listener);
 }
 
 /**

@@ -3,17 +3,19 @@ import { short, visible } from "../../lib/tokens.js";
 
 /** @typedef {import("./graph.js").Mark} Mark */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
-/** @typedef {{ pos: number, tokens: number, x: number, w: number }} Column `tokens` > 1: a gap of so many, folded */
+/** @typedef {{ pos: number, tokens: number, x: number, w: number, plain: boolean }} Column `tokens` > 1: a gap of so many, folded; plain: nothing is there */
 /** @typedef {{ label: string, y: number, h: number }} Row */
 /** @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number }} Layout */
 
 const FOLD = { from: 26, run: 2 }; // prompts longer than this are folded, where so many tokens in a row have nothing
-const LINE = 22; // height of a line of marks
-const ACROSS = 156; // a cell wider than this begins a new line
+const LINE = 21; // height of a line of marks
+const ACROSS = [156, 112, 74, 40]; // a cell wider than this begins a new line; which of them is seen best
 const GAP = 6; // between marks
 const DEEP = 12; // more layers than this stand in one row each
-const TALL = 560; // a shallow circuit takes this much room
+const NEAR = 24; // between heads and MLP of one layer
+const LARGEST = 1.25; // a drawing is not enlarged beyond this
 const SIGN = 6.7; // width of a letter in a mark
+const LETTER = 7.4; // and in a token
 
 /** @type {Record<string, number>} */
 const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
@@ -27,31 +29,49 @@ export function sizeOf(mark) {
 }
 
 /**
- * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed further tokens of interest: what heads look at
- * @param {number[]} opened first tokens of gaps that are open
+ * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed what heads look at: of interest too, where there is room
+ * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that there is, which is used
  * @returns {Layout}
  */
-export function layout(marks, tokens, needed, opened) {
+export function layout(marks, tokens, needed, { opened, width, height }) {
   const bands = bandsOf(marks);
-  const cells = cellsOf(marks, bands);
-  const columns = columnsOf(tokens, cells, new Set([...marks.map((mark) => mark.dest), ...needed]), new Set(opened));
+  const interest = new Set([...marks.map((mark) => mark.dest), ...(tokens.length > FOLD.from ? [] : needed)]);
+  const tried = ACROSS.map((across) => {
+    const cells = cellsOf(marks, bands, across);
+    const columns = columnsOf(tokens, cells, interest, new Set(opened));
+    const heights = bands.map((_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0));
+    const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
+    const last = columns[columns.length - 1];
+    const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
+    return { cells, columns, heights, used, scale: Math.min(LARGEST, width / (last.x + last.w), height / least) };
+  });
+  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a)); // broad cells, unless narrow ones are seen larger
+  return arranged(best, bands, { width, height });
+}
+
+/**
+ * Everything at its place, with the room that is left shared out.
+ * @param {{ cells: Cell[], columns: Column[], heights: number[], used: number, scale: number }} best
+ * @param {Band[]} bands @param {{ width: number, height: number }} room @returns {Layout}
+ */
+function arranged({ cells, columns, heights, used, scale }, bands, { width, height }) {
+  const loose = bands.filter((band) => !band.near).length - 1;
+  const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, (height / scale - used) / Math.max(1, loose)));
+  spread(columns, width / Math.min(scale, height / (used + space * loose)));
   const at = new Map(columns.filter((column) => column.tokens === 1).map((column) => [column.pos, column]));
   /** @type {Map<string, Box>} */
   const boxes = new Map();
   const rows = [];
-  const heights = bands.map((_, band) => Math.max(...[...cells.values()].filter((cell) => cell.band === band).map((cell) => cell.lines.length)) * LINE);
-  const used = heights.reduce((sum, height) => sum + height, 0);
-  const space = Math.min(64, Math.max(bands.length > DEEP ? 9 : 18, (TALL - used) / Math.max(1, bands.length - 1)));
   let bottom = 0;
   for (const [band, { label }] of bands.entries()) {
     const y = bottom - heights[band] / 2;
     rows.push({ label, y, h: heights[band] });
-    for (const cell of cells.values()) {
+    for (const cell of cells) {
       const column = at.get(cell.dest);
       if (cell.band !== band || !column) continue;
       cell.lines.forEach((line, index) => place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes));
     }
-    bottom -= heights[band] + (bands[band + 1]?.near ? Math.min(space, 16) : space);
+    bottom -= heights[band] + (band + 1 === bands.length ? 0 : bands[band + 1].near ? NEAR : space);
   }
   const last = columns[columns.length - 1];
   return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom };
@@ -72,7 +92,8 @@ function widthOf(line) {
   return line.reduce((sum, mark) => sum + sizeOf(mark)[0], GAP * (line.length - 1));
 }
 
-/** @param {Mark[]} marks @returns {{ key: number, label: string, near: boolean }[]} from the bottom up; near: the same layer as the one below */
+/** @typedef {{ key: number, label: string, near: boolean }} Band near: of the same layer as the one below */
+/** @param {Mark[]} marks @returns {Band[]} from the bottom up */
 function bandsOf(marks) {
   const layers = new Set(marks.map((mark) => mark.layer));
   const keys = [...new Set(marks.map((mark) => keyOf(mark, layers.size > DEEP)))].sort((a, b) => a - b);
@@ -92,8 +113,8 @@ function keyOf(mark, deep) {
 }
 
 /** @typedef {{ band: number, dest: number, lines: Mark[][] }} Cell */
-/** @param {Mark[]} marks @param {{ key: number }[]} bands @returns {Map<string, Cell>} */
-function cellsOf(marks, bands) {
+/** @param {Mark[]} marks @param {Band[]} bands @param {number} across @returns {Cell[]} */
+function cellsOf(marks, bands, across) {
   const deep = new Set(marks.map((mark) => mark.layer)).size > DEEP;
   const order = new Map(bands.map((band, index) => [band.key, index]));
   /** @type {Map<string, Cell>} */
@@ -103,43 +124,58 @@ function cellsOf(marks, bands) {
     const key = `${band}:${mark.dest}`;
     const cell = cells.get(key) ?? { band, dest: mark.dest, lines: [[]] };
     const line = cell.lines[cell.lines.length - 1];
-    if (line.length && widthOf([...line, mark]) > ACROSS) cell.lines.push([mark]);
+    if (line.length && widthOf([...line, mark]) > across) cell.lines.push([mark]);
     else line.push(mark);
     cells.set(key, cell);
   }
-  return cells;
+  return [...cells.values()];
 }
 
 /**
- * @param {string[]} tokens @param {Map<string, Cell>} cells @param {Set<number>} interest @param {Set<number>} opened
+ * @param {string[]} tokens @param {Cell[]} cells @param {Set<number>} interest @param {Set<number>} opened
  * @returns {Column[]}
  */
 function columnsOf(tokens, cells, interest, opened) {
   /** @type {Map<number, number>} */
   const widths = new Map();
-  for (const cell of cells.values()) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
+  for (const cell of cells) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
   /** @type {Column[]} */
   const columns = [];
+  const many = tokens.length > FOLD.from; // then room goes to what is drawn
   let x = 0;
   for (let pos = 0; pos < tokens.length; ) {
     let end = pos;
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
     if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
-      columns.push({ pos, tokens: gap, x, w: 34 });
-      x += 34;
+      const w = 20 + LETTER * String(gap).length;
+      columns.push({ pos, tokens: gap, x, w, plain: true });
+      x += w;
       pos = end;
       continue;
     }
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
-      const label = 14 + 7.2 * (String(pos).length * 0.8 + Math.min(12, [...visible(tokens[pos])].length));
-      const w = own === undefined ? Math.max(26, label) : Math.max(40, own + 16, label);
-      columns.push({ pos, tokens: 1, x, w });
+      const label = LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) + (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
+      const w = Math.max(20, own === undefined ? 0 : own + (many ? 14 : 26), label);
+      columns.push({ pos, tokens: 1, x, w, plain: !interest.has(pos) });
       x += w;
     }
   }
   return columns;
+}
+
+/** @param {Column[]} columns @param {number} wide they take this room, if it is more than they need: those with marks the most of it */
+function spread(columns, wide) {
+  const last = columns[columns.length - 1];
+  const shares = columns.map((column) => (column.tokens > 1 ? 0 : column.plain ? 1 : 1.5 + column.w / 50));
+  const each = Math.max(0, wide - last.x - last.w) / Math.max(1, shares.reduce((sum, one) => sum + one, 0));
+  let x = 0;
+  for (const [index, column] of columns.entries()) {
+    column.w += Math.min(each * shares[index], 120);
+    column.x = x;
+    x += column.w;
+  }
 }
 
 /** @param {Row[]} rows bands of one layer have one label, in their middle */
@@ -170,6 +206,8 @@ export function curve(from, to, side, bend = 0) {
     return `M${r(x1)} ${r(from.y + from.h / 2)}C${r(x1 + bend)} ${r(low)} ${r(enter + bend)} ${r(low)} ${r(enter)} ${r(y2)}`;
   }
   const reach = Math.max(8, Math.min(70, (y1 - y2) * 0.5));
+  const aside = Math.abs(enter - x1) < 60 && y1 - y2 > 2 * LINE ? Math.min(46, 8 + 0.14 * (y1 - y2)) * (side === "dest" ? -1 : 1) : 0;
+  bend += aside; // around what stands between them in one column
   return `M${r(x1)} ${r(y1)}C${r(x1 + bend)} ${r(y1 - reach)} ${r(enter + bend)} ${r(y2 + reach)} ${r(enter)} ${r(y2)}`;
 }
 

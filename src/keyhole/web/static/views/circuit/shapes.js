@@ -5,9 +5,9 @@ import { h, s } from "../../lib/dom.js";
 
 /** @type {[MarkKind, string][]} */
 const KINDS = [
-  ["head", "head: layer.head, at the token that it writes to"], ["mlp", "MLP"], ["embedding", "word (embedding)"],
-  ["mixer", "mixer (recurrent layer)"], ["bias", "bias"], ["offset", "constant of a reader"],
-  ["sinks", "folded sinks or constants"], ["group", "group"], ["target", "answer"],
+  ["head", "head, at the token it writes to"], ["mlp", "MLP"], ["embedding", "word"],
+  ["mixer", "mixer"], ["bias", "bias"], ["offset", "constant"],
+  ["sinks", "folded"], ["group", "group"], ["target", "answer"],
 ];
 /** @type {[string, string][]} */
 const SIDES = [

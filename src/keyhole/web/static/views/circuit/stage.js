@@ -22,7 +22,6 @@ export class Stage {
     this.names = model.get("names") ?? {};
     this.state = viewState(model);
     this.picture = drawn(this.graph, this.state.get());
-    this.lay = this.place();
     this.waiting = 0;
     /** @type {string[]} */
     this.hits = [];
@@ -35,15 +34,17 @@ export class Stage {
     this.help = parts.help;
     fill(el, parts.all);
     setTheme(el, this.state.get().theme);
-    this.watch();
-    this.redraw();
+    this.lay = this.place();
     this.draw.resize();
+    this.redraw();
     this.fit();
+    this.watch();
   }
 
   place() {
     const looked = this.picture.marks.flatMap((mark) => (mark.kind === "head" ? [this.doc.nodes[mark.members[0]].src] : []));
-    return layout(this.picture.marks, this.doc.tokens, looked, this.state.get().opened);
+    const room = this.draw.room();
+    return layout(this.picture.marks, this.doc.tokens, looked, { opened: this.state.get().opened, ...room });
   }
 
   watch() {
@@ -59,7 +60,9 @@ export class Stage {
     this.model.on("change:view", this.foreign);
     this.observer = new ResizeObserver(() => {
       this.draw.resize();
-      if (!this.draw.camera.free()) this.fit();
+      if (this.draw.camera.free()) return;
+      this.redraw();
+      this.fit();
     });
     this.observer.observe(this.draw.el);
   }
@@ -110,7 +113,7 @@ export class Stage {
     const { detail } = this.panes;
     const about = { graph: this.graph, names: this.names, verified: this.model.get("verified") ?? {}, expanded: new Set(view.expanded), does: this.does() };
     const story = this.model.get("story") ?? [];
-    detail.title(view.edge !== null ? "Edge" : marks.length ? "Node" : "Story");
+    detail.title(view.edge !== null ? "Edge" : marks.length ? (marks.length > 1 ? "Nodes" : "Node") : story.length ? "Story" : "About");
     const told = { hover: (/** @type {number[] | null} */ nodes) => this.lightNodes(nodes), pin: (/** @type {number[]} */ nodes) => this.change({ pinned: this.ownersOf(nodes), edge: null }) };
     fill(detail.body, view.edge !== null ? edgeDetail(about, view.edge) : marks.length ? markDetail(about, marks) : story.length ? storyList(story, told) : this.hint());
     const edges = this.picture.links.flatMap((link) => link.edges);

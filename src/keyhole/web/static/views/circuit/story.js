@@ -11,9 +11,10 @@ import { share } from "../../lib/format.js";
 export function storyList(story, on) {
   const path = (/** @type {StoryPath} */ one) => {
     const nodes = one.nodes ?? [];
+    if (one.share === undefined) return h("li", { class: "soft" }, one.text);
     const steps = (one.steps ?? []).flatMap((step, index) => [index > 0 && h("span", { class: "faint" }, " → "), h("span", { class: "step", title: told(step) }, step.text)]);
     return h("li", null, h("button", { type: "button", class: "path", onpointerenter: () => on.hover(nodes), onpointerleave: () => on.hover(null), onfocus: () => on.hover(nodes), onblur: () => on.hover(null), onclick: () => on.pin(nodes) },
-      one.share !== undefined && h("b", null, share(one.share)), h("span", null, steps.length ? [...steps, h("span", { class: "faint" }, " → answer")] : one.text)));
+      h("b", null, share(one.share)), h("span", null, steps.length ? [...steps, h("span", { class: "faint" }, " → answer")] : one.text)));
   };
   return h("ol", { class: "story" }, story.map(path));
 }

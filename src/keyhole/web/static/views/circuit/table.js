@@ -1,5 +1,5 @@
 // Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different things.
-import { channelParts, nodeLabel } from "../../lib/circuit.js";
+import { channelParts, tightLabel } from "../../lib/circuit.js";
 import { fill, h } from "../../lib/dom.js";
 import { channelsLabel, count, number, share, signed } from "../../lib/format.js";
 
@@ -12,7 +12,7 @@ const ROWS = 150; // at first; the rest on request
 /** @param {Indexed} graph @param {Names} names @returns {TableColumn[]} those that have something to say */
 export function tableColumns(graph, names) {
   const { doc } = graph;
-  const label = (/** @type {number} */ node) => nodeLabel(doc.nodes[node], doc.tokens);
+  const label = (/** @type {number} */ node) => tightLabel(doc.nodes[node], doc.tokens);
   const weight = (/** @type {string[]} */ sides) => (/** @type {number} */ edge) => (sides.includes(doc.edges[edge].side) ? doc.edges[edge].weight : null);
   /** @type {TableColumn[]} */
   const all = [

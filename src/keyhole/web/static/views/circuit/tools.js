@@ -50,7 +50,7 @@ export function tools(on, has) {
   const el = h("div", { class: "tools", role: "toolbar", "aria-label": "The drawing" }, search, found,
     h("label", { class: "slide" }, "hide below", slider, cut), amount,
     h("span", { class: "folds" }, h("span", { class: "soft" }, "fold"), folds.sinks, folds.constants),
-    h("span", { class: "right" }, icon("−", "Smaller (−)", () => on.zoom(1 / 1.25)), icon("+", "Larger (+)", () => on.zoom(1.25)), icon("⛶", "Fit (0)", on.fit),
+    h("span", { class: "right" }, icon("−", "Smaller (−)", () => on.zoom(1 / 1.25)), icon("+", "Larger (+)", () => on.zoom(1.25)), icon("Fit", "Fit (0)", on.fit),
       has.themes && themeButton(has.theme, on.theme), has.saves && h("button", { type: "button", class: "save", title: "Download this page as it is now: groups, names and all", onclick: on.save }, "Save page"),
       icon("?", "Keys (?)", on.help)));
 
@@ -59,7 +59,7 @@ export function tools(on, has) {
     slider.value = String(stepAt(picture.below));
     cut.textContent = picture.below > 0 ? share(picture.below) : "nothing";
     amount.textContent = `${picture.nodes} of ${count(all.nodes, "node")}, ${picture.edges} of ${count(all.edges, "edge")}`;
-    for (const what of /** @type {const} */ (["sinks", "constants"])) folds[what].setAttribute("aria-pressed", String(picture[what]));
+    for (const what of /** @type {const} */ (["sinks", "constants"])) folds[what].setAttribute("aria-pressed", String(picture[what] && !folds[what].disabled));
   }
   return { el, show, search, found: (/** @type {string} */ text) => fill(found, text) };
 }

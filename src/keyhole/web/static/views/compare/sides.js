@@ -17,7 +17,7 @@ export function sidesOf(found) {
     const model = plain({ circuit: doc, names: {}, story: null, view: {}, themes: false, marks: marksOf(doc, found.comparison.terms, name) });
     return { name, doc, el, model, leave: circuit.render({ model, el }) };
   });
-  const parts = sides.map(({ name, doc, el }) => h("section", { class: `half ${name === "a" ? "left-half" : "right-half"}`, "aria-label": name === "a" ? "Left" : "Right", "data-side": name }, title(name, doc), el));
+  const parts = sides.map(({ name, doc, el }) => h("div", null, title(name, doc), el));
   return {
     parts,
     leave: () => sides.forEach((side) => side.leave?.()),
@@ -35,7 +35,7 @@ export function sidesOf(found) {
 /** @param {"a" | "b"} name @param {CircuitDocument} doc */
 function title(name, doc) {
   const facts = [doc.model.name, doc.parameters.through === "heads" ? "ends at MLPs" : null, `${count(doc.nodes.length, "node")}`, answerFacts(doc)].filter(Boolean).join(" · ");
-  return h("header", null, h("h4", null, h("span", { class: `dot ${name === "a" ? "left-only" : "right-only"}` }), h("span", { class: "why-answer" }, "why ", h("q", null, answerText(doc)), "?")), h("p", { class: "faint" }, facts));
+  return h("header", null, h("h4", null, h("span", { class: `dot ${name === "a" ? "left-only" : "right-only"}` }), h("span", { class: "why-answer" }, name === "a" ? "Left: why " : "Right: why ", h("q", null, answerText(doc)), "?")), h("p", { class: "faint" }, facts));
 }
 
 /** @param {CircuitDocument} doc @param {string} term what of this circuit it is: nodes, or its strongest edge; channels stand after it in brackets */

@@ -24,7 +24,7 @@ export function termTable({ kind, rows, sums, own, pick, notes }) {
       { key: "term", title: "term", text: true, value: (row) => row.term, show: (row) => [h("span", { class: `dot ${belongs(row)}`, title: belongs(row).replace("-", " ") }), row.term] },
       { key: "a", title: "left", why: "influence on the answer in the left circuit; – where it has no such term", value: (row) => row.left ?? (row.a || null), show: (row) => cell(row.a, row.left) },
       { key: "b", title: "right", why: "in the right circuit", value: (row) => row.right ?? (row.b || null), show: (row) => cell(row.b, row.right) },
-      { key: "difference", title: "difference", why: "left less right", value: (row) => Math.abs(row.a - row.b) * 10 + Math.abs(row.difference), show: (row) => bar(row) },
+      { key: "difference", title: "difference", why: "left less right", value: (row) => Math.abs(row.a - row.b) * 10 + Math.abs(row.difference ?? 0), show: (row) => bar(row) },
     ],
     sort: { key: "difference", down: true },
   });
@@ -44,6 +44,7 @@ function cell(there, influence) {
 
 /** @param {TermRow} row to the left what is more left, to the right what is more right */
 function bar(row) {
+  if (row.difference === null) return "";
   const size = Math.min(1, Math.abs(row.difference));
   const fill = h("i", { class: row.difference >= 0 ? "left-only" : "right-only", style: { width: `${(46 * size).toFixed(1)}px` } });
   return h("span", { class: `balance${row.difference >= 0 ? " to-left" : ""}`, title: number(row.difference) }, fill);

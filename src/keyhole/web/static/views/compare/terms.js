@@ -2,7 +2,7 @@
 
 /** @typedef {import("../../lib/circuit.js").CircuitDocument} CircuitDocument */
 /** @typedef {import("../../lib/circuit.js").CircuitNode} CircuitNode */
-/** @typedef {{ term: string, a: number, b: number, left: number | null, right: number | null, difference: number }} TermRow influences left and right */
+/** @typedef {{ term: string, a: number, b: number, left: number | null, right: number | null, difference: number | null }} TermRow influences left and right */
 /** @typedef {"heads" | "edges" | "channels"} Grain */
 
 /** @param {CircuitNode} node a head, MLP or mixer without its tokens, as terms have it */
@@ -35,9 +35,10 @@ export function differences(found, kind) {
   const [left, right] = [influences(found.a, kind), influences(found.b, kind)];
   const rows = found.comparison.terms[kind].rows.map((/** @type {any} */ row) => {
     const [l, r] = [row.a ? left.get(row.term) ?? null : null, row.b ? right.get(row.term) ?? null : null];
-    return { ...row, left: l, right: r, difference: (l ?? 0) - (r ?? 0) };
+    const known = (!row.a || l !== null) && (!row.b || r !== null); // circuits that end at MLPs have no influence
+    return { ...row, left: l, right: r, difference: known ? (l ?? 0) - (r ?? 0) : null };
   });
-  return rows.sort((/** @type {TermRow} */ x, /** @type {TermRow} */ y) => Math.abs(y.a - y.b) - Math.abs(x.a - x.b) || Math.abs(y.difference) - Math.abs(x.difference));
+  return rows.sort((/** @type {TermRow} */ x, /** @type {TermRow} */ y) => Math.abs(y.a - y.b) - Math.abs(x.a - x.b) || Math.abs(y.difference ?? 0) - Math.abs(x.difference ?? 0));
 }
 
 /** @param {any} found how many terms are left only, shared, right only, at each granularity */

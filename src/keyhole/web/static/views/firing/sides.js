@@ -4,6 +4,8 @@ import { channelsLabel, number, signed } from "../../lib/format.js";
 import { linear } from "../../lib/scale.js";
 import { tokenLabel } from "../../lib/tokens.js";
 import { effectCard } from "./effects.js";
+import { mlpCard } from "./mlp.js";
+import { places } from "./where.js";
 
 const SHOWN = 6;
 const DOES = /** @type {const} */ ([
@@ -15,7 +17,7 @@ const DOES = /** @type {const} */ ([
 /** @typedef {import("../firing.js").Firing} Firing */
 /** @typedef {import("../firing.js").Signal} Signal */
 /** @typedef {import("../firing.js").Side} Side */
-/** @typedef {{ model: import("../../lib/model.js").Model, firing: Firing, side: Side, opened: Set<string>, draw: () => void }} Half */
+/** @typedef {import("../firing.js").Shown & { side: Side }} Half */
 
 /** @param {Half} half */
 export function sideList(half) {
@@ -32,10 +34,15 @@ export function sideList(half) {
     { class: `half ${side.side}`, "aria-label": `${side.side} side` },
     h("h4", {}, title(firing, side), h("span", { class: "count" }, side.side)),
     h("p", { class: "soft" }, ...told(firing, side)),
-    row(half, null, steps.all),
+    alone(side) ? null : row(half, null, steps.all),
     ...side.signals.slice(0, most).map((_, i) => row(half, i, steps.each[i])),
     left > 0 && h("button", { type: "button", class: "plain", onclick: open }, `${left} more`),
   );
+}
+
+/** @param {Side} side is its one signal all that was removed? */
+function alone(side) {
+  return side.signals.length === 1 && side.removed.length === side.signals[0].channels.length;
 }
 
 /** @param {Firing} firing @param {Side} side */
@@ -73,13 +80,15 @@ function row(half, index, step) {
   const signal = index === null ? null : side.signals[index];
   const effects = /** @type {import("../firing.js").Effect[]} */ (model.get("effects") ?? []);
   const own = effects.filter((e) => e.side === side.side && e.signal === index);
-  const drop = firing.why === "here" ? step[1] - step[0] : step[1] - step[0];
+  const drop = step[1] - step[0];
   return h(
     "div",
     { class: `signal${signal ? "" : " all"}`, "data-side": side.side, "data-signal": index === null ? "all" : index },
-    h("div", { class: "across" }, signal ? writer(model, signal, { side: side.side, index }) : h("span", { class: "writer soft" }, "the whole side"), h("span", { class: "number" }, signed(drop))),
+    h("div", { class: "across" }, signal ? writer(half, signal, index) : h("span", { class: "writer soft" }, "the whole side"), h("span", { class: "number" }, signed(drop))),
     h("div", { class: "across" }, stair(firing, side, step), buttons(model, side.side, index)),
     ...own.map((effect) => effectCard(model, firing, effect)),
+    signal && half.asked.mlp === `${side.side}.${index}` && mlpCard(model, firing),
+    signal && half.asked.where === `${side.side}.${index}` && places(model),
   );
 }
 
@@ -96,20 +105,19 @@ function stair(firing, side, [from, to]) {
   );
 }
 
-/**
- * Who wrote: a head leads to its firing, an MLP to its causes.
- * @param {import("../../lib/model.js").Model} model @param {Signal} signal @param {{ side: "dest" | "src", index: number | null }} at
- */
-function writer(model, signal, at) {
+/** Who wrote: a head leads to its firing, an MLP to its causes. @param {Half} half @param {Signal} signal @param {number | null} index */
+function writer({ model, side, asked }, signal, index) {
   const { kind, layer, head, dest, src } = signal.writer;
-  const open = {
-    head: () => model.send({ type: "open-firing", layer, head, dest, src }),
-    mlp: () => model.send({ type: "explain-mlp", layer, pos: dest, side: at.side, signal: at.index }),
-  }[kind];
+  const ask = (/** @type {"mlp" | "where"} */ what, /** @type {object} */ wish) => () => {
+    asked[what] = `${side.side}.${index}`;
+    model.send({ ...wish, side: side.side, signal: index });
+  };
+  const open = { head: () => model.send({ type: "open-firing", layer, head, dest, src }), mlp: ask("mlp", { type: "explain-mlp", layer, pos: dest }) }[kind];
   const title = { head: "why does it attend there?", mlp: "what made it write this?" }[kind] ?? kind;
   const name = open ? h("button", { type: "button", class: "plain", title, onclick: open }, signal.label) : h("span", {}, signal.label);
-  const where = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", onclick: () => model.send({ type: "where", side: at.side, signal: at.index }) }, "⌕");
-  return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, h("span", { class: "faint", title: `channels ${signal.channels.join(", ")}` }, `ch ${channelsLabel(signal.channels, 4)}`), where);
+  const seek = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", "aria-label": "Where else is this signal read?", onclick: ask("where", { type: "where" }) }, "⌕");
+  const read = h("span", { class: "faint", title: `channels ${signal.channels.join(", ")}` }, `ch ${channelsLabel(signal.channels, 4)}`);
+  return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, read, seek);
 }
 
 /** @param {import("../../lib/model.js").Model} model @param {"dest" | "src"} side @param {number | null} signal */

@@ -9,12 +9,14 @@
  * @property {number} cell  width and height of a cell
  */
 
+/** @typedef {{ rows: number[], cols: number[] }} Tokens */
+/** @typedef {{ span: number, row: number, col: number }} Zoom  how many tokens are in sight, and from which on */
 /** @typedef {{ size: number, weights: Float32Array, tau: Float32Array }} Pattern  weights are row after row */
 
 /**
  * Rows with a firing on a token other than the first, and the columns that they fire on; the last row always.
  * @param {Pattern} pattern
- * @returns {{ rows: number[], cols: number[] }}
+ * @returns {Tokens}
  */
 export function loud(pattern) {
   const rows = new Set([pattern.size - 1]);
@@ -38,10 +40,15 @@ export function whole(size) {
   return { rows: all, cols: all };
 }
 
+/** @param {Tokens} tokens the zoom that shows them all @returns {Zoom} */
+export function fit(tokens) {
+  return { span: Math.max(tokens.rows.length, tokens.cols.length, 1), row: 0, col: 0 };
+}
+
 /**
  * The part of rows and columns that a zoom leaves in sight: `span` of them, from `row` and `col` on.
- * @param {{ rows: number[], cols: number[] }} tokens
- * @param {{ span: number, row: number, col: number }} zoom
+ * @param {Tokens} tokens
+ * @param {Zoom} zoom
  */
 export function cut(tokens, zoom) {
   return {
@@ -52,8 +59,8 @@ export function cut(tokens, zoom) {
 
 /**
  * The zoom one step nearer or further about a cell that stays in its place, within what there is.
- * @param {{ span: number, row: number, col: number }} zoom
- * @param {{ rows: number[], cols: number[] }} tokens
+ * @param {Zoom} zoom
+ * @param {Tokens} tokens
  * @param {{ by: number, down: number, right: number }} step  `down`, `right`: where the cell is, as shares
  */
 export function zoomed(zoom, tokens, step) {
@@ -65,8 +72,8 @@ export function zoomed(zoom, tokens, step) {
 }
 
 /**
- * @param {{ span: number, row: number, col: number }} zoom
- * @param {{ rows: number[], cols: number[] }} tokens
+ * @param {Zoom} zoom
+ * @param {Tokens} tokens
  * @param {number} down
  * @param {number} right
  */

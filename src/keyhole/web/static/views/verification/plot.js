@@ -11,8 +11,9 @@ const SAYS = { side: "a whole side of a firing", signal: "one signal", causes: "
 
 /** @param {any} found @param {import("../../lib/circuit.js").CircuitDocument} circuit */
 export function plot(found, circuit) {
-  const [x, y] = [linear([0, 1], [EDGE.left, SIDE - EDGE.right]), linear([0, 1], [SIDE - EDGE.bottom, EDGE.top])];
-  const at = (/** @type {number | null} */ value) => clamp(value ?? 0, -0.02, 1.03);
+  const [least, most] = span(found.rows);
+  const [x, y] = [linear([least, most], [EDGE.left, SIDE - EDGE.right]), linear([least, most], [SIDE - EDGE.bottom, EDGE.top])];
+  const at = (/** @type {number | null} */ value) => clamp(value ?? 0, least, most);
   const told = h("p", { class: "told", "aria-live": "polite" }, "Point at a removal.");
   const random = s("g", { class: "randoms" }, found.rows.flatMap((/** @type {any} */ row) => row.control_drops.map((/** @type {number} */ drop) => s("circle", { cx: x(at(row.predicted)), cy: y(at(row.before - drop)), r: 2.2, class: "random" }))));
   /** @type {Map<any, SVGElement>} */
@@ -26,19 +27,27 @@ export function plot(found, circuit) {
     point.addEventListener("pointerleave", () => light(null));
   }
   const marks = s("g", null, [...points.values()]);
-  const picture = s("svg", { class: "scatter large", viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img", "aria-label": `Predicted against measured for ${found.rows.length} removals` }, axes(x, y), random, marks);
+  const picture = s("svg", { class: "scatter large", viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img", "aria-label": `Predicted against measured for ${found.rows.length} removals` }, axes(x, y, [least, most]), random, marks);
   return { el: h("figure", { class: "verified-plot" }, picture, told, key(found)), light };
 }
 
-/** @param {(v: number) => number} x @param {(v: number) => number} y */
-function axes(x, y) {
-  const ticks = [0, 0.25, 0.5, 0.75, 1].flatMap((t) => [
-    s("line", { x1: x(t), y1: y(0), x2: x(t), y2: y(1), class: "axisline" }), s("line", { x1: x(0), y1: y(t), x2: x(1), y2: y(t), class: "axisline" }),
-    s("text", { x: x(t), y: y(0) + 15, "text-anchor": "middle", class: "tick" }, t), s("text", { x: x(0) - 7, y: y(t) + 3, "text-anchor": "end", class: "tick" }, t),
+/** @param {any[]} rows attention is from 0 to 1; what is left of a write may be less than nothing @returns {[number, number]} */
+function span(rows) {
+  const all = rows.flatMap((row) => [row.predicted, row.after, ...row.control_drops.map((/** @type {number} */ drop) => row.before - drop)]).filter((one) => one !== null);
+  return [Math.floor(4 * clamp(Math.min(0, ...all), -1, 0)) / 4, Math.ceil(4 * clamp(Math.max(1, ...all), 1, 1.5)) / 4];
+}
+
+/** @param {(v: number) => number} x @param {(v: number) => number} y @param {[number, number]} ends */
+function axes(x, y, [least, most]) {
+  const steps = Array.from({ length: 1 + Math.round((most - least) * 4) }, (_, i) => least + i / 4);
+  const ticks = steps.flatMap((t) => [
+    s("line", { x1: x(t), y1: y(least), x2: x(t), y2: y(most), class: t === 0 ? "axisline zero" : "axisline" }), s("line", { x1: x(least), y1: y(t), x2: x(most), y2: y(t), class: t === 0 ? "axisline zero" : "axisline" }),
+    s("text", { x: x(t), y: y(least) + 15, "text-anchor": "middle", class: "tick" }, number(t, 2)), s("text", { x: x(least) - 7, y: y(t) + 3, "text-anchor": "end", class: "tick" }, number(t, 2)),
   ]);
-  return s("g", null, ticks, s("line", { x1: x(0), y1: y(0), x2: x(1), y2: y(1), class: "diagonal" }),
-    s("text", { x: x(0.5), y: y(0) + 33, "text-anchor": "middle", class: "tick name" }, "predicted after the removal"),
-    s("text", { transform: `translate(12 ${y(0.5)}) rotate(-90)`, "text-anchor": "middle", class: "tick name" }, "measured in the model"));
+  const middle = (least + most) / 2;
+  return s("g", null, ticks, s("line", { x1: x(least), y1: y(least), x2: x(most), y2: y(most), class: "diagonal" }),
+    s("text", { x: x(middle), y: y(least) + 33, "text-anchor": "middle", class: "tick name" }, "predicted after the removal"),
+    s("text", { transform: `translate(12 ${y(middle)}) rotate(-90)`, "text-anchor": "middle", class: "tick name" }, "measured in the model"));
 }
 
 /** Kinds differ by shape, too. @param {any} row @param {number} cx @param {number} cy */

@@ -11,8 +11,8 @@ from keyhole.family.distances import jaccard
 from keyhole.family.families import RIGHT
 from keyhole.family.representatives import Representative, representatives
 from keyhole.family.sets import store_sets
-from keyhole.naming.attached import edge_names, named_edges
-from keyhole.naming.cues import Cue, break_cue
+from keyhole.naming.attached.edges import edge_names, named_edges
+from keyhole.naming.beside.cues import Cue, break_cue
 from keyhole.naming.named import Named, Naming
 from keyhole.naming.subjects.again import subject_again
 from keyhole.store.chosen import traced_prompts

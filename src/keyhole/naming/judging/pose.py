@@ -10,7 +10,7 @@ from itertools import zip_longest
 from math import ceil, inf
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.questions import Marked, Posed, Question, QuestionKind, Span, all_marked, marked
+from keyhole.naming.judging.questions import Marked, Posed, Question, QuestionKind, Span, all_marked, marked
 from keyhole.naming.shown import HARD, Shown
 
 _FIVE = 5  # texts of an intruder question

@@ -7,10 +7,10 @@ from functools import lru_cache, partial
 import numpy as np
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.clauses import holds
-from keyhole.naming.embed import Embed, bag, unit
-from keyhole.naming.questions import Question, QuestionKind
-from keyhole.naming.sentence import Rule, parse
+from keyhole.naming.judging.embed import Embed, bag, unit
+from keyhole.naming.judging.questions import Question, QuestionKind
+from keyhole.naming.language.clauses import holds
+from keyhole.naming.language.sentence import Rule, parse
 
 _NEIGHBOURS = 5
 
@@ -34,7 +34,7 @@ def rule_judge(text: str, question: Question) -> Answer:
     It is given the sentence and the text with its marks, and no more. Of a sentence that is not a rule's it knows
     nothing, and gives no answer.
 
-    >>> from keyhole.naming.questions import Marked
+    >>> from keyhole.naming.judging.questions import Marked
     >>> rule_judge('dest is "to", and src is a name', Question("detection", (Marked(("I", "go", "to"), 2, 0),)))
     Answer(yes=False, probability=0.5, choice=None)
     """

@@ -1,31 +1,43 @@
 """Would anything pass? Names of other signals, the commonest tokens alone, random directions of the same heads.
 
 A random direction reads something, too: where it fires most, texts often have something in common, and a name that says
-so is right. So beside whether a name is right stands whether it is more than a random direction's would be: its rank
-among theirs. By that, random directions pass at the nominal rate, whatever can be said of them;
-20 of them or more are needed for anything to pass at 5 %.
+so is right. So a name passes only if it is more right than random directions' names are, by its rank among theirs: of
+names that say no more than these do, the nominal share passes at most. One p-value has to serve for both questions, the
+larger of Fisher's and the rank's, corrected over signals. Ranks among few are coarse: n random directions give no
+p-value below 1 / (n + 1).
 """
 
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
-from keyhole.naming.scores import Tested
+from keyhole.naming.judging.scores import Tested
+from keyhole.stats import benjamini_hochberg
 
 Head = tuple[int, int]
 
 
-def beyond(own: Sequence[Tested | None], others: Sequence[Tested | None]) -> list[float | None]:
-    """How many random directions do as well as each signal? p-values; None: it has no test, or there are no others.
+def beyond(own: Sequence[Tested | None], others: Sequence[Tested | None]) -> list[Tested | None]:
+    """The same tests beside those of random directions: how many of these do as well? None stays None.
 
     As well: at least its accuracy, and of equal ones at least its AUC. One without a name, or untested, does worse
     than all. The signal counts among them, or the first would have a p-value of zero.
     """
     ranks = sorted(_rank(one) for one in others)
+    if not ranks:
+        return list(own)
+    shares = [0.0 if one is None else _as_well(one, ranks) for one in own]
+    both = benjamini_hochberg([max(one.p, p) for one, p in zip(own, shares, strict=True) if one is not None])
+    values = iter(both)
     return [
-        (1 + len(ranks) - bisect_left(ranks, _rank(one))) / (1 + len(ranks)) if one is not None and ranks else None
-        for one in own
+        None if one is None else replace(one, beyond=p, passing=next(values))
+        for one, p in zip(own, shares, strict=True)
     ]
+
+
+def _as_well(one: Tested, ranks: Sequence[tuple[float, float]]) -> float:
+    return (1 + len(ranks) - bisect_left(ranks, _rank(one))) / (1 + len(ranks))
 
 
 def _rank(one: Tested | None) -> tuple[float, float]:

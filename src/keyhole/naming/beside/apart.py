@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyhole.naming.explain.over_represented import statistics
-from keyhole.naming.gather import TOKENS, gather
-from keyhole.naming.judge import rule_judge
+from keyhole.naming.gathering.gather import TOKENS, gather
+from keyhole.naming.judging.judge import rule_judge
+from keyhole.naming.judging.questions import Posed, Question, marked
+from keyhole.naming.judging.scores import LEVEL, Tested, tested
+from keyhole.naming.judging.split import split
 from keyhole.naming.name import Explainer, Name
-from keyhole.naming.questions import Posed, Question, marked
-from keyhole.naming.scores import LEVEL, Tested, tested
+from keyhole.naming.reading.texts import Source
 from keyhole.naming.shown import Examples, Shown
-from keyhole.naming.split import split
 from keyhole.naming.subject import Subject
-from keyhole.naming.texts import Source
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:

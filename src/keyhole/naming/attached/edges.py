@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.errors import KeyholeError
-from keyhole.naming.judge import rule_judge
+from keyhole.naming.attached.same import ALIKE, APART, alike
+from keyhole.naming.judging.judge import rule_judge
+from keyhole.naming.judging.questions import Marked, Question
+from keyhole.naming.judging.scores import RIGHT
 from keyhole.naming.named import Named, Naming
-from keyhole.naming.questions import Marked, Question
-from keyhole.naming.same import ALIKE, APART, alike
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import signal_subjects
 
@@ -47,16 +48,17 @@ def named_edges(circuit: Circuit, naming: Naming, model: "Model | None" = None) 
 def edge_names(
     circuit: Circuit, naming: Naming, model: "Model | None" = None, *, every: bool = False
 ) -> dict[Edge, str]:
-    """The names that passed their test, as texts for the tree, the story and the page; `every`: the others, too.
+    """The names that are right, as texts for the tree, the story and the page; `every`: the others, too.
 
-    A name is of the places where a signal is strongest. Where its sentence is not true of the two tokens that an edge
-    is about, that is said.
+    What a name lacks is said: above chance, where random directions' names are as right; not so here, where its
+    sentence, which is of the places where the signal is strongest, is not true of the two tokens that an edge is about.
     """
     found = {}
     for edge, one in named_edges(circuit, naming, model).items():
-        passed = one.outcome() == "passes"
-        if one.name.text is not None and (passed or every):
-            notes = [*([] if passed else ["not passed"]), *(["not so here"] if _false(circuit, edge, one) else [])]
+        outcome = one.outcome()
+        if one.name.text is not None and (outcome in RIGHT or every):
+            notes: list[str] = [outcome] if outcome != "passes" else []
+            notes += ["not so here"] if _false(circuit, edge, one) else []
             found[edge] = one.name.text + (f" ({', '.join(notes)})" if notes else "")
     return found
 
@@ -84,13 +86,15 @@ class HeadNames:
 
     head: Head
     signals: int  # that were looked at
-    passed: int  # whose names are right
-    names: tuple[Named, ...]  # no text twice
+    right: int  # whose names are above chance
+    passed: int  # and beyond random directions' names
+    names: tuple[Named, ...]  # that are right, no text twice; those that pass first
 
     def __str__(self) -> str:
         told = "; ".join(str(one.name) for one in self.names[:3])
         more = f"; and {len(self.names) - 3} more" if len(self.names) > 3 else ""
-        return f"{self.head[0]}.{self.head[1]} ({self.passed} of {self.signals} pass): {told or 'none'}{more}"
+        counts = f"of {self.signals} {self.right} above chance, {self.passed} pass"
+        return f"{self.head[0]}.{self.head[1]} ({counts}): {told or 'none'}{more}"
 
 
 def head_names(naming: Naming) -> tuple[HeadNames, ...]:
@@ -102,7 +106,9 @@ def head_names(naming: Naming) -> tuple[HeadNames, ...]:
 
 
 def _of_head(head: Head, own: list[Named]) -> HeadNames:
-    """Those of most prompts first, then as they were given."""
-    ranked = sorted(own, key=lambda one: -int(one.about.get("prompts", "0")))
-    passed = [one for one in ranked if one.outcome() == "passes"]
-    return HeadNames(head, len(own), len(passed), tuple({one.name.text: one for one in passed[::-1]}.values())[::-1])
+    """Those that pass first, then those of most prompts, then as they were given."""
+    right = [one for one in own if one.outcome() in RIGHT]
+    passed = sum(one.outcome() == "passes" for one in right)
+    ranked = sorted(right, key=lambda one: (one.outcome() != "passes", -int(one.about.get("prompts", "0"))))
+    names = {one.name.text: one for one in ranked[::-1]}
+    return HeadNames(head, len(own), len(right), passed, tuple(names.values())[::-1])

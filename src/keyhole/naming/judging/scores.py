@@ -1,19 +1,21 @@
 """Is a name right? What a judge said against the truth: accuracy, precision, recall, AUC, and Fisher's exact test.
 
-Over many signals some would pass by chance, so p-values are corrected for their number (Benjamini-Hochberg): of the
-names that pass at 5 %, about 5 % pass by chance. A signal without a name never passes; it is counted apart.
+Over many signals some would do well by chance, so p-values are corrected for their number (Benjamini-Hochberg): of the
+names that are above chance at 5 %, about 5 % are so by chance. To pass, a name has to be beyond random directions'
+names as well (see `keyhole.naming.judging.controls`). A signal without a name never passes; it is counted apart.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from keyhole.naming.judge import Answer
-from keyhole.naming.questions import Posed, QuestionKind, Span
+from keyhole.naming.judging.judge import Answer
+from keyhole.naming.judging.questions import Posed, QuestionKind, Span
 from keyhole.stats import at_least, benjamini_hochberg, fisher, wilson
 
 LEVEL = 0.05
-Outcome = Literal["passes", "fails", "untested", "no valid interpretation"]
+Outcome = Literal["passes", "above chance", "fails", "untested", "no valid interpretation"]
+RIGHT: tuple[Outcome, ...] = ("passes", "above chance")  # by Fisher's test alone, as published shares are
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,17 @@ class Tested:
     auc: float | None  # None: it gives no probabilities
     p: float  # one-sided: Fisher's; of an intruder question, binomial
     corrected: float | None = None  # over all signals that were asked about together
+    beyond: float | None = None  # p: the share of random directions whose names do as well; None: not compared
+    passing: float | None = None  # the larger of p and beyond, corrected over signals
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many signals of a group have a name that passes, with Wilson's interval."""
+    """How many signals of a group have such a name, with Wilson's interval."""
 
     group: str
     signals: int
-    nameless: int  # no valid interpretation: in the number of signals, never among those that pass
+    nameless: int  # no valid interpretation: in the number of signals, never among those that are right
     untested: int  # too few examples to ask about
     passed: int
     share: float
@@ -52,7 +56,7 @@ class Share:
             for count, why in ((self.nameless, "without a name"), (self.untested, "untested"))
             if count
         )
-        return f"{self.passed} of {self.signals} pass{apart}: {self.share:.0%} [{self.low:.0%}, {self.high:.0%}]"
+        return f"{self.passed} of {self.signals}{apart}: {self.share:.0%} [{self.low:.0%}, {self.high:.0%}]"
 
 
 def tested(posed: Sequence[Posed], answers: Sequence[Answer], of: Span) -> Tested | None:
@@ -114,8 +118,8 @@ def corrected(rows: Sequence[Tested | None]) -> list[Tested | None]:
     return [None if one is None else replace(one, corrected=next(values)) for one in rows]
 
 
-def share(group: str, outcomes: Sequence[Outcome]) -> Share:
-    """How many pass, of all."""
-    passed = outcomes.count("passes")
+def share(group: str, outcomes: Sequence[Outcome], counted: Sequence[Outcome] = ("passes",)) -> Share:
+    """How many have one of the counted outcomes, of all."""
+    passed = sum(one in counted for one in outcomes)
     nameless, untested = outcomes.count("no valid interpretation"), outcomes.count("untested")
     return Share(group, len(outcomes), nameless, untested, passed, *wilson(passed, len(outcomes)))

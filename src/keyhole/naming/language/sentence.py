@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.clauses import (
+from keyhole.naming.language.clauses import (
     ORDERED,
     RELATIONS,
     SPOTS,
@@ -26,7 +26,7 @@ from keyhole.naming.clauses import (
     Which,
     Word,
 )
-from keyhole.naming.kinds import KINDS
+from keyhole.naming.language.kinds import KINDS
 
 Rule = tuple[Clause, ...]
 _ITSELF, _PREVIOUS = "dest itself", "the token just before dest"

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from keyhole.naming.kinds import KINDS, kinds, normal
-from keyhole.naming.questions import Marked
+from keyhole.naming.judging.questions import Marked
+from keyhole.naming.language.kinds import KINDS, kinds, normal
 
 Spot = Literal["dest", "the token before dest", "src", "the token before src", "the token after src"]
 SPOTS: tuple[Spot, ...] = ("dest", "the token before dest", "src", "the token before src", "the token after src")

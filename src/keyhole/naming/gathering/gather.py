@@ -17,15 +17,15 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 from keyhole.models.prompts import Encoded
 from keyhole.models.visit import visit
-from keyhole.naming.corpus import Ids, chunks
 from keyhole.naming.gathering.layer import look_at
 from keyhole.naming.gathering.picks import picked
 from keyhole.naming.gathering.readers import Readers, readers_of
 from keyhole.naming.gathering.resume import about, restore, save, skipped
 from keyhole.naming.gathering.state import Amounts, Batch, State
+from keyhole.naming.reading.corpus import Ids, chunks
+from keyhole.naming.reading.texts import Source
 from keyhole.naming.shown import Examples
 from keyhole.naming.subject import Subject
-from keyhole.naming.texts import Source
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:

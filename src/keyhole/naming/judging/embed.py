@@ -7,9 +7,9 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float
 
-from keyhole.naming.clauses import true_of
-from keyhole.naming.kinds import normal
-from keyhole.naming.questions import Marked
+from keyhole.naming.judging.questions import Marked
+from keyhole.naming.language.clauses import true_of
+from keyhole.naming.language.kinds import normal
 
 _DIMS = 1024
 _CONTEXT = 0.25  # weight of all other tokens together, beside one fact about dest or src

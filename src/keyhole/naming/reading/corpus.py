@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import text_ids
-from keyhole.naming.texts import Source, Text, Texts, texts_of
+from keyhole.naming.reading.texts import Source, Text, Texts, texts_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded, encode
 from keyhole.models.visit import Seen, visit
-from keyhole.naming.broken import BREAKS, EXTRA, Break, broken
+from keyhole.naming.beside.broken import BREAKS, EXTRA, Break, broken
 from keyhole.naming.gathering.readers import Readers, readers_of
-from keyhole.naming.judge import rule_judge
-from keyhole.naming.questions import Marked, Question
+from keyhole.naming.judging.judge import rule_judge
+from keyhole.naming.judging.questions import Marked, Question
 from keyhole.naming.subject import Subject
 from keyhole.tasks.example import Example
 

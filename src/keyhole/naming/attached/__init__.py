@@ -1,0 +1,1 @@
+"""Where do names go? To edges and heads, and into files."""

@@ -1,0 +1,1 @@
+"""Are names right? Questions on held-out examples, judges, scores and controls."""

@@ -1,0 +1,1 @@
+"""In what words are names said? Sentences that a rule can read back."""

@@ -1,0 +1,1 @@
+"""Where do texts come from, and how are they cut?"""
