@@ -32,11 +32,15 @@ export function further(model, slots, go) {
   };
   model.on("change:circuit", () => arrive(model.get("place")));
   const own = (/** @type {Record<string, string>} */ change, /** @type {Partial<Place>} */ more = {}) => go({ ...more, own: { ...model.get("place").own, ...change } });
-  return { arrive, wishes: wishesOf(model, asked, own) };
+  return { arrive, wishes: wishesOf(model, slots, { asked, own }) };
 }
 
-/** @param {Model} model @param {Map<string, string>} asked @param {(change: Record<string, string>, more?: Partial<Place>) => void} own @returns {Record<string, (wish: any) => void>} */
-function wishesOf(model, asked, own) {
+/**
+ * @param {Model} model @param {Slots} slots
+ * @param {{ asked: Map<string, string>, own: (change: Record<string, string>, more?: Partial<Place>) => void }} state
+ * @returns {Record<string, (wish: any) => void>}
+ */
+function wishesOf(model, slots, { asked, own }) {
   const again = (/** @type {string} */ slot) => {
     if (model.get("busy")[slot]) return;
     asked.delete(slot);
@@ -48,10 +52,12 @@ function wishesOf(model, asked, own) {
       again(slot);
       own(change);
     },
-    "open-stored": ({ store, row }) => {
+    "open-stored": async ({ store, row }) => {
+      const prompt = row.prompt ?? (await slots.fill("opened", (signal) => ask("circuit", { store, index: row.index }, signal)))?.outcome.prompt;
+      if (prompt === undefined) return; // the reason is told where the store is
       const about = model.get("stores")?.stores.find((/** @type {any} */ one) => one.id === store);
       const name = about?.model === "organism" ? null : about?.model ?? null;
-      const there = { prompt: row.prompt, model: name, dest: null, src: null, target: [], against: [], view: "" };
+      const there = { prompt, model: name, dest: null, src: null, target: [], against: [], view: "" };
       own({ store, index: String(row.index), verify: "" }, { ...there, tab: "circuit", traced: "stored" });
     },
     "compare-stored": ({ store, row }) => own({ "b.store": store, "b.index": String(row.index), "b.prompt": "", "b.model": "", compared: "1", term: "" }, { tab: "compare" }),

@@ -7,7 +7,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Mode
 from keyhole.models.model import Model
-from keyhole.naming.attached import head_names, named_edges
+from keyhole.naming.attached.edges import head_names, named_edges
 from keyhole.story.text import step_label, story_text
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
