@@ -53,7 +53,7 @@ function chosen(model) {
 function heading(model, part, about) {
   const known = /** @type {{ id: string }[]} */ (model.get("hello")?.stores ?? []);
   const which = known.length > 1 ? select("store", known.map(({ id }) => [id, id]), about?.id ?? "", (store) => model.send({ type: "open-store", store })) : h("b", { class: "store-name" }, known[0]?.id ?? "");
-  const counts = about?.counts ? Object.entries(about.counts).filter(([, n]) => n).map(([what, n]) => `${Number(n).toLocaleString("en")} ${what}`).join(", ") : "";
+  const counts = about?.counts ? Object.entries(about.counts).filter(([, n]) => n).map(([what, n]) => `${Number(n).toLocaleString("en")} ${what === "circuit" && n !== 1 ? "circuits" : what}`).join(", ") : "";
   const facts = about?.error ? h("span", { class: "error" }, about.error) : about ? h("span", { class: "soft" }, [`${about.task ?? "prompts"} on ${about.model}`, count(about.prompts, "prompt"), counts].filter(Boolean).join(" · ")) : null;
   const opened = model.get("errors").opened;
   return [segments("What of the store", PARTS, part, (next) => model.send({ type: "own", change: { part: next, page: "" } })), which, facts, opened ? h("p", { class: "error", role: "alert" }, opened) : null];

@@ -16,6 +16,7 @@ const SHOWN = [["all", "All"], ["difference", "Difference"], ["left", "Left"], [
 export function termTable({ kind, rows, sums, own, pick, notes }) {
   const show = own.show || "all";
   const kept = rows.filter((row) => ({ all: true, difference: !row.a || !row.b, left: row.a && !row.b, right: row.b && !row.a, shared: row.a && row.b })[show] ?? true);
+  const most = Math.max(1e-9, ...rows.map((row) => Math.abs(row.difference ?? 0)));
   const table = sortable({
     label: "Terms by difference",
     rows: kept,
@@ -24,7 +25,7 @@ export function termTable({ kind, rows, sums, own, pick, notes }) {
       { key: "term", title: "term", text: true, value: (row) => row.term, show: (row) => [h("span", { class: `dot ${belongs(row)}`, title: belongs(row).replace("-", " ") }), row.term] },
       { key: "a", title: "left", why: "influence on the answer in the left circuit; – where it has no such term", value: (row) => row.left ?? (row.a || null), show: (row) => cell(row.a, row.left) },
       { key: "b", title: "right", why: "in the right circuit", value: (row) => row.right ?? (row.b || null), show: (row) => cell(row.b, row.right) },
-      { key: "difference", title: "difference", why: "left less right", value: (row) => Math.abs(row.a - row.b) * 10 + Math.abs(row.difference ?? 0), show: (row) => bar(row) },
+      { key: "difference", title: "difference", why: "left less right", value: (row) => Math.abs(row.a - row.b) * 10 + Math.abs(row.difference ?? 0), show: (row) => bar(row, most) },
     ],
     sort: { key: "difference", down: true },
   });
@@ -42,12 +43,12 @@ function cell(there, influence) {
   return influence === null ? "✓" : share(influence);
 }
 
-/** @param {TermRow} row to the left what is more left, to the right what is more right */
-function bar(row) {
+/** @param {TermRow} row @param {number} most to the left what is more left, to the right what is more right */
+function bar(row, most) {
   if (row.difference === null) return "";
-  const size = Math.min(1, Math.abs(row.difference));
-  const fill = h("i", { class: row.difference >= 0 ? "left-only" : "right-only", style: { width: `${(46 * size).toFixed(1)}px` } });
-  return h("span", { class: `balance${row.difference >= 0 ? " to-left" : ""}`, title: number(row.difference) }, fill);
+  const left = row.difference >= 0;
+  const fill = h("i", { class: left ? "left-only" : "right-only", style: { width: `${(36 * Math.min(1, Math.abs(row.difference) / most)).toFixed(1)}px` } });
+  return [h("span", { class: `balance${left ? " to-left" : ""}` }, fill), h("em", null, share(row.difference))];
 }
 
 /** @param {Sum} sum */

@@ -46,7 +46,8 @@ function stripsOf(found, by, host) {
   const values = /** @type {string[] | undefined} */ (by ? found.values[by] : undefined);
   if (!values) return [family];
   const known = distinct(values);
-  return [family, { name: by, colour: (leaf) => palette[known.indexOf(values[leaf])] ?? grey, says: (leaf) => `${by} ${values[leaf]}` }];
+  const first = found.families.length > 1 ? [family] : []; // one family would be a bar of one colour
+  return [...first, { name: by, colour: (leaf) => palette[known.indexOf(values[leaf])] ?? grey, says: (leaf) => `${by} ${values[leaf]}` }];
 }
 
 /** @param {HTMLCanvasElement} canvas @param {any} found @param {Drawn} drawn @param {HTMLElement} host */

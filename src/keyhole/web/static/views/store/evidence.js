@@ -32,8 +32,7 @@ function levels(found) {
 function labels(found) {
   const level = found.levels.find((/** @type {any} */ one) => one.granularity === found.granularity) ?? found.levels[0];
   const beside = (/** @type {string} */ key, /** @type {string} */ title, /** @type {string} */ why) => [
-    { key, title, why, value: (/** @type {any} */ row) => row[key]?.value ?? null, show: (/** @type {any} */ row) => number(row[key]?.value) },
-    { key: `${key} chance`, title: "chance, up to", value: (/** @type {any} */ row) => row[key]?.high ?? null, show: (/** @type {any} */ row) => number(row[key]?.high) },
+    { key, title, why: `${why}; after it, what chance reaches`, value: (/** @type {any} */ row) => row[key]?.value ?? null, show: (/** @type {any} */ row) => [number(row[key]?.value), h("span", { class: "faint" }, ` / ${number(row[key]?.high)}`)] },
     { key: `${key} p`, title: "p", value: (/** @type {any} */ row) => row[key]?.p ?? null, show: (/** @type {any} */ row) => h("span", { class: (row[key]?.p ?? 1) <= 0.05 ? "met" : null }, number(row[key]?.p)) },
   ];
   return sortable({
