@@ -12,8 +12,8 @@ from starlette.responses import Response
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 from keyhole.web.server.bodies import parse_body
-from keyhole.web.server.events import EventStream
-from keyhole.web.server.jobs import ENDS, FullError, Job, Jobs, Limits
+from keyhole.web.server.events import EventStream, disconnected
+from keyhole.web.server.jobs import ENDS, Event, FullError, Job, Jobs, Limits
 from keyhole.web.server.kept import Given, Kept
 from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import BODY, Door, Guard, refusal
@@ -21,7 +21,6 @@ from keyhole.web.server.spelling import spell
 from keyhole.web.server.static import File, files
 
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
-_LOOK = 0.25  # seconds between two looks whether a client that waits is still there
 
 
 def create_app(door: Door, given: Given | None = None, limits: Limits | None = None) -> FastAPI:
@@ -54,8 +53,7 @@ def create_app(door: Door, given: Given | None = None, limits: Limits | None = N
 
 def _hello(kept: Kept) -> Callable[[], Any]:
     async def hello() -> Response:
-        loaded = set(kept.models.kept)
-        models = [{"id": one, "name": one, "state": "ready" if one in loaded else "known"} for one in list(kept.known)]
+        models = [{"id": one, "name": one, "state": kept.state(one)} for one in list(kept.known)]
         stores = [{"id": name, "path": str(path)} for name, path in kept.stores.items()]
         return _json(
             {
@@ -83,19 +81,24 @@ async def _ask(request: Request, kind: str) -> Response:
     job = await _new_job(request, kind)
     jobs: Jobs = request.app.state.jobs
     queue = jobs.listen(job)
+    waits, gone = asyncio.create_task(_end_of(queue)), asyncio.create_task(disconnected(request.receive))
     try:
-        while True:
-            try:
-                name, data = await asyncio.wait_for(queue.get(), _LOOK)
-            except TimeoutError:
-                if await request.is_disconnected():
-                    jobs.cancel(job)
-                    return refusal(499, "the client is gone.")
-                continue
-            if name in ENDS:
-                return _ended(name, data)
+        await asyncio.wait([waits, gone], return_when=asyncio.FIRST_COMPLETED)
+        if waits.done():
+            return _ended(*waits.result())
+        jobs.cancel(job)
+        return refusal(499, "the client is gone.")
     finally:
+        waits.cancel()
+        gone.cancel()
         jobs.leave(job, queue)
+
+
+async def _end_of(queue: asyncio.Queue[Event]) -> Event:
+    while True:
+        event = await queue.get()
+        if event[0] in ENDS:
+            return event
 
 
 def _ended(name: str, data: bytes) -> Response:
@@ -158,4 +161,4 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {404: "there is nothing at this address.", 405: "this address is not asked in this way."}
-    return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."))
+    return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."), request)

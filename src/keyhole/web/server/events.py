@@ -26,7 +26,7 @@ class EventStream(Response):
         queue = self.jobs.listen(self.job)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            both = [asyncio.create_task(_gone(receive)), asyncio.create_task(_tell(queue, send))]
+            both = [asyncio.create_task(disconnected(receive)), asyncio.create_task(_tell(queue, send))]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -38,7 +38,8 @@ class EventStream(Response):
             self.jobs.leave(self.job, queue)
 
 
-async def _gone(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

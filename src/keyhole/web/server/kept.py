@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from keyhole.errors import KeyholeError
 
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 ORGANISM = "organism"
 TOKENS = 2000  # of a prompt
-RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 4000, 4, 32  # kept at once
+RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 3000, 4, 32  # kept at once
 _MADE = 64  # things made of one run
 
 T = TypeVar("T")
+State = Literal["known", "loading", "ready"]
 
 
 class Last(Generic[T]):
@@ -88,6 +89,11 @@ class Kept:
         self.stores = named_paths(given.stores)
         self._opened: dict[str, Store] = {}
         self._naming: Naming | None = None
+        self._loading: str | None = None
+
+    def state(self, name: str) -> State:
+        """How far a model is; asked from any thread."""
+        return "ready" if name in self.models.kept else "loading" if name == self._loading else "known"
 
     def model(self, name: str) -> "Model":
         """A model, loaded once. What was loaded is known from then on."""
@@ -99,7 +105,11 @@ class Kept:
 
         if len(name) > 500:
             raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")
-        found = self.models.get(name, make)
+        self._loading = name
+        try:
+            found = self.models.get(name, make)
+        finally:
+            self._loading = None
         self.known[name] = None
         gone = [one for one in self.runs.kept if isinstance(one, tuple) and one[0] not in self.models.kept]
         for key in gone:  # a run holds its model

@@ -13,6 +13,7 @@ from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import Door
 
 _GRACE = 2  # seconds for open answers at the end
+_CONNECTIONS = 256  # at once
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -73,6 +74,7 @@ def make_server(
         access_log=False,
         server_header=False,
         ws="none",
+        limit_concurrency=_CONNECTIONS,
         lifespan="on",
         timeout_graceful_shutdown=_GRACE,
     )

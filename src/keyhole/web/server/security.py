@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keyhole.web.server.spelling import spell
@@ -73,8 +73,10 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def refusal(status: int, sentence: str) -> Response:
-    """An error as every route tells it."""
+def refusal(status: int, sentence: str, request: Request | None = None) -> Response:
+    """An error as every route tells it; as a plain sentence where somebody opens an address of the page."""
+    if request is not None and not request.url.path.startswith("/api/"):
+        return PlainTextResponse(f"Keyhole: {sentence}\n", status)
     return Response(spell({"error": sentence}), status, media_type="application/json")
 
 
@@ -107,9 +109,8 @@ class Guard:
     def _refused(self, request: Request) -> Response | None:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self.door.knows_host(hosts[0]):
-            return refusal(421, "this server does not answer to that name: open the address that it printed.")
+            return refusal(421, "this server does not answer to that name: open the address that it printed.", request)
         origin, fetched = request.headers.get("origin"), request.headers.get("sec-fetch-site", "same-origin")
-        events = "text/event-stream" in request.headers.get("accept", "")
         ours = origin == f"http://{hosts[0]}"
         if request.method not in SAFE and not ours:
             return refusal(403, "requests that do something come from this server's own page, and from nowhere else.")
@@ -117,8 +118,6 @@ class Guard:
             (origin is not None and not ours) or fetched not in ("same-origin", "none")
         ):
             return refusal(403, "answers are for this server's own page, and for no other.")
-        if events and origin is not None and not ours:
-            return refusal(403, "events are for this server's own page, and for no other.")
         return None
 
     def _signed_in(self, request: Request) -> Response | None:
@@ -126,10 +125,10 @@ class Guard:
         asked = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in asked if name == "token"]
         if request.method == "GET" and request.url.path == "/" and given:
-            if not _same(given[0], self.door.token):
-                return refusal(401, f"this token is of another server, or of an earlier one: {_SIGN_IN}")
+            if not (_same(given[0], self.door.token) or self.door.knows_cookie(request)):
+                return refusal(401, f"this token is of another server, or of an earlier one: {_SIGN_IN}", request)
             return self._welcome(request, [pair for pair in asked if pair[0] != "token"])
-        return None if self.door.knows_cookie(request) else refusal(401, _SIGN_IN)
+        return None if self.door.knows_cookie(request) else refusal(401, _SIGN_IN, request)
 
     def _welcome(self, request: Request, rest: list[tuple[str, str]]) -> Response:
         there = "/" + (f"?{urlencode(rest)}" if rest else "")
