@@ -1,9 +1,9 @@
 """Circuits as files and for other tools; targets, thresholds, sinks; bad input."""
 
+import html
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
-from keyhole.circuits.page import to_html
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
@@ -113,14 +112,6 @@ def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> N
         circuit.save(tmp_path / "c.xlsx")
     with pytest.raises(KeyholeError, match="no folder"):
         circuit.save(tmp_path / "nowhere" / "c.json")
-
-
-def test_the_page_is_self_contained_and_escaped(circuit: keyhole.Circuit) -> None:
-    hostile = replace(circuit, tokens=("<script>alert(1)</script>", *circuit.tokens[1:]))
-    page = to_html(hostile)
-    assert "<script>alert" not in page and "&lt;script&gt;" in page
-    assert "http://" not in page and "https://" not in page and "src=" not in page.replace('data-src="', "")
-    assert page.count('class="node"') == len(circuit.nodes)
 
 
 def test_another_models_circuit_is_refused(circuit: keyhole.Circuit) -> None:
@@ -266,7 +257,7 @@ def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Ci
     right, wrong = (float(likely[organism.tokenizer.convert_tokens_to_ids(name)]) for name in ("Mary", "John"))
     line = f"answer at 14:to: 'Mary' (probability {right:.3g}) against 'John' ({wrong:.3g})"
     assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
-    assert "'Mary' (probability" in to_html(circuit).replace("&#x27;", "'")
+    assert line in html.unescape(circuit.to_html()).splitlines()  # for those without scripts
     assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
     many = run.trace(Likeliest(5))
     assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)

@@ -11,7 +11,6 @@ import torch
 import keyhole
 from commands import keyhole as command
 from keyhole import KeyholeError
-from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 from keyhole.figures.names import names_page
 from keyhole.figures.page import Section, Spans, page
@@ -36,6 +35,7 @@ from keyhole.naming.subjects.again import subject_again
 from keyhole.story.text import story_text
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after
+from pages import carried
 from planted_signals import Holds, planted
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -200,9 +200,9 @@ def test_tree_story_and_page_show_names_and_nothing_without() -> None:
     told = [line for line in circuit_text(circuit(), 5, names=names).splitlines() if "a <name>" in line]
     assert len(told) == 1 and told[0].endswith(": a <name> of its own")
     assert "a <name> of its own" in story_text(circuit().story(), 1000, names=names)
-    assert to_html(circuit()).count("<th>name</th>") == 0 and to_html(circuit(), names).count("<th>name</th>") == 1
-    rows = [row for row in to_html(circuit(), names).splitlines() if "a &lt;name&gt; of its own" in row]
-    assert len(rows) == 1 and f"<td>{edge.side}</td>" in rows[0] and "<name>" not in to_html(circuit(), names)
+    index = circuit().edges.index(edge)
+    assert carried(circuit().to_html())["names"] == {} and "<name>" not in circuit().to_html(names)
+    assert carried(circuit().to_html(names))["names"] == {str(index): {"text": "a <name> of its own"}}
 
 
 def test_a_head_is_told_by_its_most_frequent_names_that_passed() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 from keyhole.circuits.circuit import Circuit, Edge
 
@@ -17,25 +18,30 @@ def shown(circuit: Circuit, eps: float = SHOWN) -> Circuit:
 
 
 def strongest(circuit: Circuit, most: int) -> Circuit:
-    """The answer, and what reaches it by its `most` strongest edges; everything, if there are no more than so many.
+    """The answer, and what hangs together with it by `most` edges, the strongest first; everything, if it has no more.
 
-    An edge is as strong as its influence. Where there is none: as its drop, or its share of the answer's logits.
+    An edge is as strong as its influence. Where there is none: as its drop, or its part of the largest into the answer.
     """
     if len(circuit.edges) <= most:
         return circuit
-    into_answer = sum(abs(edge.weight) for edge in circuit.edges if edge.side == "target") or 1.0
-    ranked = sorted(circuit.edges, key=lambda edge: -_strength(edge, into_answer))[:most]
-    into: dict[int, list[Edge]] = {}
-    for edge in ranked:
-        into.setdefault(edge.target, []).append(edge)
-    ends = {edge.source for edge in circuit.edges}
-    waiting = [i for i, node in enumerate(circuit.nodes) if node.kind == "target" or (i not in ends and i in into)]
-    kept = set(waiting)
-    while waiting:
-        new = {edge.source for edge in into.get(waiting.pop(), [])} - kept
-        kept |= new
-        waiting += sorted(new)
-    return _part(circuit, kept, ranked)
+    into_answer = max((abs(edge.weight) for edge in circuit.edges if edge.side == "target"), default=0.0) or 1.0
+    into: dict[int, list[tuple[float, int]]] = {}
+    for index, edge in enumerate(circuit.edges):
+        into.setdefault(edge.target, []).append((-_strength(edge, into_answer), index))
+    read = {edge.source for edge in circuit.edges}
+    nodes = {i for i, node in enumerate(circuit.nodes) if node.kind == "target" or (i not in read and i in into)}
+    waiting = [one for node in nodes for one in into.get(node, [])]
+    heapify(waiting)
+    edges: set[int] = set()
+    while waiting and len(edges) < most:
+        _, index = heappop(waiting)
+        edges.add(index)
+        source = circuit.edges[index].source
+        if source not in nodes:
+            nodes.add(source)
+            for one in into.get(source, []):
+                heappush(waiting, one)
+    return _part(circuit, nodes, [circuit.edges[index] for index in sorted(edges)])
 
 
 def _strength(edge: Edge, into_answer: float) -> float:
@@ -45,7 +51,7 @@ def _strength(edge: Edge, into_answer: float) -> float:
 
 
 def _part(circuit: Circuit, nodes: Collection[int], edges: Collection[Edge]) -> Circuit:
-    """These nodes, and those of the edges that join them; firings and MLPs with all that is told of them, or not at all."""
+    """These nodes, and those of the edges that join them; MLPs with all of their causes, or not at all."""
     kept = sorted(nodes)
     index = {old: new for new, old in enumerate(kept)}
     wanted = {*edges}

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.web.page import to_html
 from keyhole.errors import KeyholeError
+from keyhole.web.page import to_html
 
 _HEIGHT = 640  # pixels of the frame in a notebook
 

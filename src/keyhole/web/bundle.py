@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 from keyhole.errors import KeyholeError
 
 STATIC = Path(__file__).with_name("static")
-_IMPORT = re.compile(r'^import (?:\{ ([\w, ]+) \}|(\w+)) from "(\.{1,2}/[\w./-]+\.js)";$', re.MULTILINE)
+_NAMES = r"\{\s*(\w+(?:\s*,\s*\w+)*),?\s*\}"
+_IMPORT = re.compile(rf'^import (?:{_NAMES}|(\w+)) from "(\.{{1,2}}/[\w./-]+\.js)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (async function|function|const|class) (\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export default ", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
@@ -19,7 +20,7 @@ _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)[ \t]*\n", re.M
 
 @cache
 def script(entry: str, *, module: bool = False) -> str:
-    """All that `entry` needs, as one script whose value `keyhole` has its exports; or a module with its default export."""
+    """All that `entry` needs, as one script: `keyhole` has its exports. Or a module with its default export."""
     parts = [_scope(name) for name in _ordered(entry)]
     end = f"export default {_name(entry)}.default;" if module else f"const keyhole = {_name(entry)};"
     return "\n".join([*parts, end, ""])
@@ -40,7 +41,7 @@ def _ordered(entry: str) -> list[str]:
 
 def _visit(name: str, done: list[str], above: tuple[str, ...]) -> None:
     if name in above:
-        raise KeyholeError(f"{name} imports itself, through {' and '.join(above[above.index(name) + 1 :]) or 'itself'}.")
+        raise KeyholeError(f"{name} imports itself, through {' and '.join(above)}.")
     if name not in done:
         for _, _, needed in _IMPORT.findall(_read(name)):
             _visit(_beside(name, needed), done, (*above, name))

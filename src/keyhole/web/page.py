@@ -11,7 +11,6 @@ from string import Template
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.files import to_json
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, words_label
 from keyhole.story.story import Story, tell
@@ -54,23 +53,23 @@ def page_data(
         identities = {_identity(circuit, edge): name for edge, name in told.items()}
         told = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
     data: dict[str, Any] = {
-        "circuit": json.loads(to_json(part)),
+        "circuit": json.loads(part.to_json()),
         "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
         "story": _story(part, story),
     }
     if part is not circuit:
         data["left_out"] = (
-            f"left out: the {len(circuit.edges) - len(part.edges):,} weakest of {len(circuit.edges):,} edges, "
-            "which are in the .json file"
+            f"left out: {len(circuit.edges) - len(part.edges):,} weak ones of {len(circuit.edges):,} edges, "
+            "which a .json file has"
         )
     return data
 
 
 def in_script(data: Any) -> str:
-    """JSON that can stand inside a script element, whatever texts are in it.
+    r"""JSON that can stand inside a script element, whatever texts are in it.
 
     >>> in_script({"token": "</script>"})
-    '{"token":"\\\\u003c/script>"}'
+    '{"token":"\\u003c/script>"}'
     """
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
@@ -103,5 +102,6 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
             label = step_label(step, circuit.tokens).replace("<-", "←")
             steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
         nodes = [node for step in steps for node in step["nodes"]]
-        paths.append({"text": " -> ".join(s["text"] for s in steps), "share": path.share, "nodes": nodes, "steps": steps})
+        text = " → ".join(step["text"] for step in steps)
+        paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
     return paths

@@ -9,9 +9,12 @@ export function start() {
   const data = carried("keyhole-data");
   if (!place || !data) return;
   const pristine = /** @type {HTMLElement} */ (document.documentElement.cloneNode(true)); // before anything is drawn
-  const model = plain({ ...data, view: carried("keyhole-view") ?? {}, saves: true }, {
-    onSend: (content) => content.type === "save-page" && save(pristine, model.get("view")),
-  });
+  const model = plain(
+    { ...data, view: carried("keyhole-view") ?? {}, saves: true },
+    {
+      onSend: (content) => content.type === "save-page" && save(pristine, model.get("view")),
+    },
+  );
   circuit.render({ model, el: place });
 }
 

@@ -49,8 +49,14 @@ export function camera(svg, how) {
   function reveal(x, y) {
     const { left, right, top, bottom } = how.margins;
     const [px, py] = [place.x + x * place.k, place.y + y * place.k];
-    const inside = px > left + 20 && px < svg.clientWidth - right - 20 && py > top + 12 && py < svg.clientHeight - bottom - 12;
-    if (!inside) set({ ...place, x: (svg.clientWidth + left) / 2 - x * place.k, y: (svg.clientHeight - bottom) / 2 - y * place.k });
+    const inside =
+      px > left + 20 && px < svg.clientWidth - right - 20 && py > top + 12 && py < svg.clientHeight - bottom - 12;
+    if (!inside)
+      set({
+        ...place,
+        x: (svg.clientWidth + left) / 2 - x * place.k,
+        y: (svg.clientHeight - bottom) / 2 - y * place.k,
+      });
   }
 
   const stop = pointers(svg, { pan, zoom, wheel: how.wheel });
@@ -69,38 +75,60 @@ function pointers(svg, does) {
   let travelled = 0;
   const stopper = new AbortController();
   const { signal } = stopper;
-  svg.addEventListener("wheel", (event) => {
-    if (!does.wheel(event)) return;
-    event.preventDefault();
-    const box = svg.getBoundingClientRect();
-    const step = event.deltaMode === 1 ? 16 : 1;
-    does.zoom(Math.exp(-clamp(event.deltaY * step, -120, 120) * 0.0022), event.clientX - box.left, event.clientY - box.top);
-  }, { passive: false, signal });
-  svg.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
-    down.set(event.pointerId, { x: event.clientX, y: event.clientY });
-    travelled = 0;
-  }, { signal });
-  svg.addEventListener("pointermove", (event) => {
-    const before = down.get(event.pointerId);
-    if (!before) return;
-    const after = { x: event.clientX, y: event.clientY };
-    travelled += Math.hypot(after.x - before.x, after.y - before.y);
-    if (travelled > 4 && !svg.hasPointerCapture(event.pointerId)) svg.setPointerCapture(event.pointerId); // a click stays a click
-    if (down.size === 2) {
-      const other = [...down.entries()].find(([id]) => id !== event.pointerId)?.[1] ?? before;
-      const ratio = Math.hypot(after.x - other.x, after.y - other.y) / Math.max(1, Math.hypot(before.x - other.x, before.y - other.y));
+  svg.addEventListener(
+    "wheel",
+    (event) => {
+      if (!does.wheel(event)) return;
+      event.preventDefault();
       const box = svg.getBoundingClientRect();
-      does.zoom(ratio, (after.x + other.x) / 2 - box.left, (after.y + other.y) / 2 - box.top);
-    } else if (travelled > 4) does.pan(after.x - before.x, after.y - before.y);
-    down.set(event.pointerId, after);
-  }, { signal });
+      const step = event.deltaMode === 1 ? 16 : 1;
+      does.zoom(
+        Math.exp(-clamp(event.deltaY * step, -120, 120) * 0.0022),
+        event.clientX - box.left,
+        event.clientY - box.top,
+      );
+    },
+    { passive: false, signal },
+  );
+  svg.addEventListener(
+    "pointerdown",
+    (event) => {
+      if (event.button !== 0) return;
+      down.set(event.pointerId, { x: event.clientX, y: event.clientY });
+      travelled = 0;
+    },
+    { signal },
+  );
+  svg.addEventListener(
+    "pointermove",
+    (event) => {
+      const before = down.get(event.pointerId);
+      if (!before) return;
+      const after = { x: event.clientX, y: event.clientY };
+      travelled += Math.hypot(after.x - before.x, after.y - before.y);
+      if (travelled > 4 && !svg.hasPointerCapture(event.pointerId)) svg.setPointerCapture(event.pointerId); // a click stays a click
+      if (down.size === 2) {
+        const other = [...down.entries()].find(([id]) => id !== event.pointerId)?.[1] ?? before;
+        const ratio =
+          Math.hypot(after.x - other.x, after.y - other.y) /
+          Math.max(1, Math.hypot(before.x - other.x, before.y - other.y));
+        const box = svg.getBoundingClientRect();
+        does.zoom(ratio, (after.x + other.x) / 2 - box.left, (after.y + other.y) / 2 - box.top);
+      } else if (travelled > 4) does.pan(after.x - before.x, after.y - before.y);
+      down.set(event.pointerId, after);
+    },
+    { signal },
+  );
   for (const end of ["pointerup", "pointercancel"]) {
     svg.addEventListener(end, (event) => down.delete(/** @type {PointerEvent} */ (event).pointerId), { signal });
   }
-  svg.addEventListener("click", (event) => {
-    if (travelled > 4) event.stopPropagation(); // the end of a drag is no click
-    travelled = 0;
-  }, { capture: true, signal });
+  svg.addEventListener(
+    "click",
+    (event) => {
+      if (travelled > 4) event.stopPropagation(); // the end of a drag is no click
+      travelled = 0;
+    },
+    { capture: true, signal },
+  );
   return () => stopper.abort();
 }

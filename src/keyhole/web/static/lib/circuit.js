@@ -73,7 +73,10 @@ export function answerFacts(doc) {
   const { target_probability: own = [], against_text: others = [], against_probability: rest = [] } = doc.parameters;
   const sum = (/** @type {number[]} */ all) => Number(all.reduce((a, b) => a + b, 0).toPrecision(3));
   const against = others.length ? `against ${others.slice(0, 3).map(visible).join(", ")}` : "";
-  const told = [own.length ? `probability ${sum(own)}` : "", against + (against && rest.length ? ` (${sum(rest)})` : "")];
+  const told = [
+    own.length ? `probability ${sum(own)}` : "",
+    against + (against && rest.length ? ` (${sum(rest)})` : ""),
+  ];
   return told.filter(Boolean).join(", ");
 }
 
@@ -89,7 +92,8 @@ export function channelParts(doc, edge) {
   let before = reader.attention ?? NaN;
   const parts = [];
   for (const one of traced[edge.side]) {
-    const same = one.kind === writer.kind && one.layer === writer.layer && one.head === writer.head && one.src === writer.src;
+    const same =
+      one.kind === writer.kind && one.layer === writer.layer && one.head === writer.head && one.src === writer.src;
     if (same) parts.push({ channel: one.channel, ig: one.ig, drop: before - one.after });
     before = one.after;
   }
@@ -97,14 +101,17 @@ export function channelParts(doc, edge) {
 }
 
 /**
- * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its share of the answer's logits.
+ * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its part of the largest into the answer.
  * @param {CircuitDocument} doc
  */
 export function strengths(doc) {
-  const total = doc.edges.reduce((sum, edge) => sum + (edge.side === "target" ? Math.abs(edge.weight) : 0), 0);
-  const most = doc.edges.reduce((top, edge) => (edge.side === "target" ? top : Math.max(top, Math.abs(edge.weight))), 1);
+  const first = doc.edges.reduce((top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top), 0);
+  const most = doc.edges.reduce(
+    (top, edge) => (edge.side === "target" ? top : Math.max(top, Math.abs(edge.weight))),
+    1,
+  );
   return doc.edges.map((edge) => {
     if (typeof edge.influence === "number") return Math.abs(edge.influence);
-    return Math.abs(edge.weight) / (edge.side === "target" ? total || 1 : most);
+    return Math.abs(edge.weight) / (edge.side === "target" ? first || 1 : most);
   });
 }

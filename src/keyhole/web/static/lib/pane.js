@@ -8,9 +8,18 @@ import { fill, h } from "./dom.js";
 export function pane(title, name, ...tools) {
   const body = h("div", { class: "body" });
   const heading = h("h2", null, title);
-  const button = h("button", { type: "button", class: "icon", title: "Full screen (Esc leaves)", "aria-pressed": "false" }, "⤢");
+  const button = h(
+    "button",
+    { type: "button", class: "icon", title: "Full screen (Esc leaves)", "aria-pressed": "false" },
+    "⤢",
+  );
   button.setAttribute("aria-label", `${title}: full screen`);
-  const el = h("section", { class: `pane ${name}`, "aria-label": title }, h("header", null, heading, ...tools, button), body);
+  const el = h(
+    "section",
+    { class: `pane ${name}`, "aria-label": title },
+    h("header", null, heading, ...tools, button),
+    body,
+  );
   const enlarge = (/** @type {boolean} */ full) => {
     el.classList.toggle("full", full);
     button.setAttribute("aria-pressed", String(full));

@@ -1,7 +1,14 @@
 // How does a token read? Spaces and line breaks can be seen, long ones are cut; always as text.
 import { h } from "./dom.js";
 
-const SIGNS = new Map([["\n", "⏎"], ["\r", "␍"], ["\t", "⇥"], [" ", "␣"], ["\u00a0", "⍽"], ["\u200b", "∅"]]);
+const SIGNS = new Map([
+  ["\n", "⏎"],
+  ["\r", "␍"],
+  ["\t", "⇥"],
+  [" ", "␣"],
+  ["\u00a0", "⍽"],
+  ["\u200b", "∅"],
+]);
 
 /** @param {string} token what is there, even where it is blank: Mary, ⏎, ␣␣ */
 export function visible(token) {

@@ -3,10 +3,10 @@ import { answerFacts, answerText } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { pane } from "../../lib/pane.js";
-import { drawing } from "./drawing.js";
+import { drawing } from "./drawing/drawing.js";
 import { help } from "./keys.js";
-import { legend } from "./shapes.js";
-import { edgeTable } from "./table.js";
+import { legend } from "./drawing/shapes.js";
+import { edgeTable } from "./panes/table.js";
 import { tools } from "./tools.js";
 
 /** @typedef {import("./stage.js").Stage} Stage */
@@ -22,7 +22,11 @@ export function frame(stage) {
     pick: (link) => stage.pickLink(link),
     open: (gap) => stage.open(gap),
     // in a notebook the wheel scrolls, unless the drawing has the focus
-    wheel: (event) => event.ctrlKey || event.metaKey || document.body.classList.contains("keyhole-page") || draw.el.contains(document.activeElement),
+    wheel: (event) =>
+      event.ctrlKey ||
+      event.metaKey ||
+      document.body.classList.contains("keyhole-page") ||
+      draw.el.contains(document.activeElement),
   });
   const table = edgeTable({
     hover: (edge) => stage.lightEdge(edge),
@@ -44,15 +48,21 @@ export function frame(stage) {
   panes.table.body.append(table.el);
   const list = help();
   const beside = h("div", { class: "beside" }, panes.detail.el, panes.table.el);
-  const all = [heading(doc, model.get("left_out")), above.el, h("div", { class: "stage" }, panes.drawing.el, beside), list, footing(doc)];
+  const all = [
+    heading(doc, model.get("left_out")),
+    above.el,
+    h("div", { class: "stage" }, panes.drawing.el, beside),
+    list,
+    footing(doc),
+  ];
   return { draw, table, tools: above, panes, help: list, all };
 }
 
 /** @param {Stage} stage @returns {import("./tools.js").ToolEvents} */
 function toolEvents(stage) {
   return {
-    search: (query) => stage.search(query),
-    next: (back) => stage.next(back),
+    search: (query) => stage.finder.search(query),
+    next: (back) => stage.finder.next(back),
     hide: (below) => stage.change({ below }, true),
     fold: (what) => stage.change({ [what]: !stage.picture[what] }, true),
     fit: () => stage.fit(),

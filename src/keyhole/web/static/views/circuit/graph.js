@@ -36,7 +36,15 @@ export function indexed(doc) {
   });
   for (const list of [...into, ...from]) list.sort((a, b) => strength[b] - strength[a]);
   const roots = doc.nodes.flatMap((node, index) => (node.kind === "target" || !from[index].length ? [index] : []));
-  return { doc, strength, into, from, roots, sinks: doc.nodes.filter(isSink).length, constants: doc.nodes.filter((n) => CONSTANTS.has(n.kind)).length };
+  return {
+    doc,
+    strength,
+    into,
+    from,
+    roots,
+    sinks: doc.nodes.filter(isSink).length,
+    constants: doc.nodes.filter((n) => CONSTANTS.has(n.kind)).length,
+  };
 }
 
 /** @typedef {ReturnType<typeof indexed>} Indexed */
@@ -49,7 +57,9 @@ export function drawn(graph, view) {
   const { nodes, edges } = reached(graph, below, folds);
   const marks = marksOf(graph, nodes, view, folds);
   /** @type {Map<number, string>} */
-  const owner = new Map(marks.flatMap((mark) => mark.members.map((member) => /** @type {[number, string]} */ ([member, mark.id]))));
+  const owner = new Map(
+    marks.flatMap((mark) => mark.members.map((member) => /** @type {[number, string]} */ ([member, mark.id]))),
+  );
   return { marks, links: linksOf(graph, edges, owner), nodes: nodes.size, edges: edges.length, ...folds, below };
 }
 
@@ -60,7 +70,9 @@ export function drawn(graph, view) {
 export function reached(graph, below, folds) {
   const { doc, strength } = graph;
   const target = doc.nodes.findIndex((node) => node.kind === "target");
-  const roots = graph.roots.filter((root) => root === target || below <= 0 || graph.into[root].some((edge) => strength[edge] >= below));
+  const roots = graph.roots.filter(
+    (root) => root === target || below <= 0 || graph.into[root].some((edge) => strength[edge] >= below),
+  );
   const nodes = new Set(roots);
   const edges = [];
   const waiting = [...roots];
@@ -101,29 +113,44 @@ function folded(node, folds) {
  */
 function marksOf(graph, nodes, view, folds) {
   const { doc } = graph;
-  const groups = new Map(view.groups.flatMap((group) => group.members.map((member) => /** @type {[number, import("./state.js").Group]} */ ([member, group]))));
+  const groups = new Map(
+    view.groups.flatMap((group) =>
+      group.members.map((member) => /** @type {[number, import("./state.js").Group]} */ ([member, group])),
+    ),
+  );
   /** @type {Map<string, Mark>} */
   const marks = new Map();
   for (const index of [...nodes].sort((a, b) => a - b)) {
     const node = doc.nodes[index];
     const group = groups.get(index);
     const fold = group ? null : folded(node, folds);
-    const id = group ? group.id : fold ?? `n${index}`;
+    const id = group ? group.id : (fold ?? `n${index}`);
     const strength = graph.from[index].reduce((sum, edge) => sum + graph.strength[edge], 0);
     const before = marks.get(id);
     if (before) {
       before.members.push(index);
       before.strength += strength;
-      if (group && (node.layer ?? 0) > (before.layer ?? 0)) Object.assign(before, { layer: node.layer, dest: node.dest });
+      if (group && (node.layer ?? 0) > (before.layer ?? 0))
+        Object.assign(before, { layer: node.layer, dest: node.dest });
       continue;
     }
     const named = view.labels[id];
-    const kind = group ? "group" : fold ?? node.kind;
+    const kind = group ? "group" : (fold ?? node.kind);
     const label = named ?? (group ? group.name : fold ? fold : nodeText(doc, index));
-    const dest = fold === "constants" ? doc.parameters.end ?? node.dest : fold === "sinks" ? 0 : node.dest;
-    marks.set(id, { id, kind, label, layer: fold ? null : node.layer, dest, members: [index], strength, named: named !== undefined });
+    const dest = fold === "constants" ? (doc.parameters.end ?? node.dest) : fold === "sinks" ? 0 : node.dest;
+    marks.set(id, {
+      id,
+      kind,
+      label,
+      layer: fold ? null : node.layer,
+      dest,
+      members: [index],
+      strength,
+      named: named !== undefined,
+    });
   }
-  for (const mark of marks.values()) if (mark.kind === "sinks" || mark.kind === "constants") mark.label = `${mark.members.length} ${mark.kind}`;
+  for (const mark of marks.values())
+    if (mark.kind === "sinks" || mark.kind === "constants") mark.label = `${mark.members.length} ${mark.kind}`;
   return [...marks.values()];
 }
 
@@ -159,7 +186,10 @@ function linksOf(graph, edges, owner) {
 export function paths(picture, ids) {
   const marks = new Set(ids);
   const links = new Set();
-  for (const [own, next] of /** @type {const} */ ([["to", "from"], ["from", "to"]])) {
+  for (const [own, next] of /** @type {const} */ ([
+    ["to", "from"],
+    ["from", "to"],
+  ])) {
     /** @type {Map<string, Link[]>} */
     const at = new Map();
     for (const link of picture.links) at.set(link[own], [...(at.get(link[own]) ?? []), link]);
@@ -187,5 +217,7 @@ export function matches(doc, mark, query) {
     return [shortLabel(node), kind, visible(doc.tokens[node.dest]), visible(doc.tokens[node.src]), `${node.dest}:`];
   });
   const exact = /^(\d+\.\d+|mlp \d+)$/.test(asked);
-  return [mark.label, ...words].some((word) => (exact ? word.toLowerCase() === asked : word.toLowerCase().includes(asked)));
+  return [mark.label, ...words].some((word) =>
+    exact ? word.toLowerCase() === asked : word.toLowerCase().includes(asked),
+  );
 }

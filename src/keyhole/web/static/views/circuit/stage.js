@@ -1,31 +1,32 @@
-// What happens when something is touched? The stage knows what is drawn, and changes the state, the drawing and the panes.
+// What happens when something is touched? The state changes, and with it the drawing and the panes.
 import { answerText } from "../../lib/circuit.js";
-import { fill, h } from "../../lib/dom.js";
+import { fill } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { setTheme } from "../../lib/theme.js";
-import { edgeDetail, markDetail } from "./detail.js";
+import { drawBeside } from "./beside.js";
+import { layout } from "./drawing/layout.js";
 import { frame } from "./frame.js";
-import { drawn, indexed, matches, paths } from "./graph.js";
+import { drawn, indexed, paths } from "./graph.js";
 import { keys } from "./keys.js";
-import { layout } from "./layout.js";
+import { finder, go } from "./search.js";
 import { viewState } from "./state.js";
-import { storyList } from "./story.js";
+
+/** @typedef {import("../../lib/circuit.js").CircuitDocument} CircuitDocument */
+/** @typedef {import("../../lib/model.js").Model} Model */
 
 /** What is on the screen, and what happens when something is touched. */
 export class Stage {
-  /** @param {import("../../lib/model.js").Model} model @param {HTMLElement} el @param {import("../../lib/circuit.js").CircuitDocument} doc */
+  /** @param {Model} model @param {HTMLElement} el @param {CircuitDocument} doc */
   constructor(model, el, doc) {
     this.model = model;
     this.root = el;
     this.doc = doc;
     this.graph = indexed(doc);
     this.names = model.get("names") ?? {};
-    this.state = viewState(model);
+    this.state = viewState(model, doc);
     this.picture = drawn(this.graph, this.state.get());
     this.waiting = 0;
-    /** @type {string[]} */
-    this.hits = [];
-    this.hit = -1;
+    this.finder = finder(this);
     const parts = frame(this);
     this.draw = parts.draw;
     this.table = parts.table;
@@ -42,15 +43,24 @@ export class Stage {
   }
 
   place() {
-    const looked = this.picture.marks.flatMap((mark) => (mark.kind === "head" ? [this.doc.nodes[mark.members[0]].src] : []));
+    const looked = this.picture.marks.flatMap((mark) =>
+      mark.kind === "head" ? [this.doc.nodes[mark.members[0]].src] : [],
+    );
     const room = this.draw.room();
     return layout(this.picture.marks, this.doc.tokens, looked, { opened: this.state.get().opened, ...room });
   }
 
   watch() {
     this.unkey = keys(this.root, {
-      pin: (id, more) => this.pin(id, more), clear: () => this.clear(), search: () => this.tools.search.focus(), zoom: (factor) => this.draw.camera.zoom(factor),
-      fit: () => this.fit(), pan: (dx, dy) => this.draw.camera.pan(dx, dy), help: () => this.help.showModal(), go: (id) => this.go(id), boxes: () => this.lay.boxes,
+      pin: (id, more) => this.pin(id, more),
+      clear: () => this.clear(),
+      search: () => this.tools.search.focus(),
+      zoom: (factor) => this.draw.camera.zoom(factor),
+      fit: () => this.fit(),
+      pan: (dx, dy) => this.draw.camera.pan(dx, dy),
+      help: () => this.help.showModal(),
+      go: (id) => go(this, id),
+      boxes: () => this.lay.boxes,
     });
     this.foreign = () => {
       if (!this.state.foreign()) return;
@@ -92,7 +102,8 @@ export class Stage {
     const view = this.state.get();
     this.picture = drawn(this.graph, view);
     this.lay = this.place();
-    const label = `Circuit of ${count(this.picture.nodes, "node")} and ${count(this.picture.edges, "edge")} behind ${answerText(this.doc)}. Tab goes from node to node.`;
+    const size = `${count(this.picture.nodes, "node")} and ${count(this.picture.edges, "edge")}`;
+    const label = `Circuit of ${size} behind ${answerText(this.doc)}. Tab goes from node to node.`;
     this.draw.draw({ doc: this.doc, picture: this.picture, lay: this.lay, expanded: new Set(view.expanded) }, label);
     this.tools.show(this.picture, { nodes: this.doc.nodes.length, edges: this.doc.edges.length });
     this.mark();
@@ -108,23 +119,11 @@ export class Stage {
   }
 
   panesOnly() {
-    const view = this.state.get();
-    const marks = this.pinned();
-    const { detail } = this.panes;
-    const about = { graph: this.graph, names: this.names, verified: this.model.get("verified") ?? {}, expanded: new Set(view.expanded), does: this.does() };
-    const story = this.model.get("story") ?? [];
-    detail.title(view.edge !== null ? "Edge" : marks.length ? (marks.length > 1 ? "Nodes" : "Node") : story.length ? "Story" : "About");
-    const told = { hover: (/** @type {number[] | null} */ nodes) => this.lightNodes(nodes), pin: (/** @type {number[]} */ nodes) => this.change({ pinned: this.ownersOf(nodes), edge: null }) };
-    fill(detail.body, view.edge !== null ? edgeDetail(about, view.edge) : marks.length ? markDetail(about, marks) : story.length ? storyList(story, told) : this.hint());
-    const edges = this.picture.links.flatMap((link) => link.edges);
-    this.table.draw(this.graph, this.names, edges, { sort: view.sort, edge: view.edge, expanded: new Set(view.expanded) });
-    this.panes.table.title(`Edges (${count(edges.length, "shown one").replace("shown ones", "shown").replace("shown one", "shown")})`);
-    this.draw.tag("pinned", new Set([...marks.map((mark) => mark.id), ...this.picture.links.filter((link) => view.edge !== null && link.edges.includes(view.edge)).map((link) => link.id)]));
+    const { edge } = this.state.get();
+    const links = edge === null ? [] : this.picture.links.filter((link) => link.edges.includes(edge));
+    drawBeside(this);
+    this.draw.tag("pinned", new Set([...this.pinned(), ...links].map((one) => one.id)));
     this.hover(null, null);
-  }
-
-  hint() {
-    return h("p", { class: "soft" }, "Point at a node to see the paths through it, click it to pin them. This circuit ends at MLPs, so it has no story from words to the answer.");
   }
 
   pinned() {
@@ -135,13 +134,17 @@ export class Stage {
   /** @param {number[]} nodes */
   ownersOf(nodes) {
     const wanted = new Set(nodes);
-    return this.picture.marks.filter((mark) => mark.members.some((member) => wanted.has(member))).map((mark) => mark.id);
+    return this.picture.marks
+      .filter((mark) => mark.members.some((member) => wanted.has(member)))
+      .map((mark) => mark.id);
   }
 
   /** @param {string | null} id @param {string | null} link */
   hover(id, link) {
     const view = this.state.get();
-    const one = this.picture.links.find((own) => (link === null ? view.edge !== null && id === null && own.edges.includes(view.edge) : own.id === link));
+    const one = this.picture.links.find((own) =>
+      link === null ? view.edge !== null && id === null && own.edges.includes(view.edge) : own.id === link,
+    );
     const ids = id !== null ? [id] : link === null && view.edge === null ? this.pinned().map((mark) => mark.id) : [];
     if (one && id === null) this.draw.light({ marks: new Set([one.from, one.to]), links: new Set([one.id]) });
     else this.draw.light(ids.length ? paths(this.picture, ids) : null);
@@ -149,13 +152,16 @@ export class Stage {
 
   /** @param {number | null} edge */
   lightEdge(edge) {
-    this.hover(null, edge === null ? null : this.picture.links.find((link) => link.edges.includes(edge))?.id ?? null);
+    this.hover(null, edge === null ? null : (this.picture.links.find((link) => link.edges.includes(edge))?.id ?? null));
   }
 
   /** @param {number[] | null} nodes a path of the story: its marks, and the links between them */
   lightNodes(nodes) {
     if (!nodes) return this.hover(null, null);
-    const marks = new Set([...this.ownersOf(nodes), ...this.picture.marks.filter((mark) => mark.kind === "target").map((mark) => mark.id)]);
+    const marks = new Set([
+      ...this.ownersOf(nodes),
+      ...this.picture.marks.filter((mark) => mark.kind === "target").map((mark) => mark.id),
+    ]);
     const links = this.picture.links.filter((link) => marks.has(link.from) && marks.has(link.to));
     return this.draw.light({ marks, links: new Set(links.map((link) => link.id)) });
   }
@@ -164,7 +170,8 @@ export class Stage {
   pin(id, more) {
     const { pinned } = this.state.get();
     if (id === null) this.change({ pinned: [], edge: null });
-    else if (more) this.change({ edge: null, pinned: pinned.includes(id) ? pinned.filter((own) => own !== id) : [...pinned, id] });
+    else if (more)
+      this.change({ edge: null, pinned: pinned.includes(id) ? pinned.filter((own) => own !== id) : [...pinned, id] });
     else this.change({ edge: null, pinned: pinned.length === 1 && pinned[0] === id ? [] : [id] });
   }
 
@@ -187,7 +194,10 @@ export class Stage {
   /** @param {number} edge */
   expand(edge) {
     const { expanded } = this.state.get();
-    this.change({ expanded: expanded.includes(edge) ? expanded.filter((own) => own !== edge) : [...expanded, edge] }, true);
+    this.change(
+      { expanded: expanded.includes(edge) ? expanded.filter((own) => own !== edge) : [...expanded, edge] },
+      true,
+    );
   }
 
   clear() {
@@ -195,45 +205,7 @@ export class Stage {
     const full = Object.values(this.panes).find((one) => one.el.classList.contains("full"));
     if (full) full.enlarge(false);
     else if (pinned.length || edge !== null) this.change({ pinned: [], edge: null });
-    else this.search("");
-  }
-
-  /** @param {string} query */
-  search(query) {
-    const all = drawn(this.graph, { ...this.state.get(), below: 0 }).marks.filter((mark) => matches(this.doc, mark, query));
-    const shown = new Set(this.picture.marks.map((mark) => mark.id));
-    const hidden = all.filter((mark) => !shown.has(mark.id)).length;
-    this.hits = all.sort((a, b) => Number(shown.has(b.id)) - Number(shown.has(a.id)) || b.strength - a.strength).map((mark) => mark.id);
-    this.hit = -1;
-    this.tools.found(query.trim() ? `${all.length} found${hidden ? `, ${hidden} hidden` : ""}` : "");
-    this.draw.tag("sought", new Set(this.hits));
-  }
-
-  /** @param {boolean} back */
-  next(back) {
-    if (!this.hits.length) return;
-    this.hit = (this.hit + (back ? -1 : 1) + this.hits.length) % this.hits.length;
-    this.go(this.hits[this.hit], false);
-    this.change({ pinned: [this.hits[this.hit]], edge: null });
-    this.draw.tag("sought", new Set(this.hits));
-  }
-
-  /** @param {string} id it comes into sight, whatever is hidden @param {boolean} [focus] */
-  go(id, focus = true) {
-    if (!this.lay.boxes.has(id) && /^n\d+$/.test(id)) {
-      const node = Number(id.slice(1));
-      this.state.set({ below: this.weakest(node) });
-      this.redraw();
-    }
-    const box = this.lay.boxes.get(id);
-    if (box) this.draw.camera.reveal(box.x, box.y);
-    if (focus) this.draw.focus(id);
-  }
-
-  /** @param {number} node the strongest cut that still shows it */
-  weakest(node) {
-    const shows = (/** @type {number} */ below) => drawn(this.graph, { ...this.state.get(), below }).marks.some((mark) => mark.members.includes(node));
-    return [...this.graph.strength].filter((one) => one < this.picture.below).sort((a, b) => b - a).find(shows) ?? 0;
+    else this.finder.search("");
   }
 
   fit() {
@@ -244,31 +216,5 @@ export class Stage {
   theme(theme) {
     setTheme(this.root, theme);
     this.state.set({ theme });
-  }
-
-  /** @returns {import("./detail.js").Does} */
-  does() {
-    const { state } = this;
-    const actions = this.model.get("actions") === true;
-    return {
-      rename: (id, name) => {
-        const { [id]: _, ...labels } = state.get().labels;
-        this.change({ labels: name ? { ...labels, [id]: name } : labels }, true);
-      },
-      group: (ids, name) => {
-        const members = this.picture.marks.filter((mark) => ids.includes(mark.id)).flatMap((mark) => mark.members);
-        const kept = state.get().groups.filter((group) => !ids.includes(group.id));
-        const id = `g${1 + Math.max(0, ...state.get().groups.map((group) => Number(group.id.slice(1))))}`;
-        this.change({ groups: [...kept, { id, name, members }], pinned: [id], edge: null }, true);
-      },
-      ungroup: (id) => this.change({ groups: state.get().groups.filter((group) => group.id !== id), pinned: [] }, true),
-      pick: (edge) => this.pick(edge),
-      pin: (node) => {
-        this.go(`n${node}`, false);
-        this.change({ pinned: this.ownersOf([node]), edge: null });
-      },
-      expand: (edge) => this.expand(edge),
-      send: actions ? (content) => this.model.send(content) : null,
-    };
   }
 }

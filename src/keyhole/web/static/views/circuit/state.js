@@ -18,17 +18,26 @@
 
 /** @type {ViewState} */
 const START = {
-  below: null, pinned: [], edge: null, sinks: null, constants: null, groups: [], labels: {}, expanded: [], opened: [],
-  sort: null, theme: "auto",
+  below: null,
+  pinned: [],
+  edge: null,
+  sinks: null,
+  constants: null,
+  groups: [],
+  labels: {},
+  expanded: [],
+  opened: [],
+  sort: null,
+  theme: "auto",
 };
 
 /**
  * The state, and how it is changed: every change goes into the model at once.
- * @param {import("../../lib/model.js").Model} model
+ * @param {import("../../lib/model.js").Model} model @param {import("../../lib/circuit.js").CircuitDocument} doc
  */
-export function viewState(model) {
+export function viewState(model, doc) {
   /** @type {ViewState} */
-  let state = { ...START, ...(model.get("view") ?? {}) };
+  let state = fitting(model.get("view"), doc);
   /** @type {any} */
   let mine = model.get("view");
   return {
@@ -44,7 +53,7 @@ export function viewState(model) {
     foreign: () => {
       const theirs = model.get("view");
       if (theirs === mine || JSON.stringify(theirs) === JSON.stringify(mine)) return false;
-      state = { ...START, ...(theirs ?? {}) };
+      state = fitting(theirs, doc);
       mine = theirs;
       return true;
     },
@@ -55,6 +64,26 @@ export function viewState(model) {
 
 /** @param {ViewState} state what differs from the beginning: short addresses, small files */
 function changed(state) {
-  const own = Object.entries(state).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(START[/** @type {keyof ViewState} */ (key)]));
+  const own = Object.entries(state).filter(
+    ([key, value]) => JSON.stringify(value) !== JSON.stringify(START[/** @type {keyof ViewState} */ (key)]),
+  );
   return Object.fromEntries(own);
+}
+
+/**
+ * A view that may have been made for another circuit: what is not in this one is forgotten.
+ * @param {Partial<ViewState> | null | undefined} told @param {import("../../lib/circuit.js").CircuitDocument} doc
+ * @returns {ViewState}
+ */
+function fitting(told, doc) {
+  const view = { ...START, ...(told ?? {}) };
+  const isEdge = (/** @type {number} */ edge) => Number.isInteger(edge) && edge >= 0 && edge < doc.edges.length;
+  const groups = view.groups.map((group) => ({ ...group, members: group.members.filter((node) => node in doc.nodes) }));
+  const edge = view.edge !== null && isEdge(view.edge) ? view.edge : null;
+  return {
+    ...view,
+    edge,
+    expanded: view.expanded.filter(isEdge),
+    groups: groups.filter((group) => group.members.length),
+  };
 }

@@ -1,7 +1,7 @@
 // Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts are folded.
-import { short, visible } from "../../lib/tokens.js";
+import { short, visible } from "../../../lib/tokens.js";
 
-/** @typedef {import("./graph.js").Mark} Mark */
+/** @typedef {import("../graph.js").Mark} Mark */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
 /** @typedef {{ pos: number, tokens: number, x: number, w: number, plain: boolean }} Column `tokens` > 1: a gap of so many, folded; plain: nothing is there */
 /** @typedef {{ label: string, y: number, h: number }} Row */
@@ -39,7 +39,9 @@ export function layout(marks, tokens, needed, { opened, width, height }) {
   const tried = ACROSS.map((across) => {
     const cells = cellsOf(marks, bands, across);
     const columns = columnsOf(tokens, cells, interest, new Set(opened));
-    const heights = bands.map((_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0));
+    const heights = bands.map(
+      (_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0),
+    );
     const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
     const last = columns[columns.length - 1];
     const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
@@ -69,7 +71,9 @@ function arranged({ cells, columns, heights, used, scale }, bands, { width, heig
     for (const cell of cells) {
       const column = at.get(cell.dest);
       if (cell.band !== band || !column) continue;
-      cell.lines.forEach((line, index) => place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes));
+      cell.lines.forEach((line, index) =>
+        place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes),
+      );
     }
     bottom -= heights[band] + (band + 1 === bands.length ? 0 : bands[band + 1].near ? NEAR : space);
   }
@@ -100,7 +104,11 @@ function bandsOf(marks) {
   return keys.map((key, index) => {
     const layer = Math.floor((key - 10) / 10);
     const label = key === -1 ? "folded" : key === 0 ? "words" : key === Infinity ? "answer" : `layer ${layer}`;
-    return { key, label, near: index > 0 && key >= 10 && Number.isFinite(key) && Math.floor((keys[index - 1] - 10) / 10) === layer };
+    return {
+      key,
+      label,
+      near: index > 0 && key >= 10 && Number.isFinite(key) && Math.floor((keys[index - 1] - 10) / 10) === layer,
+    };
   });
 }
 
@@ -109,7 +117,7 @@ function keyOf(mark, deep) {
   if (mark.kind === "target") return Infinity;
   if (mark.kind === "sinks" || mark.kind === "constants") return -1;
   if (mark.kind === "embedding") return 0;
-  return 10 + 10 * (mark.layer ?? 0) + (deep ? 1 : WITHIN[mark.kind] ?? 1);
+  return 10 + 10 * (mark.layer ?? 0) + (deep ? 1 : (WITHIN[mark.kind] ?? 1));
 }
 
 /** @typedef {{ band: number, dest: number, lines: Mark[][] }} Cell */
@@ -143,7 +151,7 @@ function columnsOf(tokens, cells, interest, opened) {
   const columns = [];
   const many = tokens.length > FOLD.from; // then room goes to what is drawn
   let x = 0;
-  for (let pos = 0; pos < tokens.length; ) {
+  for (let pos = 0; pos < tokens.length;) {
     let end = pos;
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
@@ -156,7 +164,9 @@ function columnsOf(tokens, cells, interest, opened) {
     }
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
-      const label = LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) + (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
+      const label =
+        LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) +
+        (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
       const w = Math.max(20, own === undefined ? 0 : own + (many ? 14 : 26), label);
       columns.push({ pos, tokens: 1, x, w, plain: !interest.has(pos) });
       x += w;
@@ -169,7 +179,12 @@ function columnsOf(tokens, cells, interest, opened) {
 function spread(columns, wide) {
   const last = columns[columns.length - 1];
   const shares = columns.map((column) => (column.tokens > 1 ? 0 : column.plain ? 1 : 1.5 + column.w / 50));
-  const each = Math.max(0, wide - last.x - last.w) / Math.max(1, shares.reduce((sum, one) => sum + one, 0));
+  const each =
+    Math.max(0, wide - last.x - last.w) /
+    Math.max(
+      1,
+      shares.reduce((sum, one) => sum + one, 0),
+    );
   let x = 0;
   for (const [index, column] of columns.entries()) {
     column.w += Math.min(each * shares[index], 120);
@@ -196,19 +211,31 @@ function merged(rows) {
 
 /**
  * The way of an edge: from the top of its writer to the bottom of what it causes; within a row it goes below.
- * @param {Box} from @param {Box} to @param {string} side @param {number} [bend] sideways, for channels that part
+ * @param {Box} from @param {Box} to @param {string} side @param {number} [bend] aside from the straight way, for channels that part
+ * @returns {{ d: string, x: number, y: number }} its path, and the middle of it
  */
 export function curve(from, to, side, bend = 0) {
-  const enter = to.x + { dest: -0.26, src: 0.26 }[/** @type {"dest"} */ (side)] * to.w || to.x;
-  const [x1, y1, y2] = [from.x, from.y - from.h / 2, to.y + to.h / 2];
-  if (y1 - y2 < 3) {
-    const low = Math.max(from.y + from.h / 2, y2) + 12 + 0.06 * Math.abs(enter - x1);
-    return `M${r(x1)} ${r(from.y + from.h / 2)}C${r(x1 + bend)} ${r(low)} ${r(enter + bend)} ${r(low)} ${r(enter)} ${r(y2)}`;
-  }
-  const reach = Math.max(8, Math.min(70, (y1 - y2) * 0.5));
-  const aside = Math.abs(enter - x1) < 60 && y1 - y2 > 2 * LINE ? Math.min(46, 8 + 0.14 * (y1 - y2)) * (side === "dest" ? -1 : 1) : 0;
-  bend += aside; // around what stands between them in one column
-  return `M${r(x1)} ${r(y1)}C${r(x1 + bend)} ${r(y1 - reach)} ${r(enter + bend)} ${r(y2 + reach)} ${r(enter)} ${r(y2)}`;
+  const enter = to.x + (side === "dest" ? -0.26 : side === "src" ? 0.26 : 0) * to.w; // sides part already where they enter
+  const level = from.y - from.h / 2 - (to.y + to.h / 2) < 3;
+  const [x1, y1] = [from.x, from.y + (level ? 0.5 : -0.5) * from.h];
+  const [x2, y2] = [enter, to.y + to.h / 2];
+  const far = Math.hypot(x2 - x1, y2 - y1) || 1;
+  const [across, up] = [(bend * (y1 - y2)) / far, (bend * (x2 - x1)) / far];
+  const low = 12 + 0.06 * Math.abs(x2 - x1);
+  const reach = level ? -low : Math.max(8, Math.min(70, (y1 - y2) * 0.5));
+  const around = Math.abs(x2 - x1) < 60 && y1 - y2 > 2 * LINE; // of what stands between them in one column
+  const aside = across + (around ? Math.min(46, 8 + 0.14 * (y1 - y2)) * (side === "dest" ? -1 : 1) : 0);
+  const [a, b] = [
+    { x: x1 + aside, y: y1 - reach + up },
+    { x: x2 + aside, y: y2 + (level ? low : reach) + up },
+  ];
+  const middle = (/** @type {number} */ p, /** @type {number} */ q, /** @type {number} */ s, /** @type {number} */ t) =>
+    (p + 3 * q + 3 * s + t) / 8;
+  return {
+    d: `M${r(x1)} ${r(y1)}C${r(a.x)} ${r(a.y)} ${r(b.x)} ${r(b.y)} ${r(x2)} ${r(y2)}`,
+    x: middle(x1, a.x, b.x, x2),
+    y: middle(y1, a.y, b.y, y2),
+  };
 }
 
 /** @param {number} x */

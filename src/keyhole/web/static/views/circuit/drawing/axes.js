@@ -1,6 +1,6 @@
 // Which token is this column, which layer this row? Labels that stay in sight while the drawing moves below them.
-import { fill, s } from "../../lib/dom.js";
-import { short, visible } from "../../lib/tokens.js";
+import { fill, s } from "../../../lib/dom.js";
+import { short, visible } from "../../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
@@ -19,7 +19,7 @@ export function axes(open) {
   let shown = { columns: [], rows: [], texts: [] };
   let size = { width: 0, height: 0 };
 
-  /** @param {import("../../lib/camera.js").Place} place @param {boolean} zoomed */
+  /** @param {import("../../../lib/camera.js").Place} place @param {boolean} zoomed */
   function move(place, zoomed) {
     if (zoomed) relabel(place.k);
     tokens.setAttribute("transform", `translate(${place.x} ${size.height - BOTTOM})`);
@@ -28,28 +28,35 @@ export function axes(open) {
 
   /** @param {number} k labels keep their size: they are cut, or left out, where columns become narrow */
   function relabel(k) {
-    fill(tokens, shown.columns.map((column) => (column.tokens > 1 ? gap(column, k, open) : token(column, k, shown.texts))));
+    fill(
+      tokens,
+      shown.columns.map((column) => (column.tokens > 1 ? gap(column, k, open) : token(column, k, shown.texts))),
+    );
     let last = Infinity;
-    fill(layers, shown.rows.map((row) => {
-      const y = row.y * k;
-      if (last - y < 12) return null; // from the bottom up: no two on top of each other
-      last = y;
-      return s("text", { class: "layer", x: LEFT - 10, y: y + 4 }, row.label);
-    }));
+    fill(
+      layers,
+      shown.rows.map((row) => {
+        const y = row.y * k;
+        if (last - y < 12) return null; // from the bottom up: no two on top of each other
+        last = y;
+        return s("text", { class: "layer", x: LEFT - 10, y: y + 4 }, row.label);
+      }),
+    );
   }
 
-  /** @param {import("./layout.js").Layout} lay @param {string[]} texts @param {import("../../lib/camera.js").Place} place */
+  /** @param {import("./layout.js").Layout} lay @param {string[]} texts @param {import("../../../lib/camera.js").Place} place */
   function label(lay, texts, place) {
     shown = { columns: lay.columns, rows: lay.rows, texts };
     relabel(place.k);
     move(place, false);
   }
 
-  /** @param {number} width @param {number} height @param {import("../../lib/camera.js").Place} place */
+  /** @param {number} width @param {number} height @param {import("../../../lib/camera.js").Place} place */
   function resize(width, height, place) {
     size = { width, height };
     beside.setAttribute("height", String(height));
-    for (const [name, value] of Object.entries({ x: 0, y: height - BOTTOM, width, height: BOTTOM })) below.setAttribute(name, String(value));
+    for (const [name, value] of Object.entries({ x: 0, y: height - BOTTOM, width, height: BOTTOM }))
+      below.setAttribute(name, String(value));
     line.setAttribute("d", `M${LEFT} 0V${height - BOTTOM}H${width}`);
     move(place, false);
   }
@@ -66,7 +73,13 @@ function token(column, k, texts) {
   const x = (column.x + column.w / 2) * k;
   if (most < 1 && column.w * k < numbered) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
   const number = column.plain ? null : s("tspan", { class: "place" }, place);
-  return s("text", { class: column.plain ? "token plain" : "token", x, y: 21 }, title, number, most >= Math.min(3, [...visible(texts[column.pos] ?? "")].length) ? s("tspan", { dx: number ? 3 : 0 }, text) : null);
+  return s(
+    "text",
+    { class: column.plain ? "token plain" : "token", x, y: 21 },
+    title,
+    number,
+    most >= Math.min(3, [...visible(texts[column.pos] ?? "")].length) ? s("tspan", { dx: number ? 3 : 0 }, text) : null,
+  );
 }
 
 /** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open */
@@ -82,6 +95,19 @@ function gap(column, k, open) {
   };
   const w = Math.max(5, column.w * k - 4);
   const x = (column.x + column.w / 2) * k;
-  return s("g", { class: "gap", role: "button", tabindex: 0, "aria-label": label, "data-gap": column.pos, onclick: act, onkeydown: press },
-    s("title", null, label), s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }), w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`));
+  return s(
+    "g",
+    {
+      class: "gap",
+      role: "button",
+      tabindex: 0,
+      "aria-label": label,
+      "data-gap": column.pos,
+      onclick: act,
+      onkeydown: press,
+    },
+    s("title", null, label),
+    s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }),
+    w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`),
+  );
 }
