@@ -105,11 +105,16 @@ async function intervene(model, wish) {
   }
 }
 
-/** @param {Flow} flow @param {Place} place @param {{ layer: number, pos: number, side: string | null, signal: number | null }} wish */
+/**
+ * An MLP's causes, along what the firing reads of it, or, deeper down, along the answer.
+ * @param {Flow} flow @param {Place} place @param {{ layer: number, pos: number, side: string | null, signal: number | null }} wish
+ */
 function explainMlp(flow, place, wish) {
-  const read = wish.side === null ? placeOf(place) : { ...firingOf(place), side: wish.side, signal: wish.signal };
-  const aim = { target: place.target.length ? place.target : null, against: place.against.length ? place.against : null };
-  flow.slots.fill("mlp", (signal) => ask("mlp", { ...read, ...aim, layer: wish.layer, pos: wish.pos }, signal));
+  const target = place.target.length ? { target: place.target } : {};
+  const against = place.against.length ? { against: place.against } : {};
+  const read = { ...firingOf(place), side: wish.side, signal: wish.signal, ...target };
+  const answering = { ...placeOf(place), layer: wish.layer, pos: wish.pos, ...target, ...against };
+  flow.slots.fill("mlp", (signal) => ask("mlp", wish.side === null ? answering : read, signal));
 }
 
 /** @param {Flow} flow @param {Place} place @param {{ side: string | null, signal: number | null }} wish */

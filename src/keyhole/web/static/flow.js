@@ -127,9 +127,9 @@ export function firingOf(place) {
 export function traceOf(place) {
   if (place.traced === "stored") return { store: place.own.store ?? "", index: Number(place.own.index) };
   const [layer, head, dest, src] = place.traced.split(".").map(Number);
-  const from = place.traced === "answer" ? {} : { from: { layer, head, dest, src } };
   const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
-  return { ...placeOf(place), ...TRACING, target: ids(place.target), against: ids(place.against), ...from };
+  const asked = place.traced === "answer" ? { target: ids(place.target), against: ids(place.against) } : { from: { layer, head, dest, src } };
+  return { ...placeOf(place), ...TRACING, ...asked };
 }
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
@@ -166,6 +166,7 @@ export function chosen(place, run, heads) {
   const { dest, src } = place;
   if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
   const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
-  const best = own.find((/** @type {any} */ f) => f.dest === run.end) ?? own[0] ?? (known ? heads.heads.find(same) : null);
+  const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
+  const best = last.find((/** @type {any} */ f) => f.src !== f.dest) ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
   return best ? { layer: best.layer, head: best.head, dest: best.dest, src: best.src } : {};
 }

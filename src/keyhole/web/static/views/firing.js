@@ -1,6 +1,6 @@
 // Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
 import { fill, h } from "../lib/dom.js";
-import { number, share } from "../lib/format.js";
+import { count, number, share } from "../lib/format.js";
 import { tokenMark } from "../lib/tokens.js";
 import { channelBars } from "./firing/channels.js";
 import { mlpCard } from "./firing/mlp.js";
@@ -40,6 +40,7 @@ function render({ model, el }) {
     const kept = el.scrollTop;
     fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model));
     el.scrollTop = kept;
+    box.classList.toggle("late", Boolean(firing && model.get("busy")?.firing));
   };
   const anew = () => {
     opened.clear();
@@ -110,16 +111,14 @@ function gauge(firing) {
 
 /** @param {Firing} firing the answer in a sentence or two */
 function sentence(firing) {
-  const told = firing.sides.map((side) => {
+  const who = (/** @type {Side} */ side) => {
     const [first, ...others] = side.signals;
-    if (!first) return `${side.side === "dest" ? "The query" : "The key"}: no signal was found.`;
-    const who = side.side === "dest" ? "The query was made by" : "The key was made by";
-    const kept = side.side === "dest" ? "The query is kept away by" : "The key is kept away by";
-    return `${firing.why === "here" ? who : kept} ${first.label}${others.length ? ` and ${others.length} other${others.length > 1 ? "s" : ""}` : ""}.`;
-  });
+    return first ? `${first.label}${others.length ? ` and ${count(others.length, "other")}` : ""}` : "no writer that was found";
+  };
+  const [dest, src] = ["dest", "src"].map((name) => firing.sides.find((side) => side.side === name));
   const given = share(firing.attention);
-  const begin = firing.fires ? `The head gives ${given} of its attention here.` : `The head does not attend here (${given}); below is what keeps it from it.`;
-  return [begin, ...told].join(" ");
+  if (firing.fires) return `The head gives ${given} of its attention here.${dest && src ? ` What it looks for was written by ${who(dest)}; what it finds, by ${who(src)}.` : ""}`;
+  return `The head hardly attends here (${given}).${dest && src ? ` What holds it off: in the query ${who(dest)}, in the key ${who(src)}.` : ""}`;
 }
 
 /** @param {Shown} shown */

@@ -3,8 +3,7 @@ import { fill, h, s } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { clamp } from "../lib/scale.js";
 
-const PITCH = 26; // of cells, in the drawing's own units
-const GAP = 3;
+const ROOM = { wide: 240, high: 380, most: 26, least: 7 }; // for all cells, and for one, in pixels
 const LEFT = 22; // for the layers' numbers
 
 /** What the map can show; `top` is the value that is full ink, null: the largest there is. */
@@ -36,7 +35,7 @@ function render({ model, el }) {
     const heads = /** @type {Heads | null} */ (model.get("heads"));
     const at = cursor ?? headOf(model.get("place"));
     const facts = at && heads?.heads.find((f) => f.layer === at.layer && f.head === at.head);
-    told.textContent = facts ? describe(facts) : "";
+    told.textContent = facts ? describe(facts) : !heads && model.get("busy").heads ? "Looking at all heads …" : "";
   };
   const draw = () => {
     const heads = /** @type {Heads | null} */ (model.get("heads"));
@@ -63,10 +62,12 @@ function render({ model, el }) {
   };
   model.on("change:heads", draw);
   model.on("change:place", draw);
+  model.on("change:busy", say);
   draw();
   return () => {
     model.off("change:heads", draw);
     model.off("change:place", draw);
+    model.off("change:busy", say);
   };
 }
 
@@ -103,27 +104,36 @@ function topOf(heads, measure) {
   return top ?? Math.max(1e-9, ...heads.heads.map((f) => f[key] ?? 0));
 }
 
+/** @param {Heads} heads how far apart cells are */
+function pitch(heads) {
+  const [across, up] = [ROOM.wide / widthOf(heads), ROOM.high / heads.layers.length].map((x) => clamp(x, ROOM.least, ROOM.most));
+  return { across, up, gap: Math.min(across, up) > 12 ? 3 : 1 };
+}
+
 /** @param {Heads} heads @param {import("../url.js").Place} place */
 function cells(heads, place) {
   const [top, { key }] = [topOf(heads, place.measure), measured(place.measure)];
-  const [width, height] = [LEFT + widthOf(heads) * PITCH, heads.layers.length * PITCH + 14];
+  const { across, up, gap } = pitch(heads);
+  const [width, height] = [LEFT + widthOf(heads) * across, heads.layers.length * up + 14];
   const says = `${heads.layers.length} layers of ${widthOf(heads)} heads. Arrow keys move, Enter opens a head.`;
   const picture = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "heads", role: "application", tabindex: "0", "aria-label": says });
-  picture.style.maxWidth = `${width * 1.3}px`;
-  const row = new Map(heads.layers.map((layer, i) => [layer, (heads.layers.length - 1 - i) * PITCH]));
-  for (const [layer, y] of row) {
-    picture.append(s("text", { x: LEFT - 6, y: y + PITCH / 2 + 2, class: "tick", "text-anchor": "end" }, layer));
-  }
+  picture.style.maxWidth = `${width * 1.1}px`;
+  const row = new Map(heads.layers.map((layer, i) => [layer, (heads.layers.length - 1 - i) * up]));
+  const every = (/** @type {number} */ i, /** @type {number} */ step) => i % Math.ceil(11 / step) === 0;
+  heads.layers.forEach((layer, i) => {
+    if (every(i, up)) picture.append(s("text", { x: LEFT - 5, y: (row.get(layer) ?? 0) + up / 2 + 2, class: "tick", "text-anchor": "end" }, layer));
+  });
   for (const facts of heads.heads) {
-    const box = { x: LEFT + facts.head * PITCH, y: row.get(facts.layer) ?? 0, width: PITCH - GAP, height: PITCH - GAP, rx: 3 };
+    const box = { x: LEFT + facts.head * across, y: row.get(facts.layer) ?? 0, width: across - gap, height: up - gap, rx: gap };
     const ink = clamp((facts[key] ?? 0) / top, 0, 1).toFixed(3);
     const where = { "data-layer": facts.layer, "data-head": facts.head };
     picture.append(s("rect", { ...box, class: "cell" }), s("rect", { ...box, ...where, class: "ink", "fill-opacity": ink }, s("title", {}, describe(facts))));
-    if (place.layer === facts.layer && place.head === facts.head) picture.append(s("rect", { ...box, class: "chosen" }));
   }
+  const at = heads.heads.find((f) => f.layer === place.layer && f.head === place.head);
+  if (at) picture.append(s("rect", { x: LEFT + at.head * across - 0.5, y: (row.get(at.layer) ?? 0) - 0.5, width: across - gap + 1, height: up - gap + 1, rx: gap, class: "chosen" }));
   for (let head = 0; head < widthOf(heads); head++) {
-    const x = LEFT + head * PITCH + (PITCH - GAP) / 2;
-    picture.append(s("text", { x, y: height - 3, class: "tick", "text-anchor": "middle" }, head));
+    const x = LEFT + head * across + (across - gap) / 2;
+    if (every(head, across)) picture.append(s("text", { x, y: height - 3, class: "tick", "text-anchor": "middle" }, head));
   }
   return picture;
 }

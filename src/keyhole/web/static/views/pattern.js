@@ -2,7 +2,7 @@
 
 import { fill, h } from "../lib/dom.js";
 import { number } from "../lib/format.js";
-import { tokenLabel as label } from "../lib/tokens.js";
+import { tokenLabel } from "../lib/tokens.js";
 import { cut, fit, loud, strongest, whole, zoomed } from "./pattern/frame.js";
 import { keys, pointer } from "./pattern/hands.js";
 import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
@@ -15,6 +15,7 @@ import { look, paintCells, paintMark, paintWords } from "./pattern/paint.js";
 /** @typedef {import("./pattern/frame.js").Tokens} Tokens */
 
 const FOLDED = 48; // prompts longer than this begin folded
+const MOST = 40; // rows of a folded one
 const MARGIN = { left: 86, top: 64, right: 44, bottom: 6 };
 const LISTED = 8;
 
@@ -38,7 +39,7 @@ function render({ model, el }) {
   const paint = () => {
     const shown = pattern();
     stage.hidden = !shown;
-    if (!shown) return;
+    if (!shown) return wait();
     const zoom = seen.zoom ?? fit(seen.tokens);
     const pen = prepare(canvas, stage, zoom.span);
     const frame = layout(canvas, seen.tokens, zoom);
@@ -49,8 +50,11 @@ function render({ model, el }) {
     paintCells(pen, shown, frame, colours);
     paintMark(pen, frame, chosen(), { colour: colours.mark, lines: true });
     paintMark(pen, frame, seen.cursor, { colour: colours.text, lines: true });
-    paintWords(pen, model.get("run").tokens, frame, { colours, at });
+    paintWords(pen, model.get("run").tokens, frame, { colours, at, places: seen.fold });
     told.textContent = at ? describe(model, shown, at) : "Click a cell to ask why the head attends there.";
+  };
+  const wait = () => {
+    if (!pattern()) told.textContent = model.get("errors").pattern ?? (model.get("busy").pattern ? "Reading the attention …" : "");
   };
   const open = (/** @type {Cell} */ cell) => {
     const { layer, head } = model.get("place");
@@ -60,7 +64,7 @@ function render({ model, el }) {
     const shown = pattern();
     seen.fold = on;
     seen.zoom = null;
-    seen.tokens = shown ? (on ? loud(shown) : whole(shown.size)) : whole(0);
+    seen.tokens = shown ? (on ? loud(shown, MOST, chosen()) : whole(shown.size)) : whole(0);
     toolbar();
     paint();
   };
@@ -72,9 +76,8 @@ function render({ model, el }) {
     fill(tools);
     const shown = pattern();
     if (!shown) return;
-    const hidden = shown.size - loud(shown).rows.length;
     tools.append(
-      h("label", { class: "check" }, box(seen.fold, fold), `fold quiet tokens (${hidden} of ${shown.size} rows)`),
+      h("label", { class: "check" }, box(seen.fold, fold), seen.fold ? `only the strongest (${seen.tokens.rows.length} of ${shown.size} rows)` : "only the strongest"),
       h("span", { class: "spring" }),
       press("−", "Zoom out", () => zoomBy(1.5)),
       press("+", "Zoom in", () => zoomBy(1 / 1.5)),
@@ -95,7 +98,8 @@ function render({ model, el }) {
   sized.observe(stage);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", paint);
-  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", paint], ["change:theme", paint]]);
+  const moved = () => (seen.fold ? fold(true) : paint()); // what was chosen must be in sight
+  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", moved], ["change:theme", paint], ["change:busy", wait]]);
   for (const [name, does] of heard) model.on(name, does);
   renew();
   return () => {
@@ -120,13 +124,14 @@ function cellOf(place) {
  */
 function prepare(canvas, stage, span) {
   const room = Math.max(240, stage.clientWidth);
-  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, window.innerHeight - 330));
-  const [wide, high] = [room, side + MARGIN.top + MARGIN.bottom];
+  const high = (stage.closest(".body")?.clientHeight ?? window.innerHeight) - MARGIN.top - 170; // what stands around it
+  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, Math.min(high, window.innerHeight - 300)));
+  const [wide, tall] = [room, side + MARGIN.top + MARGIN.bottom];
   const dense = window.devicePixelRatio || 1;
   canvas.width = Math.round(wide * dense);
-  canvas.height = Math.round(high * dense);
+  canvas.height = Math.round(tall * dense);
   canvas.style.width = `${wide}px`;
-  canvas.style.height = `${high}px`;
+  canvas.style.height = `${tall}px`;
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   pen.scale(dense, dense);
   return pen;
@@ -154,7 +159,7 @@ function describe(model, pattern, at) {
   const weight = pattern.weights[at.dest * pattern.size + at.src];
   const tau = pattern.tau[at.dest];
   const fires = weight >= tau ? "fires" : "does not fire";
-  return `${label(tokens, at.dest)} ← ${label(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
+  return `${tokenLabel(tokens, at.dest)} ← ${tokenLabel(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
 }
 
 /**
@@ -174,9 +179,9 @@ function listing(list, model, open) {
     const button = h(
       "button",
       { type: "button", class: "firing", "data-dest": dest, "data-src": src },
-      h("b", {}, label(tokens, dest)),
+      h("b", {}, tokenLabel(tokens, dest)),
       " ← ",
-      h("b", {}, label(tokens, src)),
+      h("b", {}, tokenLabel(tokens, src)),
       h("span", { class: "number" }, number(weight)),
     );
     button.addEventListener("click", () => open({ dest, src }));

@@ -5,8 +5,8 @@ import { short, visible } from "../lib/tokens.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 
-const FOLDED = 120; // tokens that are shown of a long prompt before and around the firing
-const AROUND = 12;
+const LONG = 60; // tokens, from which on only those around the firing are shown
+const AROUND = 7;
 
 /**
  * Keys: `hello`, `run`, `firing`, `place`, `busy`, `errors`. Sends `{type: "open-prompt", prompt}`,
@@ -36,13 +36,14 @@ function render({ model, el }) {
     event.preventDefault();
     send();
   });
-  text.addEventListener("input", () => grow(text));
+  for (const event of ["input", "focus", "blur"]) text.addEventListener(event, () => grow(text));
   name.addEventListener("change", send); // Enter, leaving the field, or a choice from the list
 
   const place = () => {
     const { prompt, model: id } = model.get("place");
     if (document.activeElement !== text || !text.value) text.value = prompt;
     if (document.activeElement !== name) name.value = id ?? "organism";
+    name.scrollLeft = name.scrollWidth; // the end of a path says more than its beginning
     grow(text);
   };
   const status = () => fill(said, told(model));
@@ -68,10 +69,10 @@ function render({ model, el }) {
 
 export default { render };
 
-/** @param {HTMLTextAreaElement} text */
+/** As high as its lines while it is written in, two lines otherwise. @param {HTMLTextAreaElement} text */
 function grow(text) {
   text.style.height = "auto";
-  text.style.height = `${Math.min(132, text.scrollHeight + 2)}px`;
+  text.style.height = `${Math.min(document.activeElement === text ? 200 : 52, text.scrollHeight + 2)}px`;
 }
 
 /** @param {Model} model one line: what is wrong, what is under way, or what was run */
@@ -82,7 +83,7 @@ function told(model) {
   if (busy.model) return h("span", { class: "soft" }, `Loading ${model.get("wanted") ?? "the model"} …`);
   if (!run) return h("span", { class: "soft" }, busy.run || busy.hello ? "Running the model …" : "");
   const exact = run.error === null || run.error === undefined ? "" : `; everything rebuilt to ${number(run.error)}`;
-  return h("span", { class: "faint", title: "Largest relative error of scores, residual streams and logits, rebuilt from channels and writers" }, `${run.model}: ${run.layers} layers of ${run.heads} heads, ${run.tokens.length} tokens${exact}`);
+  return h("span", { class: "faint", title: "Largest relative error of scores, residual streams and logits, rebuilt from channels and writers" }, `${run.model.split(/[\\/]/).pop()}: ${run.layers} layers of ${run.heads} heads, ${run.tokens.length} tokens${exact}`);
 }
 
 /** @param {Model} model */
@@ -95,12 +96,12 @@ function shown(model) {
   const parts = [];
   let skipped = 0;
   for (let at = 0; at < run.tokens.length; at++) {
-    const near = [place.dest, place.src, run.tokens.length - 1].some((p) => p !== null && Math.abs(p - at) <= AROUND);
-    if (at >= FOLDED && !near) {
+    const near = [0, place.dest, place.src, run.tokens.length - 1].some((p) => p !== null && Math.abs(p - at) <= AROUND);
+    if (run.tokens.length > LONG && !near) {
       skipped++;
       continue;
     }
-    if (skipped) parts.push(h("span", { class: "faint" }, `… ${skipped} tokens …`));
+    if (skipped) parts.push(h("span", { class: "faint" }, `… ${skipped} …`));
     skipped = 0;
     parts.push(token(model, run, at, row?.[at] ?? null));
   }

@@ -15,7 +15,7 @@ import { scatter, summary } from "./verified.js";
 function render({ model, el }) {
   const state = h("div", { class: "state", "aria-live": "polite" });
   const stage = h("div", { class: "circuit-host" });
-  const below = h("div", { class: "below" });
+  const below = h("div", { class: "holds" });
   el.append(state, stage, below);
   /** @type {(() => void) | void} */
   let leave;

@@ -99,7 +99,7 @@ function stair(firing, side, [from, to]) {
   return s(
     "svg",
     { class: "stair", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
-    s("rect", { x: 0, y: 3.5, width: low, height: 3, class: "left" }),
+    s("rect", { x: 0, y: 3.5, width: low, height: 3, class: "rest" }),
     s("rect", { x: low, y: 1, width: Math.max(0.4, high - low), height: 8, class: "gone" }),
     s("line", { x1: x(firing.tau), x2: x(firing.tau), y1: 0, y2: 10, class: "tau" }),
   );
@@ -115,7 +115,7 @@ function writer({ model, side, asked }, signal, index) {
   const open = { head: () => model.send({ type: "open-firing", layer, head, dest, src }), mlp: ask("mlp", { type: "explain-mlp", layer, pos: dest }) }[kind];
   const title = { head: "why does it attend there?", mlp: "what made it write this?" }[kind] ?? kind;
   const name = open ? h("button", { type: "button", class: "plain", title, onclick: open }, signal.label) : h("span", {}, signal.label);
-  const seek = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", "aria-label": "Where else is this signal read?", onclick: ask("where", { type: "where" }) }, "⌕");
+  const seek = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", onclick: ask("where", { type: "where" }) }, "where?");
   const read = h("span", { class: "faint", title: `channels ${signal.channels.join(", ")}` }, `ch ${channelsLabel(signal.channels, 4)}`);
   return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, read, seek);
 }

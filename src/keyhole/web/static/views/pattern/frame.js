@@ -14,19 +14,20 @@
 /** @typedef {{ size: number, weights: Float32Array, tau: Float32Array }} Pattern  weights are row after row */
 
 /**
- * Rows with a firing on a token other than the first, and the columns that they fire on; the last row always.
- * @param {Pattern} pattern
+ * The tokens of the strongest firings, so many rows and columns at most; the last row and what must be seen always.
+ * @param {Pattern} pattern @param {number} most @param {{ dest: number, src: number } | null} [must]
  * @returns {Tokens}
  */
-export function loud(pattern) {
-  const rows = new Set([pattern.size - 1]);
-  const cols = new Set([0]);
-  for (let dest = 0; dest < pattern.size; dest++) {
-    for (let src = 1; src <= dest; src++) {
-      if (pattern.weights[dest * pattern.size + src] < pattern.tau[dest]) continue;
-      rows.add(dest);
-      cols.add(src);
-    }
+export function loud(pattern, most, must = null) {
+  const [rows, cols] = [new Set([pattern.size - 1]), new Set([0])];
+  if (must) {
+    rows.add(must.dest);
+    cols.add(must.src);
+  }
+  for (const { dest, src } of strongest(pattern, Infinity)) {
+    if (rows.size >= most || cols.size >= most) break;
+    rows.add(dest);
+    cols.add(src);
   }
   return { rows: sorted(rows), cols: sorted(cols) };
 }

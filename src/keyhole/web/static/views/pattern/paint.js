@@ -33,21 +33,23 @@ export function look(el) {
  * @param {Look} colours
  */
 export function paintCells(pen, pattern, frame, colours) {
-  if (frame.cell < 1.5) {
+  if (frame.cell < 1) {
     paintFine(pen, pattern, frame, colours);
     return;
   }
-  const size = frame.cell - (frame.cell > 6 ? 1 : 0);
+  const gap = frame.cell > 6 ? 1 : 0;
+  const edge = (/** @type {number} */ from, /** @type {number} */ i) => Math.round(from + i * frame.cell); // no seams between cells
   frame.rows.forEach((dest, i) => {
+    const [y, high] = [edge(frame.y, i), edge(frame.y, i + 1) - edge(frame.y, i) - gap];
     frame.cols.forEach((src, j) => {
       if (src > dest) return;
-      const [x, y] = [frame.x + j * frame.cell, frame.y + i * frame.cell];
+      const [x, wide] = [edge(frame.x, j), edge(frame.x, j + 1) - edge(frame.x, j) - gap];
       pen.globalAlpha = 1;
       pen.fillStyle = colours.paper;
-      pen.fillRect(x, y, size, size);
+      pen.fillRect(x, y, wide, high);
       pen.globalAlpha = strength(pattern.weights[dest * pattern.size + src]);
       pen.fillStyle = colours.ink;
-      pen.fillRect(x, y, size, size);
+      pen.fillRect(x, y, wide, high);
     });
   });
   pen.globalAlpha = 1;
@@ -90,9 +92,9 @@ function paintFine(pen, pattern, frame, colours) {
  * @param {CanvasRenderingContext2D} pen
  * @param {readonly string[]} tokens
  * @param {Frame} frame
- * @param {{ colours: Look, at: Cell | null }} how
+ * @param {{ colours: Look, at: Cell | null, places: boolean }} how `places`: with their positions, where some are left out
  */
-export function paintWords(pen, tokens, frame, { colours, at }) {
+export function paintWords(pen, tokens, frame, { colours, at, places }) {
   const every = Math.max(1, Math.ceil(LABEL / frame.cell));
   const size = Math.min(12, Math.max(9, frame.cell * 0.62));
   pen.textBaseline = "middle";
@@ -105,7 +107,7 @@ export function paintWords(pen, tokens, frame, { colours, at }) {
     const on = at?.dest === dest;
     if (i % every && !on) return;
     style(on);
-    pen.fillText(word(tokens, dest), frame.x - 6, frame.y + (i + 0.5) * frame.cell);
+    pen.fillText(`${places ? `${dest} ` : ""}${word(tokens, dest)}`, frame.x - 6, frame.y + (i + 0.5) * frame.cell);
   });
   pen.textAlign = "left";
   frame.cols.forEach((src, j) => {
@@ -117,7 +119,7 @@ export function paintWords(pen, tokens, frame, { colours, at }) {
     pen.save();
     pen.translate(frame.x + (j + 0.55) * frame.cell, frame.y + row * frame.cell - 4);
     pen.rotate(-Math.PI / 4);
-    pen.fillText(word(tokens, src), 0, 0);
+    pen.fillText(`${word(tokens, src)}${places ? ` ${src}` : ""}`, 0, 0);
     pen.restore();
   });
 }
