@@ -10,9 +10,9 @@ import { swapsOf } from "./contrasts/swaps.js";
 /** @type {[string, string][]} */
 const WHAT = [["lists", "Lists"], ["boxes", "Boxes"]];
 /** @type {[string, string][]} */
-const FEATURES = [["both", "order and words"], ["order", "order"], ["lexical", "words"], ["reflexive", "reflexive"]];
+const FEATURES = [["both", "order and lexical"], ["order", "order"], ["lexical", "lexical"], ["reflexive", "reflexive"]];
 /** @type {Record<string, string>} */
-const SAYS = { lists: "Words of two categories in one list: does a head look for its own?", boxes: "Things in boxes: does a head find the one that is asked for by its order, or by its words?" };
+const SAYS = { lists: "By what does a head find the items of the kind asked for?", boxes: "By what does a head find the box of the thing asked about: its place in the order told, the thing, or the box?" };
 
 /**
  * Keys: `contrast`, `place`, `busy`, `errors`. Sends `{type: "ask", slot, change}`, `{type: "own", change}`,

@@ -12,7 +12,7 @@ const FULL = 1.2; // a share that fills the bar; more than 1 is possible on held
  */
 export function headBars(found, name, seen, see) {
   const rank = (/** @type {any} */ row) => row.features[name];
-  const rows = [...found.heads].filter((row) => rank(row)).sort((a, b) => Number(b.selected) - Number(a.selected) || rank(b).share - rank(a).share).slice(0, MOST);
+  const rows = [...found.heads].filter((row) => rank(row)).sort((a, b) => Number(b.selected) - Number(a.selected) || (a.selected ? 0 : rank(a).p_corrected - rank(b).p_corrected) || rank(b).share - rank(a).share).slice(0, MOST);
   const row = (/** @type {any} */ one) => {
     const { share, rank: dimensions, p_corrected: p } = rank(one);
     const mine = seen.head === one.head && seen.feature === name;
