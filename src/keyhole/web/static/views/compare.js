@@ -48,6 +48,6 @@ export default { render };
 
 /** @param {"a" | "b"} side what is asked for, and under it the circuit */
 function half(side) {
-  const [form, host] = [h("div", { class: "one" }), h("div", { class: "host" })];
-  return { form, host, el: h("section", { class: `half ${side === "a" ? "left-half" : "right-half"}`, "aria-label": side === "a" ? "Left" : "Right", "data-side": side }, form, host) };
+  const [form, host] = [h("div", { class: "asked-side" }), h("div", { class: "host" })];
+  return { form, host, el: h("section", { class: `abreast ${side === "a" ? "left-half" : "right-half"}`, "aria-label": side === "a" ? "Left" : "Right", "data-side": side }, form, host) };
 }

@@ -20,7 +20,7 @@ const SAYS = { lists: "By what does a head find the items of the kind asked for?
  * @param {{ model: Model, el: HTMLElement }} into
  */
 function render({ model, el }) {
-  const [form, state, body] = [h("div", { class: "bar" }), h("div", { class: "state-line" }), h("div", { class: "contrast-body" })];
+  const [form, state, body] = [h("div", { class: "asking" }), h("div", { class: "state-line" }), h("div", { class: "contrast-body" })];
   fill(el, form, state, body);
   const draw = () => {
     const { own } = model.get("place");

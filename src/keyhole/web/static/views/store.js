@@ -21,7 +21,7 @@ const KEYS = { "": ["outcomes"], families: ["families"], sinks: ["sinks"], names
  * @param {{ model: Model, el: HTMLElement }} into
  */
 function render({ model, el }) {
-  const [above, body] = [h("div", { class: "bar store-bar" }), h("div", { class: "store-body" })];
+  const [above, body] = [h("div", { class: "asking store-bar" }), h("div", { class: "store-body" })];
   fill(el, above, body);
   /** @type {unknown[]} */
   let shown = [];

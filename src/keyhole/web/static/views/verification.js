@@ -23,7 +23,7 @@ const SAYS = {
  * @param {{ model: Model, el: HTMLElement }} into
  */
 function render({ model, el }) {
-  const above = h("div", { class: "bar" });
+  const above = h("div", { class: "asking" });
   const below = h("div", { class: "verified-body" });
   fill(el, above, below);
   /** @type {any} */
@@ -65,6 +65,6 @@ function told(found, model) {
   const table = removals(found, circuit, (row) => picture.light(row));
   return [
     h("div", { class: "verdict" }, h("h3", { class: good, "data-met": met, "data-of": promised.length }, verdict), h("pre", { class: "lines" }, found.text), found.note ? h("p", { class: "soft" }, found.note) : null),
-    h("div", { class: "two" }, picture.el, h("div", { class: "tall" }, table)),
+    h("div", { class: "plot-and-table" }, picture.el, h("div", { class: "tall" }, table)),
   ];
 }

@@ -28,7 +28,7 @@ function asked(model, about, found) {
   /** @type {[string, string][]} */
   const cuts = [["", "as found"], .../** @type {[string, string][]} */ ([2, 3, 4, 5, 6, 7, 8].map((k) => [String(k), String(k)]))];
   const labels = Object.entries(found?.values ?? {}).filter(([, values]) => distinct(values).length <= MANY).map(([name]) => name);
-  return [h("div", { class: "bar" }, segments("What circuits are compared by", GRAINS, own.grain || "channels", pick("grain")), select("tokens", [["", "left out"], ["1", "by role"]], own.role ?? "", pick("role")),
+  return [h("div", { class: "asking" }, segments("What circuits are compared by", GRAINS, own.grain || "channels", pick("grain")), select("tokens", [["", "left out"], ["1", "by role"]], own.role ?? "", pick("role")),
     select("families", cuts, own.k ?? "", pick("k")), select("colours", [["", "families"], .../** @type {[string, string][]} */ (labels.map((name) => [name, name]))], own.colour ?? "", pick("colour"))), filters(model, about, false)];
 }
 

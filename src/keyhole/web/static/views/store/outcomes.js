@@ -29,7 +29,7 @@ export function filters(model, about, all) {
   /** @type {(values: string[]) => [string, string][]} */
   const choices = (values) => [["", "all"], .../** @type {[string, string][]} */ (values.map((value) => [value, value]))];
   const labels = Object.entries(about?.labels ?? {}).filter(([, values]) => /** @type {string[]} */ (values).length >= FEW);
-  return h("div", { class: "bar filters", role: "group", "aria-label": "Filters" }, labels.map(([name, values]) => select(name, choices(/** @type {string[]} */ (values)), filter[name] ?? "", pick(name))),
+  return h("div", { class: "asking filters", role: "group", "aria-label": "Filters" }, labels.map(([name, values]) => select(name, choices(/** @type {string[]} */ (values)), filter[name] ?? "", pick(name))),
     all && select("status", choices(STATUS), filter.status ?? "", pick("status")), all && select("answer", [["", "all"], ["true", "right"], ["false", "wrong"]], filter.correct ?? "", pick("correct")));
 }
 
@@ -39,7 +39,7 @@ function pages(model, found) {
   const last = Math.max(0, Math.ceil(found.total / ROWS) - 1);
   const turn = (/** @type {number} */ to, /** @type {string} */ text, /** @type {boolean} */ off) => h("button", { type: "button", class: "icon", disabled: off, "aria-label": text === "‹" ? "Earlier" : "Later", onclick: () => model.send({ type: "own", change: { page: to ? String(to) : "" } }) }, text);
   const told = found.total ? `${(found.offset + 1).toLocaleString("en")} to ${(found.offset + found.rows.length).toLocaleString("en")} of ${found.total.toLocaleString("en")}` : "No prompt is like that.";
-  return h("div", { class: "bar pages" }, h("span", { class: "soft", "data-total": found.total }, told), last > 0 && turn(page - 1, "‹", page === 0), last > 0 && turn(page + 1, "›", page >= last));
+  return h("div", { class: "asking pages" }, h("span", { class: "soft", "data-total": found.total }, told), last > 0 && turn(page - 1, "‹", page === 0), last > 0 && turn(page + 1, "›", page >= last));
 }
 
 /** @param {Model} model @param {any} about @param {any} found */

@@ -14,7 +14,7 @@ export function sinks(model, _about) {
   const button = h("button", { type: "button", class: "go", "data-action": "sinks", onclick: go }, "Study sinks");
   const [found, waiting] = [model.get("sinks"), standing(model, "sinks", "Studying sinks")];
   const hint = "Which signals make heads attend to the first token, whether heads share them, and what removing them does, beside random directions.";
-  return [h("div", { class: "bar" }, field, button, h("span", { class: "soft says" }, hint)), waiting, found && !waiting ? told(found) : null];
+  return [h("div", { class: "asking" }, field, button, h("span", { class: "soft says" }, hint)), waiting, found && !waiting ? told(found) : null];
 }
 
 /** @param {any} found */
