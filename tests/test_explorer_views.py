@@ -26,6 +26,7 @@ from keyhole.tasks.example import Example
 pytestmark = pytest.mark.xdist_group("explorer")
 IOI = "When Mary and John went to the store, John gave a drink to"
 OTHER = "When Albert and Gloria went to the store, Albert gave a drink to"
+expect.set_options(timeout=30_000)
 N = 52  # prompts of the store: more than a page of them
 
 
@@ -151,7 +152,7 @@ def test_two_models_and_tokens_that_are_no_words(page: Page, made: Made) -> None
     page.fill("[aria-label='The other model']", str(made.evil))
     page.click("[data-action=compare]")
     expect(page.locator("[data-side=b] .marks .mark").first).to_be_attached()
-    assert "</script>" in page.locator("[data-side=b] svg.circuit").inner_html().replace("&lt;", "<").replace("&gt;", ">")
+    assert EVIL[1] in (page.locator("[data-side=b] svg.circuit").text_content() or "")
     page.fill("[aria-label='The other model']", "nonsense")
     page.click("[data-action=compare]")
     expect(page.locator(".terms .error")).to_contain_text("nonsense")
@@ -171,7 +172,8 @@ def test_a_whole_verification(page: Page, made: Made, organism: Model) -> None:
     assert page.locator(".scatter.large circle.random").count() == sum(len(row.control_drops) for row in found.rows)
     table = page.locator("tr[data-row]")
     drops = [read(row.locator("td.number").nth(3).inner_text()) for row in table.all()]
-    assert drops == sorted(drops, reverse=True) == pytest.approx(sorted((r.drop for r in found.rows), reverse=True), abs=6e-4)
+    assert drops == sorted(drops, reverse=True)
+    assert drops == pytest.approx(sorted((row.drop for row in found.rows), reverse=True), abs=6e-4)
     for point in page.locator(".scatter.large circle.point").all()[:8]:  # on the diagonal: up as far as to the right
         x, y = (float(point.get_attribute(name) or 0) for name in ("cx", "cy"))
         line = page.locator(".scatter.large .diagonal")

@@ -48,7 +48,7 @@ function asking(model) {
     const trace = h("button", { type: "button", class: "go", "data-action": "trace", onclick: () => model.send({ type: "trace" }) }, "Trace the answer");
     return [h("p", { class: "soft" }, model.get("errors").circuit ?? "A circuit is traced first; then every part of it is removed in the model’s own forward pass."), trace];
   }
-  const mode = model.get("place").own.verify || "exact";
+  const mode = model.get("place").own.verify || model.get("verification")?.mode || "exact";
   const pick = (/** @type {string} */ next) => model.send({ type: "ask", slot: "verification", change: { verify: next } });
   const again = h("button", { type: "button", class: "go", "data-action": "verify", onclick: () => pick(mode) }, model.get("verification") ? "Verify again" : "Verify");
   return [segments("How signals are removed", MODES, mode, pick), busy.verification ? null : again, h("span", { class: "soft says" }, SAYS[mode]), standing(model, "verification", "Verifying")];
