@@ -44,7 +44,7 @@ class Made:
 def made(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("views")
     store = bulk("ioi", organism, out=folder / "ioi.store", n=N)
-    named = keyhole.name(store.circuit(0), organism, most=3, random=3, tokens=2000)
+    named = keyhole.name(store.circuit(0), organism, most=2, random=2, tokens=1500)
     first, *others = named.signals
     shown = replace(first.examples[0], tokens=EVIL, dest=3, src=1)
     naming = replace(named, signals=(replace(first, examples=(shown, *first.examples)), *others))
@@ -99,8 +99,16 @@ def answered(page: Page, kind: str, act: str) -> Any:
     with page.expect_response(asks) as posted:
         page.click(act)
     number = posted.value.json()["id"]
-    page.wait_for_function("n => fetch(`api/jobs/${n}`).then(r => r.json()).then(j => j.state === 'done')", arg=number)
-    return page.evaluate("n => fetch(`api/jobs/${n}`).then(r => r.json()).then(j => j.result)", number)
+    return page.evaluate(_WAIT, number)
+
+
+_WAIT = """async (number) => {
+  for (;;) {
+    const job = await (await fetch(`api/jobs/${number}`)).json();
+    if (!["queued", "running"].includes(job.state)) return job.result;
+    await new Promise((go) => setTimeout(go, 30));
+  }
+}"""
 
 
 def test_two_circuits(page: Page, made: Made, organism: Model) -> None:
@@ -124,7 +132,8 @@ def test_two_circuits(page: Page, made: Made, organism: Model) -> None:
         both = {row["term"] for row in rows if row["a"] and row["b"]}
         drawn = page.locator(f"[data-side={side}] .marks .mark.head.shared")
         assert drawn.count() == sum(name in both for name in shared) > 0
-    influence = sum(n.influence or 0 for n in circuits[0].nodes if (n.kind, n.layer, n.head) == ("head", 1, 6))
+    places = [i for i, n in enumerate(circuits[0].nodes) if (n.kind, n.layer, n.head) == ("head", 1, 6)]
+    influence = sum(circuits[0].influence[i] for i in places)
     cell = page.locator("tr[data-term='1.6'] td.number").first
     assert read(cell.inner_text()) == pytest.approx(100 * influence, abs=0.51)
 
@@ -160,9 +169,7 @@ def test_two_models_and_tokens_that_are_no_words(page: Page, made: Made) -> None
 
 def test_a_whole_verification(page: Page, made: Made, organism: Model) -> None:
     opened(page, made, tab="verification")
-    page.click("[data-action=trace]")
-    page.wait_for_selector("[data-tab=circuit][aria-selected=true]")
-    page.click("[data-tab=verification]")
+    page.click(".view.verification [data-action=trace]")
     page.click("[data-action=verify]")
     page.wait_for_selector(".scatter.large")
     found = organism.run(IOI).trace().verify(draws=3)
@@ -213,19 +220,17 @@ def test_a_store_beside_the_page(page: Page, made: Made) -> None:
 
 
 def test_families(page: Page, made: Made) -> None:
-    opened(page, made, tab="store", store="ioi.store", part="families", grain="heads")
-    found = families(made.store, granularity="heads")
-    expect(page.locator(".verdict-line")).to_have_text(found.record()["verdict"])
-    expect(page.locator("canvas.clusters")).to_have_attribute("data-leaves", str(len(found.sample)))
-    page.locator("select[aria-label=families]").select_option("2")
+    opened(page, made, tab="store", store="ioi.store", part="families", grain="heads", k="2")
     cut = families(made.store, granularity="heads", k=2)
-    expect(page.locator(".family")).to_have_count(len(cut.families))
     expect(page.locator(".verdict-line")).to_have_text(cut.record()["verdict"])
+    expect(page.locator("canvas.clusters")).to_have_attribute("data-leaves", str(len(cut.sample)))
+    expect(page.locator(".family")).to_have_count(len(cut.families))
     for card, family in zip(page.locator(".family").all(), cut.families, strict=True):
         assert f"{family.size} circuit" in card.inner_text()
         assert f"prompt {family.representative}" in card.inner_text()
-    nearest = page.locator("canvas.clusters")
-    box = nearest.bounding_box()
+    page.locator("select[aria-label=colours]").select_option("wording")
+    expect(page.locator(".family-map .key.inline li").first).to_have_text("wording")
+    box = page.locator("canvas.clusters").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 4)
     expect(page.locator(".cluster-map .told")).to_contain_text("distance")
@@ -291,8 +296,8 @@ def test_contrasts(page: Page, made: Made) -> None:
     page.click("[data-action=contrast]")
     page.click("[data-waiting=contrast] [data-action=cancel]")
     expect(page.locator(".state-line .error")).to_have_text("Cancelled.")
-    page.fill("input[name=samples]", "16")
-    page.fill("input[name=tests]", "8")
+    page.fill("input[name=samples]", "24")
+    page.fill("input[name=tests]", "12")
     found = answered(page, "contrast", "[data-action=contrast]")
     page.wait_for_selector(".cloud-plot")
     head, (name, *_) = found["selected"][0], found["samples"]["given"]

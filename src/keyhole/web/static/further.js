@@ -47,6 +47,7 @@ function wishesOf(model, slots, { asked, own }) {
   };
   return {
     own: ({ change }) => own(change),
+    "trace-answer": () => own({}, { traced: "answer" }), // and the view stays
     "open-store": ({ store }) => own({ store, index: "", page: "", where: "", k: "" }, model.get("place").traced === "stored" ? { traced: "" } : {}),
     ask: ({ slot, change }) => {
       again(slot);

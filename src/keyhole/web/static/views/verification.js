@@ -19,7 +19,7 @@ const SAYS = {
 
 /**
  * Keys: `circuit`, `verification`, `place`, `busy`, `errors`. Sends `{type: "verify", mode}`, `{type: "cancel", what}`,
- * `{type: "trace"}`, `{type: "own", change}`.
+ * `{type: "trace-answer"}`, `{type: "ask", slot, change}`.
  * @param {{ model: Model, el: HTMLElement }} into
  */
 function render({ model, el }) {
@@ -45,7 +45,7 @@ function asking(model) {
   const busy = model.get("busy");
   if (busy.circuit) return standing(model, "circuit", "Tracing");
   if (!model.get("circuit")) {
-    const trace = h("button", { type: "button", class: "go", "data-action": "trace", onclick: () => model.send({ type: "trace" }) }, "Trace the answer");
+    const trace = h("button", { type: "button", class: "go", "data-action": "trace", onclick: () => model.send({ type: model.get("place").traced ? "trace" : "trace-answer" }) }, "Trace the answer");
     return [h("p", { class: "soft" }, model.get("errors").circuit ?? "A circuit is traced first; then every part of it is removed in the model’s own forward pass."), trace];
   }
   const mode = model.get("place").own.verify || model.get("verification")?.mode || "exact";
