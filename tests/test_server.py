@@ -25,7 +25,13 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.naming.attached.files import save_naming
+from keyhole.naming.judging import scores
+from keyhole.naming.name import Name
+from keyhole.naming.named import Named, Naming
+from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.qk.firings import find_firings
+from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.linear import firing_probe
@@ -383,6 +389,7 @@ def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "heads", prompt=PROMPT)
     assert [(one["layer"], one["head"]) for one in told["heads"]] == [(x, h) for x in range(4) for h in range(8)]
     sites = [one for one in find_firings(run) if one.src > 0]
+    assert len(sites) > 50
     assert [(one["layer"], one["head"], one["dest"], one["src"]) for one in told["firings"]] == [
         (one.layer, one.head, one.dest, one.src) for one in sites[:200]
     ]
@@ -400,6 +407,15 @@ def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
         assert one["sink"] == pytest.approx(weights[1:, 0].mean(), rel=1e-5)
         split = run.channels((one["layer"], one["head"]), one["dest"], one["src"])
         assert one["sparsity"] == pytest.approx(split.sparsity, rel=1e-4)
+
+
+def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
+    sites = [one for one in find_firings(run) if one.src > 0]
+    found = head_map(run, most=7).firings
+    assert [(one.layer, one.head, one.dest, one.src) for one in found] == [
+        (one.layer, one.head, one.dest, one.src) for one in sites[:7]
+    ]
+    assert [one.attention for one in found] == pytest.approx([one.attention for one in sites[:7]], rel=1e-6)
 
 
 def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:
@@ -518,6 +534,26 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     assert "cannot be cut" in refused(client, "verify", **asked, edge=0)
     assert "there is no edge 9999" in refused(client, "verify", **asked, edge=9999)
     assert "start keyhole explore with --names" in refused(client, "names", **asked)
+
+
+def test_names(run: keyhole.Run, tmp_path: Path) -> None:
+    circuit = run.trace("Mary")
+    subjects = signal_subjects(circuit)[:2]
+    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    named = [
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, ())
+        for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
+    ]
+    path = tmp_path / "names.json"
+    save_naming(Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint()), path)
+    with serving(Given(names=path)) as own, own.client() as client:
+        assert client.get("/api/hello").json()["names"] is True
+        told = ask(client, "names", prompt=PROMPT, target=["Mary"])
+        first = told["edges"][subjects[0].about["edge"]]
+        assert first == {"text": "dest is </script>", "outcome": "passes"}
+        assert told["edges"][subjects[1].about["edge"]]["outcome"] == "untested"
+        assert ask(client, "trace", prompt=PROMPT, target=["Mary"])["names"] == told["edges"]
+        assert set(told["heads"]) == {f"{one.head[0]}.{one.head[1]}" for one in subjects}
 
 
 def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:

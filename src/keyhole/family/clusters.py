@@ -158,7 +158,7 @@ def _beside_nulls(
     *,
     draws: int,
     rng: np.random.Generator,
-    progress: Progress,
+    progress: Progress = silent,
 ) -> tuple[Null, ...]:
     """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
     some = np.sort(rng.permutation(len(distances))[:WORLDS])

@@ -1,14 +1,18 @@
 """What does each head do in a prompt, at a glance? Its strongest firing, how spread it is, and how much it rests."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from keyhole.brief import brief
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress, silent
 from keyhole.qk.coordinates import in_channels
+from keyhole.qk.firings import Site, dynamic_tau
 from keyhole.qk.sparsity import sparsity_each
 
 if TYPE_CHECKING:
@@ -30,57 +34,93 @@ class HeadGlance:
     sink: float  # mean weight of later tokens on the first one
 
 
-def head_map(run: "Run") -> tuple[HeadGlance, ...]:
-    """Every head of a run, by layer and head. Memory is linear in the prompt's length."""
+@dataclass(frozen=True)
+class HeadMap:
+    """Every head of a run, by layer and head, and the firings most above uniform, without those on the first token."""
+
+    __repr__ = brief
+
+    heads: tuple[HeadGlance, ...]
+    firings: tuple[Site, ...]
+
+
+def head_map(run: "Run", *, most: int = 200, progress: Progress = silent) -> HeadMap:
+    """All heads at a glance, and at most so many firings. Memory is linear in the prompt's length."""
     run.require_fresh()
+    heads, sites, layers = list[HeadGlance](), list[Site](), run.model.attention_layers
     with exact_matmul():
-        return tuple(one for layer in run.model.attention_layers for one in _of_layer(run, layer))
+        for done, layer in enumerate(layers):
+            progress(done, len(layers))
+            looked = _Looked.of(run.layer(layer))
+            for dests in run.layer(layer).blocks:
+                sites += looked.add(run.layer(layer), layer, dests, most)
+            heads += _glances(run, layer, looked)
+            sites = sorted(sites, key=lambda s: (-s.times_uniform, s.layer, s.head, s.dest, s.src))[:most]
+    return HeadMap(tuple(heads), tuple(sites))
 
 
-def _of_layer(run: "Run", layer: int) -> list[HeadGlance]:
-    record = run.layer(layer)
-    entropy, sink, best = _read(record)
-    times, dests, srcs = best
+@dataclass
+class _Looked:
+    """What was seen of a layer so far, of every head."""
+
+    entropy: Float[Tensor, "heads"]  # summed over tokens that see two keys or more
+    several: int  # how many these are
+    sink: Float[Tensor, "heads"]  # summed over later tokens
+    best: Float[Tensor, "heads"] = field(repr=False)  # times uniform of the strongest place
+    place: Int[Tensor, "heads 2"] = field(repr=False)  # dest and src
+
+    @classmethod
+    def of(cls, record: "AttentionRun") -> "_Looked":
+        n = len(record.heads)
+        nothing = torch.zeros(n, dtype=torch.float64)
+        return cls(nothing, 0, nothing, nothing - 1, torch.zeros(n, 2, dtype=torch.long))
+
+    def add(self, record: "AttentionRun", layer: int, dests: range, most: int) -> list[Site]:
+        """Look at some tokens of all heads; the firings among them that may count."""
+        weights = record.weights(record.heads, dests).double().cpu()
+        counts = record.visible(dests).sum(-1).cpu()
+        several = counts > 1
+        spread = torch.special.entr(weights[:, several]).sum(-1) / counts[several].double().log()
+        self.entropy, self.several = self.entropy + spread.sum(-1), self.several + int(several.sum())
+        self.sink = self.sink + weights[:, dests.start == 0 :, 0].sum(-1)
+        times = weights * counts[:, None]
+        times[..., 0] = -0.5  # the first token is a src only where there is no other
+        found, at = times.flatten(1).max(1)
+        more, n = found > self.best, weights.shape[-1]
+        place = torch.stack([at // n + dests.start, at % n], 1)
+        self.best, self.place = torch.where(more, found, self.best), torch.where(more[:, None], place, self.place)
+        return _sites(times, counts.tolist(), layer, dests, most)
+
+
+def _sites(
+    times: Float[Tensor, "heads dest pos"], counts: Sequence[int], layer: int, dests: range, most: int
+) -> list[Site]:
+    """The firings most above uniform, at most so many: of a long prompt there are millions."""
+    values, at = times.flatten().topk(min(most, times.numel()))
+    heads, rows, sources = torch.unravel_index(at[values > 0], times.shape)
+    found = []
+    for h, r, s in zip(heads.tolist(), rows.tolist(), sources.tolist(), strict=True):
+        weight = float(times[h, r, s]) / counts[r]
+        if weight >= dynamic_tau(counts[r]):
+            found.append(Site(layer, h, dests[r], s, weight, counts[r]))
+    return found
+
+
+def _glances(run: "Run", layer: int, looked: _Looked) -> list[HeadGlance]:
+    record, (dests, srcs) = run.layer(layer), looked.place.T
+    with_keys = record.visible(dests.tolist()).sum(-1).cpu()
+    weights = [float(record.weights([h], [d])[0, 0, s]) for h, (d, s) in enumerate(looked.place.tolist())]
     sparse = _sparsities(run, layer, dests, srcs)
-    n = record.visible(dests.tolist()).sum(-1)
-    columns = (dests, srcs, times / n, times, sparse, entropy, sink)
+    entropy = looked.entropy / looked.several if looked.several else looked.entropy * float("nan")
+    sink = looked.sink / (len(run) - 1)
+    columns = (dests, srcs, torch.tensor(weights), torch.tensor(weights).double() * with_keys, sparse, entropy, sink)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [HeadGlance(layer, head, *numbers) for head, numbers in enumerate(rows)]
 
 
-def _read(record: "AttentionRun") -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Entropy and sink share of every head, and its strongest place: times uniform, dest, src."""
-    heads, tokens = len(record.heads), len(record.first)
-    spread = rests = torch.zeros(heads, dtype=torch.float64)
-    seen = 0
-    nowhere = torch.zeros(heads, dtype=torch.long)
-    best = (torch.full((heads,), -1.0, dtype=torch.float64), nowhere, nowhere)
-    for dests in record.blocks:
-        weights = record.weights(record.heads, dests).double().cpu()
-        counts = record.visible(dests).sum(-1).cpu()
-        several = counts > 1
-        own = torch.special.entr(weights[:, several]).sum(-1) / counts[several].double().log()
-        spread, seen = spread + own.sum(-1), seen + int(several.sum())
-        later = torch.tensor([dest > 0 for dest in dests])
-        rests = rests + weights[:, later, 0].sum(-1)
-        best = _better(best, weights, counts, dests)
-    nothing = torch.full_like(spread, float("nan"))
-    return spread / seen if seen else nothing, rests / (tokens - 1) if tokens > 1 else nothing, best
-
-
-def _better(
-    best: tuple[Tensor, Tensor, Tensor], weights: Float[Tensor, "heads dest pos"], counts: Tensor, dests: range
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The strongest place so far; the first token is no src, where tokens begin after it."""
-    times = weights * counts[:, None]
-    times[..., 0] = -0.5 if weights.shape[-1] > 1 else 0.0
-    found, at = times.flatten(1).max(1)
-    more = found > best[0]
-    dest, src = at // weights.shape[-1] + dests.start, at % weights.shape[-1]
-    return torch.where(more, found, best[0]), torch.where(more, dest, best[1]), torch.where(more, src, best[2])
-
-
-def _sparsities(run: "Run", layer: int, dests: Tensor, srcs: Tensor) -> Float[Tensor, "heads"]:
+def _sparsities(
+    run: "Run", layer: int, dests: Int[Tensor, "heads"], srcs: Int[Tensor, "heads"]
+) -> Float[Tensor, "heads"]:
     """S(v) of one place of every head: the relative terms of `channels`, of all heads at once."""
     found, record = in_channels(run, layer), run.layer(layer)
     heads = torch.arange(len(dests), device=found.a.device)

@@ -11,7 +11,6 @@ from keyhole.models.precision import exact_matmul
 from keyhole.models.prompts import token_texts
 from keyhole.models.run import Run
 from keyhole.qk.channels import check_head
-from keyhole.qk.firings import find_firings
 from keyhole.qk.head_map import head_map
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.targets import targets_of
@@ -83,13 +82,12 @@ def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     ran = kept.ran(body)
     body.done()
     told.check()
-    glances = ran.made.get("heads", lambda: [asdict(one) for one in head_map(ran.run)])
-    sites = ran.made.get("firings", lambda: [one for one in find_firings(ran.run) if one.src > 0][:FIRINGS])
+    found = ran.made.get("heads", lambda: head_map(ran.run, most=FIRINGS, progress=told.progress("Looking at heads")))
     return {
         "tokens": list(ran.run.tokens),
         "layers": ran.run.model.attention_layers,
-        "heads": glances,
-        "firings": [{**asdict(one), "times_uniform": one.times_uniform} for one in sites],
+        "heads": [asdict(one) for one in found.heads],
+        "firings": [{**asdict(one), "times_uniform": one.times_uniform} for one in found.firings],
     }
 
 
