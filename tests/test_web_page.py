@@ -115,6 +115,9 @@ def test_large_circuits_keep_what_is_strongest_and_hangs_together() -> None:
         kept = {(part.nodes[e.source], part.nodes[e.target], e.side, e.weight, e.influence) for e in part.edges}
         every = {(made.nodes[e.source], made.nodes[e.target], e.side, e.weight, e.influence) for e in made.edges}
         assert kept < every
+    shares = sorted((edge.influence or 0 for edge in synthetic(300, 60).edges), reverse=True)
+    held = sum(edge.influence or 0 for edge in strongest(synthetic(300, 60), 200).edges)
+    assert held > 0.99 * sum(shares[:200])
     made = synthetic(300, 60)
     chosen = made.edges[5]
     names = {chosen: "a name", min(made.edges, key=lambda e: e.influence or 0): "of what is left out"}

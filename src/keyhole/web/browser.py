@@ -23,7 +23,7 @@ class Page:
 
     def _repr_html_(self) -> str:
         # A frame of its own: the page's styles and script touch nothing else in the notebook.
-        look = f'width="100%" height="{_HEIGHT}" style="border: none"'
+        look = f'width="100%" height="{_HEIGHT}" style="border: none" sandbox="allow-scripts allow-downloads"'
         return f'<iframe title="{html.escape(self.title)}" srcdoc="{html.escape(self.html)}" {look}></iframe>'
 
     def open(self) -> Path:

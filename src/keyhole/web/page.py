@@ -96,7 +96,7 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
     index = {node: i for i, node in enumerate(circuit.nodes)}
     paths: list[dict[str, Any]] = [{"text": " ".join(held_pieces(story))}]
     for path in story.paths:
-        steps = []
+        steps: list[dict[str, Any]] = []
         for step in path.steps:
             nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
             label = step_label(step, circuit.tokens).replace("<-", "←")

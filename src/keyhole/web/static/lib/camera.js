@@ -6,7 +6,8 @@ import { clamp } from "./scale.js";
 
 /**
  * @param {SVGSVGElement} svg
- * @param {{ moved: (place: Place, zoomed: boolean) => void, margins: { left: number, right: number, top: number, bottom: number }, wheel: (event: WheelEvent) => boolean }} how
+ * @param {{ moved: (place: Place, zoomed: boolean) => void, margins: { left: number, right: number, top: number,
+ *   bottom: number }, wheel: (event: WheelEvent) => boolean }} how
  */
 export function camera(svg, how) {
   /** @type {Place} */
@@ -67,7 +68,8 @@ export function camera(svg, how) {
 
 /**
  * @param {SVGSVGElement} svg
- * @param {{ pan: (dx: number, dy: number) => void, zoom: (factor: number, x?: number, y?: number) => void, wheel: (event: WheelEvent) => boolean }} does
+ * @param {{ pan: (dx: number, dy: number) => void, zoom: (factor: number, x?: number, y?: number) => void, wheel:
+ *   (event: WheelEvent) => boolean }} does
  */
 function pointers(svg, does) {
   /** @type {Map<number, { x: number, y: number }>} */
@@ -106,7 +108,8 @@ function pointers(svg, does) {
       if (!before) return;
       const after = { x: event.clientX, y: event.clientY };
       travelled += Math.hypot(after.x - before.x, after.y - before.y);
-      if (travelled > 4 && !svg.hasPointerCapture(event.pointerId)) svg.setPointerCapture(event.pointerId); // a click stays a click
+      // a click stays a click
+      if (travelled > 4 && !svg.hasPointerCapture(event.pointerId)) svg.setPointerCapture(event.pointerId);
       if (down.size === 2) {
         const other = [...down.entries()].find(([id]) => id !== event.pointerId)?.[1] ?? before;
         const ratio =

@@ -1,7 +1,10 @@
 // What is in a circuit's document, and how do its parts read? The document is the library's own, as in a .json file.
 import { tokenLabel, visible } from "./tokens.js";
 
-/** @typedef {"embedding" | "head" | "mlp" | "bias" | "mixer" | "offset" | "mlp_offset" | "value_offset" | "target"} Kind */
+/**
+ * @typedef {"embedding" | "head" | "mlp" | "bias" | "mixer" | "offset" | "mlp_offset" | "value_offset" | "target"}
+ *   Kind
+ */
 /** @typedef {"dest" | "src" | "mlp" | "value" | "target"} Side */
 /**
  * @typedef {object} CircuitNode
@@ -15,17 +18,28 @@ import { tokenLabel, visible } from "./tokens.js";
  * @property {number} weight @property {number} ig @property {number} alone
  * @property {number[]} channels @property {number} [influence]
  */
-/** @typedef {{ kind: Kind, layer: number, head: number | null, src: number, channel: number, ig: number, after: number }} Removal */
+/**
+ * @typedef {{ kind: Kind, layer: number, head: number | null, src: number, channel: number, ig: number, after:
+ *   number }} Removal
+ */
 /** @typedef {{ node: number, tau: number, visible: number, dest: Removal[], src: Removal[] }} Traced */
 /**
  * @typedef {object} TracedMlp
  * @property {number} node @property {number} offset @property {number} left @property {number} left_renormed
- * @property {number} kept @property {number} cancellation @property {number[]} causes @property {[number, number][]} neurons
+ * @property {number} kept
+ * @property {number} cancellation
+ * @property {number[]} causes
+ * @property {[number, number][]} neurons
  */
 /**
  * @typedef {object} CircuitDocument
- * @property {Record<string, string>} model @property {Record<string, any>} parameters @property {Record<string, number>} errors
- * @property {string[]} tokens @property {CircuitNode[]} nodes @property {CircuitEdge[]} edges @property {Traced[]} firings
+ * @property {Record<string, string>} model
+ * @property {Record<string, any>} parameters
+ * @property {Record<string, number>} errors
+ * @property {string[]} tokens
+ * @property {CircuitNode[]} nodes
+ * @property {CircuitEdge[]} edges
+ * @property {Traced[]} firings
  * @property {TracedMlp[]} [mlps]
  */
 
@@ -81,7 +95,8 @@ export function answerFacts(doc) {
 }
 
 /**
- * What each channel of a signal does: its attribution, and by how much the weight falls when it goes, in the order of removal.
+ * What each channel of a signal does: its attribution, and by how much the weight falls when it goes, in the order
+ *   of removal.
  * @param {CircuitDocument} doc @param {CircuitEdge} edge
  * @returns {{ channel: number, ig: number, drop: number }[]}
  */
@@ -101,11 +116,15 @@ export function channelParts(doc, edge) {
 }
 
 /**
- * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its part of the largest into the answer.
+ * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its part of the largest
+ *   into the answer.
  * @param {CircuitDocument} doc
  */
 export function strengths(doc) {
-  const first = doc.edges.reduce((top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top), 0);
+  const first = doc.edges.reduce(
+    (top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top),
+    0,
+  );
   const most = doc.edges.reduce(
     (top, edge) => (edge.side === "target" ? top : Math.max(top, Math.abs(edge.weight))),
     1,

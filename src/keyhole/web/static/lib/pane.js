@@ -2,7 +2,9 @@
 import { fill, h } from "./dom.js";
 
 /**
- * @param {string} title @param {string} name a class of its own @param {...import("./dom.js").Child} tools beside the heading
+ * @param {string} title
+ * @param {string} name a class of its own
+ * @param {...import("./dom.js").Child} tools beside the heading
  * @returns {{ el: HTMLElement, body: HTMLElement, title: (text: string) => void, enlarge: (full: boolean) => void }}
  */
 export function pane(title, name, ...tools) {

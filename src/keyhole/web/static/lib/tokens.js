@@ -35,7 +35,11 @@ export function tokenLabel(tokens, pos, most = 24) {
   return `${pos}:${short(visible(tokens[pos] ?? ""), most)}`;
 }
 
-/** @param {string[]} tokens @param {number} pos @param {number} [most] an element for it, the whole token in its title */
+/**
+ * @param {string[]} tokens
+ * @param {number} pos
+ * @param {number} [most] an element for it, the whole token in its title
+ */
 export function tokenMark(tokens, pos, most = 24) {
   const place = h("span", { class: "place" }, pos);
   const text = h("span", { class: "text" }, short(visible(tokens[pos] ?? ""), most));

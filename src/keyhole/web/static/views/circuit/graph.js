@@ -1,4 +1,5 @@
-// Which part of a circuit is drawn? What hangs together with the answer by edges that are strong enough; folded, grouped.
+// Which part of a circuit is drawn? What hangs together with the answer by edges that are strong enough; folded,
+// grouped.
 import { CONSTANTS, isSink, shortLabel, answerText, strengths } from "../../lib/circuit.js";
 import { short, visible } from "../../lib/tokens.js";
 
@@ -7,7 +8,11 @@ import { short, visible } from "../../lib/tokens.js";
 /** @typedef {import("../../lib/circuit.js").Kind | "group" | "sinks" | "constants"} MarkKind */
 /**
  * @typedef {object} Mark what is drawn as one thing: a node, or several
- * @property {string} id @property {MarkKind} kind @property {string} label @property {number | null} layer @property {number} dest
+ * @property {string} id
+ * @property {MarkKind} kind
+ * @property {string} label
+ * @property {number | null} layer
+ * @property {number} dest
  * @property {number[]} members @property {number} strength @property {boolean} named did the user name it?
  */
 /** @typedef {{ id: string, from: string, to: string, side: Side, strength: number, edges: number[] }} Link */
@@ -90,7 +95,10 @@ export function reached(graph, below, folds) {
   return { nodes, edges };
 }
 
-/** @param {Indexed} graph @param {{ sinks: boolean, constants: boolean }} folds the weakest cut that leaves no more than can be read */
+/**
+ * @param {Indexed} graph
+ * @param {{ sinks: boolean, constants: boolean }} folds the weakest cut that leaves no more than can be read
+ */
 function readable(graph, folds) {
   for (const below of [0, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15]) {
     const { nodes } = reached(graph, below, folds);
@@ -101,7 +109,11 @@ function readable(graph, folds) {
   return 0.2;
 }
 
-/** @param {import("../../lib/circuit.js").CircuitNode} node @param {{ sinks: boolean, constants: boolean }} folds @returns {"sinks" | "constants" | null} */
+/**
+ * @param {import("../../lib/circuit.js").CircuitNode} node
+ * @param {{ sinks: boolean, constants: boolean }} folds
+ * @returns {"sinks" | "constants" | null}
+ */
 function folded(node, folds) {
   if (folds.sinks && isSink(node)) return "sinks";
   return folds.constants && CONSTANTS.has(node.kind) ? "constants" : null;
@@ -207,7 +219,11 @@ export function paths(picture, ids) {
   return { marks, links };
 }
 
-/** @param {CircuitDocument} doc @param {Mark} mark @param {string} query does a search find it? By head, kind, token or name */
+/**
+ * @param {CircuitDocument} doc
+ * @param {Mark} mark
+ * @param {string} query does a search find it? By head, kind, token or name
+ */
 export function matches(doc, mark, query) {
   const asked = query.trim().toLowerCase();
   if (!asked) return false;

@@ -31,7 +31,8 @@ export function help() {
     h(
       "p",
       { class: "soft" },
-      "Wheel or pinch zooms, dragging pans. Click pins, Shift and click pins one more. A click on an edge shows its channels, on …n opens folded tokens.",
+      "Wheel or pinch zooms, dragging pans. Click pins, Shift and click pins one more. ",
+      "A click on an edge shows its channels, on …n opens folded tokens.",
     ),
     close,
   );
@@ -41,7 +42,9 @@ export function help() {
 
 /**
  * @param {HTMLElement} root
- * @param {{ pin: (id: string, more: boolean) => void, clear: () => void, search: () => void, zoom: (factor: number) => void, fit: () => void, pan: (dx: number, dy: number) => void, help: () => void, go: (id: string) => void, boxes: () => Map<string, import("./drawing/layout.js").Box> }} does
+ * @param {{ pin: (id: string, more: boolean) => void, clear: () => void, search: () => void, zoom: (factor: number)
+ *   => void, fit: () => void, pan: (dx: number, dy: number) => void, help: () => void, go: (id: string) => void,
+ *   boxes: () => Map<string, import("./drawing/layout.js").Box> }} does
  */
 export function keys(root, does) {
   const heard = (/** @type {KeyboardEvent} */ event) => {
@@ -70,7 +73,8 @@ export function keys(root, does) {
     if (next) does.go(next);
     return true;
   }
-  const whole = document.body.classList.contains("keyhole-page") ? document.body : root; // in a notebook other cells have their own keys
+  // in a notebook other cells have their own keys
+  const whole = document.body.classList.contains("keyhole-page") ? document.body : root;
   const listener = /** @type {EventListener} */ (heard);
   whole.addEventListener("keydown", listener);
   return () => whole.removeEventListener("keydown", listener);

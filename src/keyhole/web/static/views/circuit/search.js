@@ -45,7 +45,10 @@ export function go(stage, id, focus = true) {
   if (focus) stage.draw.focus(id);
 }
 
-/** @param {Stage} stage @param {number} node the strongest cut that still shows it: halving, as what is shown only grows */
+/**
+ * @param {Stage} stage
+ * @param {number} node the strongest cut that still shows it: halving, as what is shown only grows
+ */
 function showing({ graph, picture }, node) {
   const cuts = [0, ...graph.strength.filter((one) => one < picture.below)].sort((a, b) => a - b);
   let [low, high] = [0, cuts.length - 1];

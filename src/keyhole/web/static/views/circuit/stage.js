@@ -104,7 +104,8 @@ export class Stage {
     this.lay = this.place();
     const size = `${count(this.picture.nodes, "node")} and ${count(this.picture.edges, "edge")}`;
     const label = `Circuit of ${size} behind ${answerText(this.doc)}. Tab goes from node to node.`;
-    this.draw.draw({ doc: this.doc, picture: this.picture, lay: this.lay, expanded: new Set(view.expanded) }, label);
+    const { doc, picture, lay, names } = this;
+    this.draw.draw({ doc, picture, lay, names, expanded: new Set(view.expanded) }, label);
     this.tools.show(this.picture, { nodes: this.doc.nodes.length, edges: this.doc.edges.length });
     this.mark();
     this.panesOnly();
@@ -175,9 +176,14 @@ export class Stage {
     else this.change({ edge: null, pinned: pinned.length === 1 && pinned[0] === id ? [] : [id] });
   }
 
-  /** @param {number} gap folded tokens are unfolded */
+  /** @param {number} gap folded tokens are unfolded, or folded again; where they begin stays where it was */
   open(gap) {
-    this.change({ opened: [...this.state.get().opened, gap] }, true);
+    const { opened } = this.state.get();
+    const at = () => (this.lay.columns.find((column) => column.pos === gap)?.x ?? 0) * this.draw.camera.place().k;
+    const before = at();
+    this.state.set({ opened: opened.includes(gap) ? opened.filter((own) => own !== gap) : [...opened, gap] });
+    this.redraw();
+    this.draw.camera.pan(before - at(), 0);
   }
 
   /** @param {string} id */

@@ -20,14 +20,21 @@ export function stepAt(below) {
 
 /**
  * @typedef {object} ToolEvents
- * @property {(query: string) => void} search @property {(back: boolean) => void} next @property {(below: number) => void} hide
- * @property {(what: "sinks" | "constants") => void} fold @property {() => void} fit @property {(factor: number) => void} zoom
- * @property {(theme: import("../../lib/theme.js").Theme) => void} theme @property {() => void} save @property {() => void} help
+ * @property {(query: string) => void} search
+ * @property {(back: boolean) => void} next
+ * @property {(below: number) => void} hide
+ * @property {(what: "sinks" | "constants") => void} fold
+ * @property {() => void} fit
+ * @property {(factor: number) => void} zoom
+ * @property {(theme: import("../../lib/theme.js").Theme) => void} theme
+ * @property {() => void} save
+ * @property {() => void} help
  */
 
 /**
  * @param {ToolEvents} on
- * @param {{ theme: import("../../lib/theme.js").Theme, themes: boolean, saves: boolean, sinks: number, constants: number, measure: string }} has
+ * @param {{ theme: import("../../lib/theme.js").Theme, themes: boolean, saves: boolean, sinks: number, constants:
+ *   number, measure: string }} has
  */
 export function tools(on, has) {
   const found = h("span", { class: "found soft", role: "status" });
@@ -107,7 +114,8 @@ export function tools(on, has) {
   function show(picture, all) {
     slider.value = String(stepAt(picture.below));
     cut.textContent = picture.below > 0 ? share(picture.below) : "nothing";
-    amount.textContent = `${picture.nodes} of ${count(all.nodes, "node")}, ${picture.edges} of ${count(all.edges, "edge")}`;
+    const nodes = `${picture.nodes} of ${count(all.nodes, "node")}`;
+    amount.textContent = `${nodes}, ${picture.edges} of ${count(all.edges, "edge")}`;
     for (const what of /** @type {const} */ (["sinks", "constants"]))
       folds[what].setAttribute("aria-pressed", String(picture[what] && !folds[what].disabled));
   }

@@ -4,7 +4,7 @@ import { short, visible } from "../../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 7.4; // pixels
+const LETTER = 8; // pixels
 const DIGIT = 6.1;
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
@@ -30,7 +30,7 @@ export function axes(open) {
   function relabel(k) {
     fill(
       tokens,
-      shown.columns.map((column) => (column.tokens > 1 ? gap(column, k, open) : token(column, k, shown.texts))),
+      shown.columns.map((column) => (column.gap !== null ? gap(column, k, open) : token(column, k, shown.texts))),
     );
     let last = Infinity;
     fill(
@@ -44,7 +44,11 @@ export function axes(open) {
     );
   }
 
-  /** @param {import("./layout.js").Layout} lay @param {string[]} texts @param {import("../../../lib/camera.js").Place} place */
+  /**
+   * @param {import("./layout.js").Layout} lay
+   * @param {string[]} texts
+   * @param {import("../../../lib/camera.js").Place} place
+   */
   function label(lay, texts, place) {
     shown = { columns: lay.columns, rows: lay.rows, texts };
     relabel(place.k);
@@ -82,10 +86,11 @@ function token(column, k, texts) {
   );
 }
 
-/** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open */
+/** @param {import("./layout.js").Column} column @param {number} k @param {(pos: number) => void} open folds, too */
 function gap(column, k, open) {
-  const last = column.pos + column.tokens - 1;
-  const label = `tokens ${column.pos} to ${last}: ${column.tokens} without a part in what is shown. Open them`;
+  const n = column.gap ?? 0;
+  const which = `tokens ${column.pos} to ${column.pos + n - 1}`;
+  const label = column.open ? `Fold ${which} again` : `${which}: ${n} without a part in what is shown. Open them`;
   const act = () => open(column.pos);
   const press = (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -95,19 +100,13 @@ function gap(column, k, open) {
   };
   const w = Math.max(5, column.w * k - 4);
   const x = (column.x + column.w / 2) * k;
+  const text = column.open ? "›‹" : `…${n}`;
+  const attrs = { class: column.open ? "gap open" : "gap", role: "button", tabindex: 0, "aria-label": label };
   return s(
     "g",
-    {
-      class: "gap",
-      role: "button",
-      tabindex: 0,
-      "aria-label": label,
-      "data-gap": column.pos,
-      onclick: act,
-      onkeydown: press,
-    },
+    { ...attrs, "data-gap": column.pos, onclick: act, onkeydown: press },
     s("title", null, label),
     s("rect", { x: x - w / 2, y: 8, width: w, height: 18, rx: 4 }),
-    w >= 12 + 6 * String(column.tokens).length && s("text", { class: "token", x, y: 21 }, `…${column.tokens}`),
+    w >= (column.open ? 10 : 12 + 6 * String(n).length) && s("text", { class: "token", x, y: 21 }, text),
   );
 }

@@ -1,21 +1,24 @@
-// How does a circuit look? Shapes joined by curves. The drawing is built once for what is shown; moving it sets one transform.
+// How does a circuit look? Shapes joined by curves. The drawing is built once for what is shown; moving it sets one
+// transform.
 import { CONSTANTS, nodeLabel, channelParts } from "../../../lib/circuit.js";
 import { camera } from "../../../lib/camera.js";
 import { fill, s } from "../../../lib/dom.js";
 import { share } from "../../../lib/format.js";
 import { short } from "../../../lib/tokens.js";
 import { axes, BOTTOM, LEFT } from "./axes.js";
-import { curve } from "./layout.js";
+import { curve } from "./curve.js";
 import { outline } from "./shapes.js";
 
 /** @typedef {import("../graph.js").Drawn} Drawn */
 /** @typedef {import("./layout.js").Layout} Layout */
 /** @typedef {import("../../../lib/circuit.js").CircuitDocument} CircuitDocument */
 /** @typedef {{ marks: Set<string>, links: Set<string> }} Lit */
-/** @typedef {{ doc: CircuitDocument, picture: Drawn, lay: Layout, expanded: Set<number> }} Scene */
+/** @typedef {import("../panes/table.js").Names} Names */
+/** @typedef {{ doc: CircuitDocument, picture: Drawn, lay: Layout, expanded: Set<number>, names: Names }} Scene */
 
 /**
- * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) => void, pick: (link: string) => void, open: (gap: number) => void, wheel: (event: WheelEvent) => boolean }} on
+ * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) =>
+ *   void, pick: (link: string) => void, open: (gap: number) => void, wheel: (event: WheelEvent) => boolean }} on
  */
 export function drawing(on) {
   const [grid, links, marks] = [s("g", { class: "grid" }), s("g", { class: "links" }), s("g", { class: "marks" })];
@@ -82,7 +85,8 @@ export function drawing(on) {
 
 /**
  * @param {SVGSVGElement} el
- * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) => void, pick: (link: string) => void }} on
+ * @param {{ hover: (id: string | null, link: string | null) => void, pin: (id: string | null, more: boolean) =>
+ *   void, pick: (link: string) => void }} on
  */
 function listen(el, on) {
   const under = (/** @type {Event} */ event, /** @type {string} */ name) =>
@@ -102,7 +106,7 @@ function gridOf(lay) {
   const top = -lay.height - 14;
   const across = lay.rows.map((row) => s("path", { d: `M-8 ${row.y}H${lay.width + 8}` }));
   const up = lay.columns.map((column) =>
-    column.tokens > 1
+    column.gap !== null && !column.open
       ? s("rect", { class: "folded", x: column.x + 3, y: top, width: column.w - 6, height: lay.height + 28 })
       : s("path", { d: `M${column.x + column.w / 2} ${top}V14` }),
   );
@@ -156,7 +160,10 @@ function linkOf(scene, link) {
   if (!from || !to) return [];
   const { d } = curve(from, to, link.side);
   const width = thickness(link.strength);
-  const hit = { id: "", el: s("path", { class: "hit", d, "data-link": link.id }) };
+  const hit = {
+    id: "",
+    el: s("path", { class: "hit", d, "data-link": link.id }, s("title", null, linkLabel(scene, link))),
+  };
   const parts = link.edges
     .filter((edge) => scene.expanded.has(edge))
     .flatMap((edge) => channelParts(scene.doc, scene.doc.edges[edge]));
@@ -178,4 +185,17 @@ function linkOf(scene, link) {
       ];
     }),
   ];
+}
+
+/**
+ * @param {Scene} scene
+ * @param {import("../graph.js").Link} link who writes what for whom, and its name if there is one
+ */
+function linkLabel({ doc, names }, link) {
+  const [first] = link.edges;
+  const edge = doc.edges[first];
+  const ends = `${nodeLabel(doc.nodes[edge.from], doc.tokens)} → ${nodeLabel(doc.nodes[edge.to], doc.tokens)}`;
+  const more = link.edges.length > 1 ? ` and ${link.edges.length - 1} more` : "";
+  const name = names[first] ? `: ${names[first].text}` : "";
+  return `${edge.side}, ${ends}${more}, ${share(link.strength)}${name}`;
 }

@@ -1,9 +1,15 @@
-// Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts are folded.
+// Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts
+// are folded.
 import { short, visible } from "../../../lib/tokens.js";
 
 /** @typedef {import("../graph.js").Mark} Mark */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
-/** @typedef {{ pos: number, tokens: number, x: number, w: number, plain: boolean }} Column `tokens` > 1: a gap of so many, folded; plain: nothing is there */
+/**
+ * @typedef {object} Column a token, or several that nothing happens at
+ * @property {number} pos @property {number} x @property {number} w @property {boolean} plain is nothing drawn there?
+ * @property {number | null} gap so many tokens are folded here, or are unfolded from here on; null: this is a token
+ * @property {boolean} open is it part of an unfolded gap?
+ */
 /** @typedef {{ label: string, y: number, h: number }} Row */
 /** @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number }} Layout */
 
@@ -29,8 +35,11 @@ export function sizeOf(mark) {
 }
 
 /**
- * @param {Mark[]} marks @param {string[]} tokens @param {number[]} needed what heads look at: of interest too, where there is room
- * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that there is, which is used
+ * @param {Mark[]} marks
+ * @param {string[]} tokens
+ * @param {number[]} needed what heads look at: of interest too, where there is room
+ * @param {{ opened: number[], width: number, height: number }} how first tokens of gaps that are open; the room that
+ *   there is, which is used
  * @returns {Layout}
  */
 export function layout(marks, tokens, needed, { opened, width, height }) {
@@ -43,11 +52,13 @@ export function layout(marks, tokens, needed, { opened, width, height }) {
       (_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0),
     );
     const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
-    const last = columns[columns.length - 1];
+    // what is unfolded comes on top
+    const wide = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0);
     const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
-    return { cells, columns, heights, used, scale: Math.min(LARGEST, width / (last.x + last.w), height / least) };
+    return { cells, columns, heights, used, scale: Math.min(LARGEST, width / wide, height / least) };
   });
-  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a)); // broad cells, unless narrow ones are seen larger
+  // broad cells, unless narrow ones are seen larger
+  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a));
   return arranged(best, bands, { width, height });
 }
 
@@ -60,7 +71,7 @@ function arranged({ cells, columns, heights, used, scale }, bands, { width, heig
   const loose = bands.filter((band) => !band.near).length - 1;
   const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, (height / scale - used) / Math.max(1, loose)));
   spread(columns, width / Math.min(scale, height / (used + space * loose)));
-  const at = new Map(columns.filter((column) => column.tokens === 1).map((column) => [column.pos, column]));
+  const at = new Map(columns.filter((column) => column.gap === null).map((column) => [column.pos, column]));
   /** @type {Map<string, Box>} */
   const boxes = new Map();
   const rows = [];
@@ -155,32 +166,40 @@ function columnsOf(tokens, cells, interest, opened) {
     let end = pos;
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
-    if (gap >= FOLD.run && tokens.length > FOLD.from && !opened.has(pos)) {
-      const w = 20 + LETTER * String(gap).length;
-      columns.push({ pos, tokens: gap, x, w, plain: true });
+    if (gap >= FOLD.run && many && !opened.has(pos)) {
+      const w = 26 + LETTER * String(gap).length;
+      columns.push({ pos, gap, x, w, plain: true, open: false });
       x += w;
       pos = end;
       continue;
     }
+    const open = gap >= FOLD.run && many;
+    if (open) columns.push({ pos, gap, x, w: 20, plain: true, open });
+    x += open ? 20 : 0;
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
       const label =
         LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) +
         (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
       const w = Math.max(20, own === undefined ? 0 : own + (many ? 14 : 26), label);
-      columns.push({ pos, tokens: 1, x, w, plain: !interest.has(pos) });
+      columns.push({ pos, gap: null, x, w, plain: !interest.has(pos), open: open && !interest.has(pos) });
       x += w;
     }
   }
   return columns;
 }
 
-/** @param {Column[]} columns @param {number} wide they take this room, if it is more than they need: those with marks the most of it */
+/**
+ * @param {Column[]} columns
+ * @param {number} wide they take this room, if it is more than they need: those with marks the most of it
+ */
 function spread(columns, wide) {
-  const last = columns[columns.length - 1];
-  const shares = columns.map((column) => (column.tokens > 1 ? 0 : column.plain ? 1 : 1.5 + column.w / 50));
+  const used = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0);
+  const shares = columns.map((column) =>
+    column.open || column.gap !== null ? 0 : column.plain ? 1 : 1.5 + column.w / 50,
+  );
   const each =
-    Math.max(0, wide - last.x - last.w) /
+    Math.max(0, wide - used) /
     Math.max(
       1,
       shares.reduce((sum, one) => sum + one, 0),
@@ -207,38 +226,4 @@ function merged(rows) {
     Object.assign(last, { y: (bottom + top) / 2, h: bottom - top });
   }
   return found;
-}
-
-/**
- * The way of an edge: from the top of its writer to the bottom of what it causes; within a row it goes below.
- * @param {Box} from @param {Box} to @param {string} side @param {number} [bend] aside from the straight way, for channels that part
- * @returns {{ d: string, x: number, y: number }} its path, and the middle of it
- */
-export function curve(from, to, side, bend = 0) {
-  const enter = to.x + (side === "dest" ? -0.26 : side === "src" ? 0.26 : 0) * to.w; // sides part already where they enter
-  const level = from.y - from.h / 2 - (to.y + to.h / 2) < 3;
-  const [x1, y1] = [from.x, from.y + (level ? 0.5 : -0.5) * from.h];
-  const [x2, y2] = [enter, to.y + to.h / 2];
-  const far = Math.hypot(x2 - x1, y2 - y1) || 1;
-  const [across, up] = [(bend * (y1 - y2)) / far, (bend * (x2 - x1)) / far];
-  const low = 12 + 0.06 * Math.abs(x2 - x1);
-  const reach = level ? -low : Math.max(8, Math.min(70, (y1 - y2) * 0.5));
-  const around = Math.abs(x2 - x1) < 60 && y1 - y2 > 2 * LINE; // of what stands between them in one column
-  const aside = across + (around ? Math.min(46, 8 + 0.14 * (y1 - y2)) * (side === "dest" ? -1 : 1) : 0);
-  const [a, b] = [
-    { x: x1 + aside, y: y1 - reach + up },
-    { x: x2 + aside, y: y2 + (level ? low : reach) + up },
-  ];
-  const middle = (/** @type {number} */ p, /** @type {number} */ q, /** @type {number} */ s, /** @type {number} */ t) =>
-    (p + 3 * q + 3 * s + t) / 8;
-  return {
-    d: `M${r(x1)} ${r(y1)}C${r(a.x)} ${r(a.y)} ${r(b.x)} ${r(b.y)} ${r(x2)} ${r(y2)}`,
-    x: middle(x1, a.x, b.x, x2),
-    y: middle(y1, a.y, b.y, y2),
-  };
-}
-
-/** @param {number} x */
-function r(x) {
-  return Math.round(x * 10) / 10;
 }

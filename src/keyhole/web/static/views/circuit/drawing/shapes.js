@@ -1,4 +1,5 @@
-// How is each kind of writer drawn, and each side of an edge? Never by colour alone: kinds differ by shape, sides by dash.
+// How is each kind of writer drawn, and each side of an edge? Never by colour alone: kinds differ by shape, sides by
+// dash.
 import { h, s } from "../../../lib/dom.js";
 
 /** @typedef {import("../graph.js").MarkKind} MarkKind */

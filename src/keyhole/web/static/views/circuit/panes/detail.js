@@ -1,4 +1,5 @@
-// What is known about what is pinned? A node with what causes it and what it causes, an edge with its channels, or a group.
+// What is known about what is pinned? A node with what causes it and what it causes, an edge with its channels, or a
+// group.
 import { channelParts, isSink, nodeLabel } from "../../../lib/circuit.js";
 import { h } from "../../../lib/dom.js";
 import { count, number, share, signed } from "../../../lib/format.js";
@@ -10,10 +11,16 @@ import { channelBars, edgeList, factList, renamer } from "./lists.js";
 /**
  * @typedef {object} Does
  * @property {(id: string, name: string) => void} rename @property {(ids: string[], name: string) => void} group
- * @property {(id: string) => void} ungroup @property {(edge: number) => void} pick @property {(node: number) => void} pin
- * @property {(edge: number) => void} expand @property {((content: any) => void) | null} send actions of a page with a model behind it
+ * @property {(id: string) => void} ungroup
+ * @property {(edge: number) => void} pick
+ * @property {(node: number) => void} pin
+ * @property {(edge: number) => void} expand
+ * @property {((content: any) => void) | null} send actions of a page with a model behind it
  */
-/** @typedef {{ graph: Indexed, names: import("./table.js").Names, verified: Record<string, Record<string, any>>, expanded: Set<number>, does: Does }} About */
+/**
+ * @typedef {{ graph: Indexed, names: import("./table.js").Names, verified: Record<string, Record<string, any>>,
+ *   expanded: Set<number>, does: Does }} About
+ */
 
 /** @param {About} about @param {Mark[]} marks what is pinned */
 export function markDetail(about, marks) {

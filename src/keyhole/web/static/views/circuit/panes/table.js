@@ -1,10 +1,14 @@
-// Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different things.
+// Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different
+// things.
 import { channelParts, tightLabel } from "../../../lib/circuit.js";
 import { fill, h } from "../../../lib/dom.js";
 import { channelsLabel, count, number, share, signed } from "../../../lib/format.js";
 
 /** @typedef {import("../graph.js").Indexed} Indexed */
-/** @typedef {{ key: string, title: string, why: string, text?: boolean, value: (edge: number) => number | string | null, show?: (value: any) => string }} TableColumn */
+/**
+ * @typedef {{ key: string, title: string, why: string, text?: boolean, value: (edge: number) => number | string |
+ *   null, show?: (value: any) => string }} TableColumn
+ */
 /** @typedef {Record<string, { text: string, outcome?: string | null }>} Names */
 
 const ROWS = 150; // at first; the rest on request
@@ -74,7 +78,8 @@ export function tableColumns(graph, names) {
 }
 
 /**
- * @param {{ hover: (edge: number | null) => void, pick: (edge: number) => void, sort: (sort: { key: string, down: boolean }) => void, expand: (edge: number) => void }} on
+ * @param {{ hover: (edge: number | null) => void, pick: (edge: number) => void, sort: (sort: { key: string, down:
+ *   boolean }) => void, expand: (edge: number) => void }} on
  */
 export function edgeTable(on) {
   const el = h("div", { class: "edges" });
@@ -98,11 +103,14 @@ export function edgeTable(on) {
       most = Infinity;
       draw(graph, names, edges, view);
     };
+    const focus = focused(el);
     fill(
       el,
       h("table", { "aria-label": "Edges" }, h("thead", null, h("tr", null, head)), h("tbody", null, body)),
       rows.length > most && h("button", { type: "button", onclick: more }, `Show all ${count(rows.length, "edge")}`),
     );
+    if (focus) /** @type {HTMLElement | null} */ (el.querySelector(focus))?.focus({ preventScroll: true });
+    else bringPicked(el);
   }
 
   const at = (/** @type {Event} */ event) =>
@@ -115,10 +123,36 @@ export function edgeTable(on) {
     if (/** @type {Element} */ (event.target).closest(".expand")) on.expand(edge);
     else on.pick(edge);
   });
+  el.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(/** @type {Element} */ (event.target).matches("tr[data-edge]"))) return;
+    on.pick(Number(at(event)?.dataset.edge));
+    event.stopPropagation();
+  });
   return { el, draw };
 }
 
-/** @param {Indexed} graph @param {number[]} edges @param {TableColumn} column @param {boolean} down what has no value comes last */
+/** @param {HTMLElement} el a selector for what has the focus: it has it again when the table was drawn anew */
+function focused(el) {
+  const own = document.activeElement;
+  if (!own || !el.contains(own)) return null;
+  const [edge, key] = [own.closest("tr")?.dataset.edge, own.closest("th")?.dataset.key];
+  if (key) return `th[data-key="${key}"] button`;
+  return edge ? `tr[data-edge="${edge}"]${own.matches(".expand") ? " .expand" : ""}` : null;
+}
+
+/** @param {HTMLElement} el what was picked in the drawing is seen in the table */
+function bringPicked(el) {
+  const row = /** @type {HTMLElement | null} */ (el.querySelector("tr.picked"));
+  const body = el.closest(".body");
+  if (row && body && !el.matches(":hover")) body.scrollTop = row.offsetTop - body.clientHeight / 2;
+}
+
+/**
+ * @param {Indexed} graph
+ * @param {number[]} edges
+ * @param {TableColumn} column
+ * @param {boolean} down what has no value comes last
+ */
 function sorted(graph, edges, column, down) {
   const sign = down ? -1 : 1;
   return edges
@@ -134,14 +168,24 @@ function sorted(graph, edges, column, down) {
     .map(({ edge }) => edge);
 }
 
-/** @param {TableColumn} column @param {{ key: string, down: boolean }} sort @param {(sort: { key: string, down: boolean }) => void} ask */
+/**
+ * @param {TableColumn} column
+ * @param {{ key: string, down: boolean }} sort
+ * @param {(sort: { key: string, down: boolean }) => void} ask
+ */
 function heading(column, sort, ask) {
   const mine = sort.key === column.key;
   const click = () => ask({ key: column.key, down: mine ? !sort.down : !column.text });
   const order = mine ? (sort.down ? "descending" : "ascending") : "none";
   return h(
     "th",
-    { class: column.text ? null : "number", scope: "col", "aria-sort": order, title: column.why },
+    {
+      class: column.text ? null : "number",
+      scope: "col",
+      "aria-sort": order,
+      title: column.why,
+      "data-key": column.key,
+    },
     h(
       "button",
       { type: "button", onclick: click },
@@ -151,7 +195,13 @@ function heading(column, sort, ask) {
   );
 }
 
-/** @param {Indexed} graph @param {TableColumn[]} columns @param {number} edge @param {boolean} picked @param {boolean} open */
+/**
+ * @param {Indexed} graph
+ * @param {TableColumn[]} columns
+ * @param {number} edge
+ * @param {boolean} picked
+ * @param {boolean} open
+ */
 function row(graph, columns, edge, picked, open) {
   const { channels, side } = graph.doc.edges[edge];
   const cells = columns.map((column) => {
@@ -164,7 +214,7 @@ function row(graph, columns, edge, picked, open) {
   });
   return h(
     "tr",
-    { "data-edge": edge, "aria-selected": picked ? "true" : null, class: picked ? "picked" : null },
+    { "data-edge": edge, tabindex: 0, "aria-current": picked ? "true" : null, class: picked ? "picked" : null },
     cells,
   );
 }
@@ -179,7 +229,11 @@ export function expander(channels, open) {
   );
 }
 
-/** @param {Indexed} graph @param {TableColumn[]} columns @param {number} edge a row for each channel, under the columns that it has a value of */
+/**
+ * @param {Indexed} graph
+ * @param {TableColumn[]} columns
+ * @param {number} edge a row for each channel, under the columns that it has a value of
+ */
 function channelRows(graph, columns, edge) {
   return channelParts(graph.doc, graph.doc.edges[edge]).map((part) =>
     h(
