@@ -25,7 +25,9 @@ def explorer(*options: str) -> Iterator[str]:
         try:
             line = server.stdout.readline()
             words = [word for word in line.split() if word.startswith("http://127.0.0.1:")]
-            assert words, f"no address was printed: {line!r} {server.stderr.read() if server.poll() is not None else ''}"
+            assert words, (
+                f"no address was printed: {line!r} {server.stderr.read() if server.poll() is not None else ''}"
+            )
             yield words[0]
         finally:
             server.terminate()
@@ -37,6 +39,8 @@ def evil_model(folder: Path) -> Path:
     words = ["<unk>", *EVIL, *(f"w{i}" for i in range(56))]
     split = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     split.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tiny("llama", Sizes(layers=8, heads=8, kv_heads=8, d_model=64, vocab=len(words), positions=256)).save_pretrained(folder)
+    tiny("llama", Sizes(layers=8, heads=8, kv_heads=8, d_model=64, vocab=len(words), positions=256)).save_pretrained(
+        folder
+    )
     PreTrainedTokenizerFast(tokenizer_object=split, unk_token="<unk>").save_pretrained(folder)
     return folder

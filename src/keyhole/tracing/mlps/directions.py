@@ -103,8 +103,8 @@ def read_along(firing: "Firing", signal: Signal) -> Float[Tensor, "d_model"]:
     writes = Writes([firing.run])
     with exact_matmul():
         sites = Sites.of([(0, firing.head, firing.dest, firing.src)], writes.device)
-        (d,) = Readings(writes, firing.layer, sites).along(signal.side, [0], [signal.channels])
-    return d.double() if firing.why == "here" else -d.double()
+        d = Readings(writes, firing.layer, sites).along(signal.side, [0], [signal.channels])[0].double()
+    return d if firing.why == "here" else -d
 
 
 def values_along(

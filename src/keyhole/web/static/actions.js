@@ -28,8 +28,8 @@ export function wishes(model, flow, go) {
     "trace-from": () => trace(flow, place(), go, [place().layer, place().head, place().dest, place().src].join(".")),
     cancel: ({ what }) => flow.slots.cancel(what),
     close: ({ what }) => flow.slots.drop(what),
-    verify: ({ mode }) => verify(model, flow, { mode }),
-    "verify-edge": ({ edge }) => verify(model, flow, { mode: "exact", edge }),
+    verify: ({ mode }) => verify(model, flow, "verification", { mode }),
+    "verify-edge": ({ edge }) => verify(model, flow, "edge", { mode: "exact", edge }),
     remove: (wish) => intervene(model, wish),
     boost: (wish) => intervene(model, wish),
     random: (wish) => intervene(model, wish),
@@ -45,7 +45,10 @@ const ELSEWHERE = { dest: null, src: null, target: [], against: [], traced: "", 
 /** @param {Model} model @param {Flow} flow @param {Go} go @param {{ model: string | null, prompt: string }} wish */
 async function openModel(model, flow, go, wish) {
   model.set("wanted", wish.model);
-  const loaded = await flow.slots.fill("model", (signal) => job("load", { model: wish.model ?? "organism" }, { progress: flow.slots.progress("model"), signal }));
+  const loaded = await flow.slots.fill(
+    "model",
+    (signal) => job("load", { model: wish.model ?? "organism" }, { progress: flow.slots.progress("model"), signal }),
+  );
   if (!loaded) return;
   go({ model: loaded.id, prompt: wish.prompt, ...ELSEWHERE, layer: null, head: null });
   flow.start(); // the list of models is longer now
@@ -72,13 +75,19 @@ function trace(flow, place, go, traced) {
   if (again) flow.retrace();
 }
 
-/** @param {Model} model @param {Flow} flow @param {{ mode: string, edge?: number }} how */
-async function verify(model, flow, how) {
-  const progress = flow.slots.progress("verification");
+/**
+ * All removals of a circuit, or those of one edge.
+ * @param {Model} model @param {Flow} flow @param {string} slot @param {{ mode: string, edge?: number }} how
+ */
+async function verify(model, flow, slot, how) {
   const body = { ...traceOf(model.get("place")), ...how };
-  const found = await flow.slots.fill("verification", (signal) => job("verify", body, { progress, signal }));
+  const found = await flow.slots.fill(
+    slot,
+    (signal) => job("verify", body, { progress: flow.slots.progress(slot), signal }),
+  );
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
-  if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(own.map((/** @type {any} */ row) => [row.edge, row])) });
+  const rows = Object.fromEntries(own.map((/** @type {any} */ row) => [row.edge, row]));
+  if (own.length) model.set("verified", { ...model.get("verified"), ...rows });
 }
 
 let count = 0;
@@ -88,16 +97,33 @@ async function intervene(model, wish) {
   const place = model.get("place");
   const firing = model.get("firing");
   const mode = model.get("mode") ?? "exact";
-  const effect = { id: ++count, type: wish.type, side: wish.side, signal: wish.signal, mode, outcome: null, error: null };
+  const effect = {
+    id: ++count,
+    type: wish.type,
+    side: wish.side,
+    signal: wish.signal,
+    mode,
+    outcome: null,
+    error: null,
+  };
   const keep = (/** @type {object} */ change) => {
     if (model.get("firing") !== firing) return; // the user has gone on
-    const others = model.get("effects").map((/** @type {any} */ e) => (e.id === effect.id ? { ...effect, ...change } : e));
+    const others = model.get("effects").map(
+      (/** @type {any} */ e) => (e.id === effect.id ? { ...effect, ...change } : e),
+    );
     model.set("effects", others);
   };
   const same = (/** @type {any} */ e) => e.side === wish.side && e.signal === wish.signal && e.type === wish.type;
   model.set("effects", [...model.get("effects").filter((/** @type {any} */ e) => !same(e)), effect]);
   const target = place.target.length ? place.target : null;
-  const body = { ...firingOf(place), action: wish.type, side: wish.side, signals: wish.signal === null ? null : [wish.signal], mode, target };
+  const body = {
+    ...firingOf(place),
+    action: wish.type,
+    side: wish.side,
+    signals: wish.signal === null ? null : [wish.signal],
+    mode,
+    target,
+  };
   try {
     keep({ outcome: await ask("intervene", body) });
   } catch (error) {
@@ -107,7 +133,8 @@ async function intervene(model, wish) {
 
 /**
  * An MLP's causes, along what the firing reads of it, or, deeper down, along the answer.
- * @param {Flow} flow @param {Place} place @param {{ layer: number, pos: number, side: string | null, signal: number | null }} wish
+ * @param {Flow} flow @param {Place} place
+ * @param {{ layer: number, pos: number, side: string | null, signal: number | null }} wish
  */
 function explainMlp(flow, place, wish) {
   const target = place.target.length ? { target: place.target } : {};
@@ -120,7 +147,9 @@ function explainMlp(flow, place, wish) {
 /** @param {Flow} flow @param {Place} place @param {{ side: string | null, signal: number | null }} wish */
 function whereElse(flow, place, wish) {
   const own = place.model ? { model: place.model } : {};
-  const what = wish.side === null ? { ...own, what: `${place.layer}.${place.head}` } : { ...firingOf(place), side: wish.side, signal: wish.signal };
+  const what = wish.side === null
+    ? { ...own, what: `${place.layer}.${place.head}` }
+    : { ...firingOf(place), side: wish.side, signal: wish.signal };
   const progress = flow.slots.progress("where");
   flow.slots.fill("where", (signal) => job("where", what, { progress, signal }));
 }

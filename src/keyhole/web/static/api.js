@@ -1,6 +1,7 @@
 // How does the page ask the server? At once, or as a job that tells how far it is and can be stopped.
 
-export const STOPPED = "The server does not answer. If it was stopped, start it again with `keyhole explore` and reload.";
+export const STOPPED =
+  "The server does not answer. If it was stopped, start it again with `keyhole explore` and open what that prints.";
 
 /** What the server refused, in its own sentence. */
 export class Refused extends Error {}
@@ -35,7 +36,10 @@ export function hello() {
  * @param {string} path @param {object} body @param {AbortSignal} [signal]
  */
 function post(path, body, signal) {
-  return fetched(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  return fetched(
+    path,
+    { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal },
+  );
 }
 
 /**
@@ -72,7 +76,9 @@ export async function job(kind, body, { progress = () => {}, signal } = {}) {
       // An `error` of the job carries data; one of the connection does not, and the browser tries again by itself.
       if (!(event instanceof MessageEvent)) lost(id).catch((error) => end(() => reject(error)));
     };
-    signal?.addEventListener("abort", () => end(() => reject(stop(id))));
+    const leave = () => end(() => reject(stop(id)));
+    if (signal?.aborted) leave();
+    else signal?.addEventListener("abort", leave);
   });
 }
 

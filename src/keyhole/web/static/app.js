@@ -35,25 +35,52 @@ function kept(text) {
 
 function start() {
   const place = fromQuery(location.search);
-  const empty = { hello: null, run: null, heads: null, pattern: null, firing: null, circuit: null, told: null, verification: null, mlp: null, where: null };
-  const others = { comparison: null, stores: null, outcomes: null, families: null, sinks: null, naming: null, contrast: null };
-  const values = { ...empty, ...others, place, effects: [], names: {}, story: null, verified: null, themes: false, errors: {}, busy: {}, mode: "exact", view: kept(place.view) };
+  const empty = {
+    hello: null,
+    run: null,
+    heads: null,
+    pattern: null,
+    firing: null,
+    circuit: null,
+    told: null,
+    verification: null,
+    mlp: null,
+    where: null,
+  };
+  const values = {
+    ...empty,
+    place,
+    effects: [],
+    names: {},
+    story: null,
+    verified: null,
+    themes: false,
+    actions: true,
+    errors: {},
+    busy: {},
+    mode: "exact",
+    view: kept(place.view),
+  };
   /** @type {Record<string, (wish: any) => void>} */
   let does = {};
   const model = plain(values, {
     onSend: (wish) => does[wish.type]?.(wish),
-    onSave: (own) => go({ view: JSON.stringify(own.view ?? {}) }, { replace: true }),
+    onSave: (own) =>
+      go({ view: Object.keys(own.view ?? {}).length ? JSON.stringify(own.view) : "" }, { replace: true }),
   });
   const arrive = (/** @type {Place} */ to) => {
     model.set("place", to);
-    document.title = to.prompt ? `${to.layer === null ? "" : `${to.layer}.${to.head} `}${to.prompt.slice(0, 60)} · Keyhole` : "Keyhole";
+    document.title = to.prompt
+      ? `${to.layer === null ? "" : `${to.layer}.${to.head} `}${to.prompt.slice(0, 60)} · Keyhole`
+      : "Keyhole";
     more.arrive(to);
     return flow.arrive(to);
   };
   const go = (/** @type {Partial<Place>} */ change, { replace = false } = {}) => {
     const to = { ...model.get("place"), ...change };
     const query = toQuery(to);
-    if (query !== toQuery(model.get("place"))) history[replace ? "replaceState" : "pushState"](null, "", query || location.pathname);
+    const keep = replace ? "replaceState" : "pushState";
+    if (query !== toQuery(model.get("place"))) history[keep](null, "", query || location.pathname);
     return arrive(to);
   };
   const flow = follow(model, (change) => go(change, { replace: true }));
@@ -81,7 +108,12 @@ function layout(model) {
   };
   setTheme(document.body, theme);
   model.set("theme", theme);
-  const brand = h("a", { class: "brand", href: location.pathname, title: "Why does this head attend here?" }, h("img", { src: "icon.svg", alt: "", width: 22, height: 22 }), "Keyhole");
+  const brand = h(
+    "a",
+    { class: "brand", href: location.pathname, title: "Why does this head attend here?" },
+    h("img", { src: "icon.svg", alt: "", width: 22, height: 22 }),
+    "Keyhole",
+  );
   const bar = h("div", { class: "ask" });
   const top = h("header", { class: "top" }, brand, bar, themeButton(theme, wear));
   const map = pane("Heads", "map-pane");
@@ -97,7 +129,12 @@ function layout(model) {
   const show = () => {
     const now = /** @type {Place} */ (model.get("place"));
     main.dataset.tab = now.tab;
-    fill(tabs, TABS.map(([tab, text]) => h("button", { type: "button", role: "tab", "aria-selected": String(tab === now.tab), "data-tab": tab, onclick: () => model.send({ type: "tab", tab }) }, text)));
+    const tabOf = (/** @type {string} */ tab, /** @type {string} */ text) => {
+      const open = () => model.send({ type: "tab", tab });
+      const on = String(tab === now.tab);
+      return h("button", { type: "button", role: "tab", "aria-selected": on, "data-tab": tab, onclick: open }, text);
+    };
+    fill(tabs, TABS.map(([tab, text]) => tabOf(tab, text)));
     middle.title(now.tab === "pattern" && now.layer !== null ? `Head ${now.layer}.${now.head}` : "");
     for (const [tab] of TABS) views[tab].hidden = tab !== now.tab;
   };

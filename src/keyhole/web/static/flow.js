@@ -1,4 +1,4 @@
-// What must be asked for, now that the user is here? Each answer is a key of the page's model; the newest question wins.
+// What must be asked for, now that the user is here? An answer is a key of the page's model; the newest question wins.
 import { ask, Cancelled, hello, job } from "./api.js";
 import { decode } from "./views/pattern/frame.js";
 
@@ -6,6 +6,7 @@ import { decode } from "./views/pattern/frame.js";
 /** @typedef {import("./url.js").Place} Place */
 /** @typedef {(place: Place, signal: AbortSignal) => Promise<any>} Question */
 
+const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"];
 const TRACING = { tau: "dynamic", sinks: "keep" };
 
 /**
@@ -18,7 +19,7 @@ export function follow(model, settle) {
   const asked = { run: "", pattern: "", firing: "", circuit: "" };
 
   const prompt = async (/** @type {Place} */ place) => {
-    for (const key of ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"]) slots.drop(key);
+    for (const key of ANSWERS) slots.drop(key);
     model.set("effects", []);
     const run = await slots.fill("run", (signal) => ask("run", placeOf(place), signal));
     const heads = run && (await slots.fill("heads", (signal) => ask("heads", placeOf(place), signal)));
@@ -99,7 +100,11 @@ export function slotsOf(model) {
     } catch (error) {
       if (open.get(key) !== mine) return null;
       model.set(key, null);
-      note("errors", key, error instanceof Cancelled ? "Cancelled." : error instanceof Error ? error.message : String(error));
+      note(
+        "errors",
+        key,
+        error instanceof Cancelled ? "Cancelled." : error instanceof Error ? error.message : String(error),
+      );
       return null;
     } finally {
       if (open.get(key) === mine) {
@@ -109,7 +114,12 @@ export function slotsOf(model) {
     }
   };
   const cancel = (/** @type {string} */ key) => open.get(key)?.abort(); // whoever asked hears of it
-  return { fill, cancel, drop, progress: (/** @type {string} */ key) => (/** @type {any} */ event) => note("busy", key, event) };
+  return {
+    fill,
+    cancel,
+    drop,
+    progress: (/** @type {string} */ key) => (/** @type {any} */ event) => note("busy", key, event),
+  };
 }
 
 /** @param {Place} place */
@@ -128,13 +138,15 @@ export function traceOf(place) {
   if (place.traced === "stored") return { store: place.own.store ?? "", index: Number(place.own.index) };
   const [layer, head, dest, src] = place.traced.split(".").map(Number);
   const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
-  const asked = place.traced === "answer" ? { target: ids(place.target), against: ids(place.against) } : { from: { layer, head, dest, src } };
+  const asked = place.traced === "answer"
+    ? { target: ids(place.target), against: ids(place.against) }
+    : { from: { layer, head, dest, src } };
   return { ...placeOf(place), ...TRACING, ...asked };
 }
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
 async function trace(model, slots, place) {
-  for (const key of ["circuit", "told", "verification"]) slots.drop(key);
+  for (const key of ["circuit", "told", "verification", "edge"]) slots.drop(key);
   for (const key of ["story", "names", "verified"]) model.set(key, null);
   if (!place.traced) return;
   const found = await slots.fill("circuit", async (signal) => {
@@ -143,7 +155,10 @@ async function trace(model, slots, place) {
     return answer.circuit;
   });
   if (!found) return;
-  const told = await slots.fill("told", (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }));
+  const told = await slots.fill(
+    "told",
+    (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }),
+  );
   if (told) model.set("story", told.paths.map((/** @type {any} */ path) => ({ ...path, nodes: nodesOf(found, path) })));
 }
 
@@ -151,7 +166,9 @@ async function trace(model, slots, place) {
 function nodesOf(circuit, path) {
   const spell = (/** @type {any} */ w) => [w.kind, w.layer, w.head, w.dest, w.src].join();
   const named = new Set(path.steps.flatMap((/** @type {any} */ step) => step.writers.map(spell)));
-  return circuit.nodes.flatMap((/** @type {any} */ node, /** @type {number} */ i) => (node.kind === "target" || named.has(spell(node)) ? [i] : []));
+  return circuit.nodes.flatMap(
+    (/** @type {any} */ node, /** @type {number} */ i) => (node.kind === "target" || named.has(spell(node)) ? [i] : [])
+  );
 }
 
 /**
@@ -167,6 +184,7 @@ export function chosen(place, run, heads) {
   if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
   const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
   const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
-  const best = last.find((/** @type {any} */ f) => f.src !== f.dest) ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
+  const away = last.find((/** @type {any} */ f) => f.src !== f.dest);
+  const best = away ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
   return best ? { layer: best.layer, head: best.head, dest: best.dest, src: best.src } : {};
 }

@@ -1,4 +1,4 @@
-"""Why does an MLP write towards an answer, or what a firing reads? Its causes and neurons, and what is left without them."""
+"""Why does an MLP write this, for an answer or for a firing? Its causes and neurons, and what is left without them."""
 
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +19,7 @@ from keyhole.web.server.work.asked import explained
 
 
 def mlp(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
-    """One MLP's write at a token: along what a firing reads of it, or along an answer's logit (the likeliest token's)."""
+    """One MLP's write at a token: along what a firing reads, or along an answer's logit (the likeliest token's)."""
     ran = kept.ran(body)
     make = _read if "side" in body else _answering
     write, metric, toward = make(ran, body)

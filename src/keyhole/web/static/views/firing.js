@@ -9,8 +9,17 @@ import { places } from "./firing/where.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 /** @typedef {{ kind: string, layer: number, head: number | null, dest: number, src: number }} Writer */
-/** @typedef {{ writer: Writer, label: string, side: "dest" | "src", channels: number[], weight: number, ig: number, alone: number, predicted: number }} Signal */
-/** @typedef {{ side: "dest" | "src", after: number, reached: boolean, signals: Signal[], removed: { channel: number, after: number }[] }} Side */
+/** @typedef {"dest" | "src"} SideName */
+/**
+ * @typedef {object} Signal
+ * @property {Writer} writer @property {string} label @property {SideName} side @property {number[]} channels
+ * @property {number} weight @property {number} ig @property {number} alone @property {number} predicted
+ */
+/**
+ * @typedef {object} Side
+ * @property {SideName} side @property {number} after @property {boolean} reached
+ * @property {Signal[]} signals @property {{ channel: number, after: number }[]} removed
+ */
 /**
  * @typedef {object} Firing
  * @property {number} layer @property {number} head @property {number} dest @property {number} src
@@ -18,7 +27,12 @@ import { places } from "./firing/where.js";
  * @property {"here" | "not"} why @property {boolean} fires @property {string | null} note
  * @property {string[]} tokens @property {Side[]} sides @property {any} channels
  */
-/** @typedef {{ id: number, type: "remove" | "boost" | "random", side: "dest" | "src", signal: number | null, mode: string, outcome: any, error: string | null }} Effect */
+/**
+ * @typedef {object} Effect
+ * @property {number} id @property {"remove" | "boost" | "random"} type @property {SideName} side
+ * @property {number | null} signal null: the whole side
+ * @property {string} mode @property {any} outcome @property {string | null} error
+ */
 
 const MODES = [
   ["exact", "only this row of this head's scores changes: the predicted value must be met"],
@@ -63,10 +77,15 @@ export default { render };
 function nothing(model) {
   const error = model.get("errors")?.firing;
   if (error) return h("p", { class: "error", role: "alert" }, error);
-  return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : "Pick a head, then a cell of its attention.");
+  const idle = model.get("run") === null ? "" : "Pick a head, then a cell of its attention.";
+  return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : idle);
 }
 
-/** @typedef {{ model: Model, firing: Firing, opened: Set<string>, asked: { mlp: string, where: string }, draw: () => void }} Shown */
+/**
+ * @typedef {object} Shown
+ * @property {Model} model @property {Firing} firing @property {Set<string>} opened
+ * @property {{ mlp: string, where: string }} asked @property {() => void} draw
+ */
 
 /** @param {Shown} shown */
 function whole(shown) {
@@ -99,7 +118,10 @@ function heading(firing) {
 /** Attention against tau, between nothing and all. @param {Firing} firing */
 function gauge(firing) {
   const bar = h("div", { class: "fillbar", style: { width: `${100 * firing.attention}%` } });
-  const mark = h("div", { class: "taumark", style: { left: `${100 * firing.tau}%` }, title: `tau ${number(firing.tau)}` });
+  const mark = h(
+    "div",
+    { class: "taumark", style: { left: `${100 * firing.tau}%` }, title: `tau ${number(firing.tau)}` },
+  );
   return h(
     "div",
     { class: "gauge" },
@@ -113,12 +135,18 @@ function gauge(firing) {
 function sentence(firing) {
   const who = (/** @type {Side} */ side) => {
     const [first, ...others] = side.signals;
-    return first ? `${first.label}${others.length ? ` and ${count(others.length, "other")}` : ""}` : "no writer that was found";
+    return first
+      ? `${first.label}${others.length ? ` and ${count(others.length, "other")}` : ""}`
+      : "no writer that was found";
   };
   const [dest, src] = ["dest", "src"].map((name) => firing.sides.find((side) => side.side === name));
   const given = share(firing.attention);
-  if (firing.fires) return `The head gives ${given} of its attention here.${dest && src ? ` What it looks for was written by ${who(dest)}; what it finds, by ${who(src)}.` : ""}`;
-  return `The head hardly attends here (${given}).${dest && src ? ` What holds it off: in the query ${who(dest)}, in the key ${who(src)}.` : ""}`;
+  const begin = firing.fires
+    ? `The head gives ${given} of its attention here.`
+    : `The head hardly attends here (${given}).`;
+  if (!dest || !src) return begin;
+  if (firing.fires) return `${begin} What it looks for was written by ${who(dest)}; what it finds, by ${who(src)}.`;
+  return `${begin} What holds it off: in the query ${who(dest)}, in the key ${who(src)}.`;
 }
 
 /** @param {Shown} shown */
@@ -130,14 +158,26 @@ function actions({ model, firing, asked }) {
   const mode = model.get("mode") ?? "exact";
   const choose = h(
     "select",
-    { "aria-label": "How signals are removed", title: MODES.find(([m]) => m === mode)?.[1], onchange: (/** @type {Event} */ e) => picked(model, e) },
+    {
+      "aria-label": "How signals are removed",
+      title: MODES.find(([m]) => m === mode)?.[1],
+      onchange: (/** @type {Event} */ e) => picked(model, e),
+    },
     ...MODES.map(([m, says]) => h("option", { value: m, title: says, selected: m === mode }, m)),
   );
   return h(
     "div",
     { class: "actions" },
-    h("button", { type: "button", "data-action": "trace-from", onclick: () => model.send({ type: "trace-from" }) }, "Trace from here"),
-    h("button", { type: "button", "data-action": "where", onclick: where }, `Where else does ${firing.layer}.${firing.head} fire?`),
+    h(
+      "button",
+      { type: "button", "data-action": "trace-from", onclick: () => model.send({ type: "trace-from" }) },
+      "Trace from here",
+    ),
+    h(
+      "button",
+      { type: "button", "data-action": "where", onclick: where },
+      `Where else does ${firing.layer}.${firing.head} fire?`,
+    ),
     h("label", { class: "soft" }, "removal ", choose),
   );
 }

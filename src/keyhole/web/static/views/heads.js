@@ -8,10 +8,28 @@ const LEFT = 22; // for the layers' numbers
 
 /** What the map can show; `top` is the value that is full ink, null: the largest there is. */
 export const MEASURES = [
-  { key: "attention", label: "Strongest", told: "strongest", top: 1, says: "Weight of its strongest firing, the first token left out." },
-  { key: "entropy", label: "Entropy", told: "entropy", top: 1, says: "How evenly it attends: 0 is one token, 1 is all alike." },
+  {
+    key: "attention",
+    label: "Strongest",
+    told: "strongest",
+    top: 1,
+    says: "Weight of its strongest firing, the first token left out.",
+  },
+  {
+    key: "entropy",
+    label: "Entropy",
+    told: "entropy",
+    top: 1,
+    says: "How evenly it attends: 0 is one token, 1 is all alike.",
+  },
   { key: "sink", label: "Sink", told: "sink", top: 1, says: "Share of its attention that rests on the first token." },
-  { key: "sparsity", label: "S(v)", told: "S(v)", top: null, says: "Share of its channels that carry the strongest firing: low is sparse." },
+  {
+    key: "sparsity",
+    label: "S(v)",
+    told: "S(v)",
+    top: null,
+    says: "Share of its channels that carry the strongest firing: low is sparse.",
+  },
 ];
 
 /** @typedef {import("../lib/model.js").Model} Model */
@@ -87,7 +105,18 @@ function widthOf(heads) {
 function segments(box, now, pick) {
   const focused = box.contains(document.activeElement);
   const buttons = MEASURES.map(({ key, label, says }) =>
-    h("button", { type: "button", role: "radio", "aria-checked": String(key === now), title: says, "data-measure": key, onclick: () => pick(key) }, label),
+    h(
+      "button",
+      {
+        type: "button",
+        role: "radio",
+        "aria-checked": String(key === now),
+        title: says,
+        "data-measure": key,
+        onclick: () => pick(key),
+      },
+      label,
+    ),
   );
   fill(box, buttons);
   if (focused) buttons.find((b) => b.getAttribute("aria-checked") === "true")?.focus();
@@ -106,7 +135,10 @@ function topOf(heads, measure) {
 
 /** @param {Heads} heads how far apart cells are */
 function pitch(heads) {
-  const [across, up] = [ROOM.wide / widthOf(heads), ROOM.high / heads.layers.length].map((x) => clamp(x, ROOM.least, ROOM.most));
+  const [across, up] = [
+    ROOM.wide / widthOf(heads),
+    ROOM.high / heads.layers.length,
+  ].map((x) => clamp(x, ROOM.least, ROOM.most));
   return { across, up, gap: Math.min(across, up) > 12 ? 3 : 1 };
 }
 
@@ -116,50 +148,90 @@ function cells(heads, place) {
   const { across, up, gap } = pitch(heads);
   const [width, height] = [LEFT + widthOf(heads) * across, heads.layers.length * up + 14];
   const says = `${heads.layers.length} layers of ${widthOf(heads)} heads. Arrow keys move, Enter opens a head.`;
-  const picture = s("svg", { viewBox: `0 0 ${width} ${height}`, class: "heads", role: "application", tabindex: "0", "aria-label": says });
+  const picture = s(
+    "svg",
+    { viewBox: `0 0 ${width} ${height}`, class: "heads", role: "application", tabindex: "0", "aria-label": says },
+  );
   picture.style.maxWidth = `${width * 1.1}px`;
   const row = new Map(heads.layers.map((layer, i) => [layer, (heads.layers.length - 1 - i) * up]));
   const every = (/** @type {number} */ i, /** @type {number} */ step) => i % Math.ceil(11 / step) === 0;
   heads.layers.forEach((layer, i) => {
-    if (every(i, up)) picture.append(s("text", { x: LEFT - 5, y: (row.get(layer) ?? 0) + up / 2 + 2, class: "tick", "text-anchor": "end" }, layer));
+    if (every(i, up)) picture.append(
+      s("text", { x: LEFT - 5, y: (row.get(layer) ?? 0) + up / 2 + 2, class: "tick", "text-anchor": "end" }, layer)
+    );
   });
   for (const facts of heads.heads) {
-    const box = { x: LEFT + facts.head * across, y: row.get(facts.layer) ?? 0, width: across - gap, height: up - gap, rx: gap };
+    const box = {
+      x: LEFT + facts.head * across,
+      y: row.get(facts.layer) ?? 0,
+      width: across - gap,
+      height: up - gap,
+      rx: gap,
+    };
     const ink = clamp((facts[key] ?? 0) / top, 0, 1).toFixed(3);
     const where = { "data-layer": facts.layer, "data-head": facts.head };
-    picture.append(s("rect", { ...box, class: "cell" }), s("rect", { ...box, ...where, class: "ink", "fill-opacity": ink }, s("title", {}, describe(facts))));
+    picture.append(
+      s("rect", { ...box, class: "cell" }),
+      s("rect", { ...box, ...where, class: "ink", "fill-opacity": ink }, s("title", {}, describe(facts))),
+    );
   }
   const at = heads.heads.find((f) => f.layer === place.layer && f.head === place.head);
-  if (at) picture.append(s("rect", { x: LEFT + at.head * across - 0.5, y: (row.get(at.layer) ?? 0) - 0.5, width: across - gap + 1, height: up - gap + 1, rx: gap, class: "chosen" }));
+  if (at) picture.append(
+    s(
+      "rect",
+      {
+        x: LEFT + at.head * across - 0.5,
+        y: (row.get(at.layer) ?? 0) - 0.5,
+        width: across - gap + 1,
+        height: up - gap + 1,
+        rx: gap,
+        class: "chosen",
+      },
+    )
+  );
   for (let head = 0; head < widthOf(heads); head++) {
     const x = LEFT + head * across + (across - gap) / 2;
-    if (every(head, across)) picture.append(s("text", { x, y: height - 3, class: "tick", "text-anchor": "middle" }, head));
+    if (every(head, across)) picture.append(
+      s("text", { x, y: height - 3, class: "tick", "text-anchor": "middle" }, head)
+    );
   }
   return picture;
 }
 
 /** @param {Heads} heads @param {string} measure */
 function legend(heads, measure) {
-  const steps = [0, 0.25, 0.5, 0.75, 1].map((t) => s("rect", { x: t * 56, y: 0, width: 14, height: 8, class: "ink", "fill-opacity": t }));
+  const steps = [0, 0.25, 0.5, 0.75, 1].map(
+    (t) => s("rect", { x: t * 56, y: 0, width: 14, height: 8, class: "ink", "fill-opacity": t }),
+  );
   const ramp = s("svg", { viewBox: "0 0 70 8", width: 70, height: 8, "aria-hidden": "true" }, ...steps);
-  return h("div", { class: "ramp" }, h("span", {}, measured(measure).says), h("span", { class: "scale" }, "0 ", ramp, ` ${number(topOf(heads, measure), 2)}`));
+  return h(
+    "div",
+    { class: "ramp" },
+    h("span", {}, measured(measure).says),
+    h("span", { class: "scale" }, "0 ", ramp, ` ${number(topOf(heads, measure), 2)}`),
+  );
 }
 
 /** @param {Facts} facts */
 function describe(facts) {
-  const told = MEASURES.map(({ key, told }) => `${told} ${facts[key] === null || facts[key] === undefined ? "none" : number(facts[key])}`);
+  const told = MEASURES.map(
+    ({ key, told }) => `${told} ${facts[key] === null || facts[key] === undefined ? "none" : number(facts[key])}`,
+  );
   return `head ${facts.layer}.${facts.head}: ${told.join(", ")}`;
 }
 
 /**
  * Pointer and keys on the map.
  * @param {SVGElement} picture
- * @param {{ hover: (at: Head | null) => void, open: (at: Head) => void, start: () => Head, layers: number[], width: number }} does
+ * @param {{ hover: (at: Head | null) => void, open: (at: Head) => void, start: () => Head,
+ *   layers: number[], width: number }} does
  */
 function listen(picture, does) {
   const at = (/** @type {Event} */ event) => {
     const cell = event.target instanceof Element ? event.target.closest("[data-layer]") : null;
-    return cell ? { layer: Number(cell.getAttribute("data-layer")), head: Number(cell.getAttribute("data-head")) } : null;
+    return cell
+      ? { layer: Number(cell.getAttribute("data-layer")), head: Number(cell.getAttribute("data-head")) }
+      : null;
   };
   /** @type {Head | null} */
   let keyed = null;

@@ -54,7 +54,9 @@ function render({ model, el }) {
     told.textContent = at ? describe(model, shown, at) : "Click a cell to ask why the head attends there.";
   };
   const wait = () => {
-    if (!pattern()) told.textContent = model.get("errors").pattern ?? (model.get("busy").pattern ? "Reading the attention …" : "");
+    if (!pattern()) told.textContent = model.get("errors").pattern ?? (
+      model.get("busy").pattern ? "Reading the attention …" : ""
+    );
   };
   const open = (/** @type {Cell} */ cell) => {
     const { layer, head } = model.get("place");
@@ -77,7 +79,12 @@ function render({ model, el }) {
     const shown = pattern();
     if (!shown) return;
     tools.append(
-      h("label", { class: "check" }, box(seen.fold, fold), seen.fold ? `only the strongest (${seen.tokens.rows.length} of ${shown.size} rows)` : "only the strongest"),
+      h(
+        "label",
+        { class: "check" },
+        box(seen.fold, fold),
+        seen.fold ? `only the strongest (${seen.tokens.rows.length} of ${shown.size} rows)` : "only the strongest",
+      ),
       h("span", { class: "spring" }),
       press("−", "Zoom out", () => zoomBy(1.5)),
       press("+", "Zoom in", () => zoomBy(1 / 1.5)),
@@ -99,7 +106,9 @@ function render({ model, el }) {
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", paint);
   const moved = () => (seen.fold ? fold(true) : paint()); // what was chosen must be in sight
-  const heard = /** @type {const} */ ([["change:pattern", renew], ["change:place", moved], ["change:theme", paint], ["change:busy", wait]]);
+  const heard = /** @type {const} */ (
+    [["change:pattern", renew], ["change:place", moved], ["change:theme", paint], ["change:busy", wait]]
+  );
   for (const [name, does] of heard) model.on(name, does);
   renew();
   return () => {
@@ -125,7 +134,11 @@ function cellOf(place) {
 function prepare(canvas, stage, span) {
   const room = Math.max(240, stage.clientWidth);
   const high = (stage.closest(".body")?.clientHeight ?? window.innerHeight) - MARGIN.top - 170; // what stands around it
-  const side = Math.min(room - MARGIN.left - MARGIN.right, span * 30, Math.max(320, Math.min(high, window.innerHeight - 300)));
+  const side = Math.min(
+    room - MARGIN.left - MARGIN.right,
+    span * 30,
+    Math.max(320, Math.min(high, window.innerHeight - 300)),
+  );
   const [wide, tall] = [room, side + MARGIN.top + MARGIN.bottom];
   const dense = window.devicePixelRatio || 1;
   canvas.width = Math.round(wide * dense);
@@ -159,7 +172,8 @@ function describe(model, pattern, at) {
   const weight = pattern.weights[at.dest * pattern.size + at.src];
   const tau = pattern.tau[at.dest];
   const fires = weight >= tau ? "fires" : "does not fire";
-  return `${tokenLabel(tokens, at.dest)} ← ${tokenLabel(tokens, at.src)}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
+  const pair = `${tokenLabel(tokens, at.dest)} ← ${tokenLabel(tokens, at.src)}`;
+  return `${pair}  ${number(weight)}, ${fires} (tau ${number(tau)})`;
 }
 
 /**

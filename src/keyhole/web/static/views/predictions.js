@@ -11,7 +11,10 @@ import { short, visible } from "../lib/tokens.js";
  */
 function render({ model, el }) {
   const list = h("ol", { class: "predictions" });
-  const go = h("button", { type: "button", class: "go", "data-action": "trace", onclick: () => model.send({ type: "trace" }) });
+  const go = h(
+    "button",
+    { type: "button", class: "go", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
+  );
   el.append(list, go);
   const draw = () => {
     const run = model.get("run");
@@ -44,12 +47,29 @@ function row(model, p) {
     { class: `${target ? "target" : ""}${against ? "against" : ""}`, "data-id": p.id },
     h(
       "button",
-      { type: "button", class: "answer", "aria-pressed": String(target), title: `token ${p.id}: ${JSON.stringify(p.text)}, logit ${p.logit.toFixed(2)}. Click to make it the answer.`, onclick: aim },
+      {
+        type: "button",
+        class: "answer",
+        "aria-pressed": String(target),
+        title: `token ${p.id}: ${JSON.stringify(p.text)}, logit ${p.logit.toFixed(2)}. Click to make it the answer.`,
+        onclick: aim,
+      },
       h("i", { style: { width: `${100 * p.probability}%` } }),
       h("span", { class: "text" }, short(visible(p.text), 18)),
       h("span", { class: "number" }, share(p.probability)),
     ),
-    h("button", { type: "button", class: "vs", "aria-pressed": String(against), disabled: target, title: "Trace the difference to this one", onclick: oppose }, "vs"),
+    h(
+      "button",
+      {
+        type: "button",
+        class: "vs",
+        "aria-pressed": String(against),
+        disabled: target,
+        title: "Trace the difference to this one",
+        onclick: oppose,
+      },
+      "vs",
+    ),
   );
 }
 

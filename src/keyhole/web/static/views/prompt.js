@@ -14,9 +14,23 @@ const AROUND = 7;
  * @param {{ model: Model, el: HTMLElement }} where
  */
 function render({ model, el }) {
-  const text = h("textarea", { rows: 1, spellcheck: "false", "aria-label": "Prompt", placeholder: "Type a prompt and press Enter" });
+  const text = h(
+    "textarea",
+    { rows: 1, spellcheck: "false", "aria-label": "Prompt", placeholder: "Type a prompt and press Enter" },
+  );
   const known = h("datalist", { id: "keyhole-models" });
-  const name = h("input", { type: "text", list: "keyhole-models", class: "model", "aria-label": "Model", title: "organism, a folder, a .gguf file or a hub name; Enter loads it", spellcheck: "false", autocomplete: "off" });
+  const name = h(
+    "input",
+    {
+      type: "text",
+      list: "keyhole-models",
+      class: "model",
+      "aria-label": "Model",
+      title: "organism, a folder, a .gguf file or a hub name; Enter loads it",
+      spellcheck: "false",
+      autocomplete: "off",
+    },
+  );
   const go = h("button", { type: "submit", class: "go" }, "Run");
   const said = h("p", { class: "said", "aria-live": "polite" });
   const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
@@ -24,7 +38,9 @@ function render({ model, el }) {
   el.append(form, said, tokens);
 
   const send = () => {
-    if (name.value.trim() !== (model.get("place").model ?? "organism")) model.send({ type: "open-model", model: name.value.trim() || null, prompt: text.value });
+    if (name.value.trim() !== (model.get("place").model ?? "organism")) model.send(
+      { type: "open-model", model: name.value.trim() || null, prompt: text.value }
+    );
     else model.send({ type: "open-prompt", prompt: text.value });
   };
   form.addEventListener("submit", (event) => {
@@ -37,18 +53,23 @@ function render({ model, el }) {
     send();
   });
   for (const event of ["input", "focus", "blur"]) text.addEventListener(event, () => grow(text));
-  name.addEventListener("change", send); // Enter, leaving the field, or a choice from the list
+  name.addEventListener("input", (event) => {
+    if (event instanceof InputEvent && event.inputType === "insertReplacementText") send(); // chosen from the list
+  });
 
+  let seen = { prompt: "", id: "" };
   const place = () => {
     const { prompt, model: id } = model.get("place");
-    if (document.activeElement !== text || !text.value) text.value = prompt;
-    if (document.activeElement !== name) name.value = id ?? "organism";
+    if (prompt !== seen.prompt) text.value = prompt; // what is being written stays
+    if (id !== seen.id) name.value = id ?? "organism";
+    seen = { prompt, id };
     name.scrollLeft = name.scrollWidth; // the end of a path says more than its beginning
     grow(text);
   };
   const status = () => fill(said, told(model));
   const strip = () => fill(tokens, shown(model));
-  const list = () => fill(known, (model.get("hello")?.models ?? []).map((/** @type {any} */ m) => h("option", { value: m.id })));
+  const list = () =>
+    fill(known, (model.get("hello")?.models ?? []).map((/** @type {any} */ m) => h("option", { value: m.id })));
   /** @type {[string, () => void][]} */
   const heard = [
     ["change:place", place],
@@ -82,8 +103,16 @@ function told(model) {
   if (wrong) return h("span", { class: "error", role: "alert" }, wrong);
   if (busy.model) return h("span", { class: "soft" }, `Loading ${model.get("wanted") ?? "the model"} …`);
   if (!run) return h("span", { class: "soft" }, busy.run || busy.hello ? "Running the model …" : "");
+  const name = run.model.split(/[\\/]/).pop(); // of a path, its end
   const exact = run.error === null || run.error === undefined ? "" : `; everything rebuilt to ${number(run.error)}`;
-  return h("span", { class: "faint", title: "Largest relative error of scores, residual streams and logits, rebuilt from channels and writers" }, `${run.model.split(/[\\/]/).pop()}: ${run.layers} layers of ${run.heads} heads, ${run.tokens.length} tokens${exact}`);
+  return h(
+    "span",
+    {
+      class: "faint",
+      title: "Largest relative error of scores, residual streams and logits, rebuilt from channels and writers",
+    },
+    `${name}: ${run.layers} layers of ${run.heads} heads, ${run.tokens.length} tokens${exact}`,
+  );
 }
 
 /** @param {Model} model */
@@ -96,7 +125,12 @@ function shown(model) {
   const parts = [];
   let skipped = 0;
   for (let at = 0; at < run.tokens.length; at++) {
-    const near = [0, place.dest, place.src, run.tokens.length - 1].some((p) => p !== null && Math.abs(p - at) <= AROUND);
+    const near = [
+      0,
+      place.dest,
+      place.src,
+      run.tokens.length - 1,
+    ].some((p) => p !== null && Math.abs(p - at) <= AROUND);
     if (run.tokens.length > LONG && !near) {
       skipped++;
       continue;
@@ -112,8 +146,19 @@ function shown(model) {
 function token(model, run, at, weight) {
   const { dest, src } = model.get("place");
   const role = at === dest && at === src ? " dest src" : at === dest ? " dest" : at === src ? " src" : "";
-  const title = `token ${at}, id ${run.token_ids[at]}: ${JSON.stringify(run.tokens[at])}${weight === null ? "" : `, attention ${share(weight)}`}`;
-  const chip = h("button", { type: "button", class: `chip${role}`, title, "data-token": at, onclick: () => model.send({ type: "open-dest", dest: at }) }, short(visible(run.tokens[at]), 24));
+  const given = weight === null ? "" : `, attention ${share(weight)}`;
+  const title = `token ${at}, id ${run.token_ids[at]}: ${JSON.stringify(run.tokens[at])}${given}`;
+  const chip = h(
+    "button",
+    {
+      type: "button",
+      class: `chip${role}`,
+      title,
+      "data-token": at,
+      onclick: () => model.send({ type: "open-dest", dest: at }),
+    },
+    short(visible(run.tokens[at]), 24),
+  );
   if (weight !== null) chip.style.setProperty("--weight", `${(62 * Math.sqrt(weight)).toFixed(1)}%`);
   return chip;
 }

@@ -56,22 +56,43 @@ export default { render };
 /** @param {Model} model nothing yet, under way, or what went wrong */
 function standing(model) {
   const [busy, error] = [model.get("busy").circuit, model.get("errors").circuit];
-  const again = h("button", { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) }, error ? "Trace again" : "Trace the answer");
+  const again = h(
+    "button",
+    { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
+    error ? "Trace again" : "Trace the answer",
+  );
   if (busy) return [h("p", { class: "soft" }, "Tracing"), progress(model, "circuit", busy)];
-  if (error) return [h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error), again];
-  if (!model.get("circuit")) return [h("p", { class: "soft" }, "Nothing is traced yet. The circuit behind the answer takes a moment on small models, minutes on large ones."), again];
+  if (error) return [
+    h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
+    again,
+  ];
+  if (!model.get("circuit")) return [
+    h(
+      "p",
+      { class: "soft" },
+      "Nothing is traced yet. The circuit behind the answer takes a moment on small models, minutes on large ones.",
+    ),
+    again,
+  ];
   return null;
 }
 
-/** @param {Model} model @param {string} what @param {{ what?: string, done?: number, total?: number, ahead?: number }} busy */
+/** @param {Model} model @param {string} what @param {import("../api.js").Progress} busy */
 function progress(model, what, busy) {
   const told = busy.ahead ? `waiting for ${busy.ahead} before it` : busy.total ? `${busy.done} of ${busy.total}` : "";
   return h(
     "div",
     { class: "waiting" },
-    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": busy.what ?? "Progress" }),
+    h(
+      "progress",
+      { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": busy.what ?? "Progress" },
+    ),
     h("span", { class: "faint number" }, told),
-    h("button", { type: "button", "data-action": "cancel", onclick: () => model.send({ type: "cancel", what }) }, "Cancel"),
+    h(
+      "button",
+      { type: "button", "data-action": "cancel", onclick: () => model.send({ type: "cancel", what }) },
+      "Cancel",
+    ),
   );
 }
 
@@ -79,22 +100,60 @@ function progress(model, what, busy) {
 function story(model) {
   const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
   if (!told && !busy && !error) return null;
-  const body = error ? h("p", { class: "error", role: "alert" }, error) : told ? h("p", { class: "soft" }, held(told)) : progress(model, "told", busy);
+  const body = error
+    ? h("p", { class: "error", role: "alert" }, error)
+    : told
+    ? h("p", { class: "soft" }, held(told))
+    : progress(model, "told", busy);
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
 
 /** @param {any} told */
 function held(told) {
-  const rest = [["weaker paths", told.weaker], ["constants", told.constants], ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed (${why})`, x])];
-  const measured = told.metric ? ` Effects are changes of the ${told.metric} when writers write nothing: measured, where influence is accounting.` : "";
-  return `Its ${count(told.paths.length, "path")} from words hold ${share(told.held)} of the answer’s influence; ${rest.map(([what, x]) => `${what} ${share(x)}`).join(", ")}.${measured}`;
+  const rest = [
+    ["weaker paths", told.weaker],
+    ["constants", told.constants],
+    ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed (${why})`, x]),
+  ];
+  const measured = told.metric
+    ? ` Effects are changes of the ${told.metric} when writers write nothing: measured, where influence is accounting.`
+    : "";
+  const others = rest.map(([what, x]) => `${what} ${share(x)}`).join(", ");
+  const first = `Its ${count(told.paths.length, "path")} from words hold ${share(told.held)} of the answer’s influence`;
+  return `${first}; ${others}.${measured}`;
 }
 
 /** @param {Model} model */
 function verification(model) {
-  const [found, busy, error] = [model.get("verification"), model.get("busy").verification, model.get("errors").verification];
-  const go = (/** @type {string} */ mode) => h("button", { type: "button", "data-verify": mode, onclick: () => model.send({ type: "verify", mode }) }, `Verify (${mode})`);
+  const [found, busy, error] = [
+    model.get("verification"),
+    model.get("busy").verification,
+    model.get("errors").verification ?? model.get("errors").edge,
+  ];
+  const go = (/** @type {string} */ mode) =>
+    h(
+      "button",
+      { type: "button", "data-verify": mode, onclick: () => model.send({ type: "verify", mode }) },
+      `Verify (${mode})`,
+    );
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
-  const body = busy ? progress(model, "verification", busy) : error ? h("p", { class: "error", role: "alert" }, error) : found ? [summary(found), scatter(found, model)] : h("p", { class: "soft" }, "Removes every signal of the circuit in the model’s own forward pass, beside random controls.");
-  return h("section", { class: "verification", "aria-label": "Verification" }, h("h4", {}, "Does it hold?"), body, busy ? null : buttons, found?.note ? h("p", { class: "faint" }, found.note) : null);
+  const body = busy
+    ? progress(model, "verification", busy)
+    : error
+    ? h("p", { class: "error", role: "alert" }, error)
+    : found
+    ? [summary(found), scatter(found, model)]
+    : h(
+      "p",
+      { class: "soft" },
+      "Removes every signal of the circuit in the model’s own forward pass, beside random controls.",
+    );
+  return h(
+    "section",
+    { class: "verification", "aria-label": "Verification" },
+    h("h4", {}, "Does it hold?"),
+    body,
+    busy ? null : buttons,
+    found?.note ? h("p", { class: "faint" }, found.note) : null,
+  );
 }

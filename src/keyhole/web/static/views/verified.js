@@ -12,9 +12,18 @@ const EDGE = { left: 38, bottom: 34, top: 8, right: 8 };
 export function summary(found) {
   const promised = found.rows.filter((/** @type {any} */ r) => r.agrees !== null);
   const met = promised.filter((/** @type {any} */ r) => r.agrees);
-  const first = promised.length ? `${met.length} of ${count(promised.length, "removal")} did what was predicted. ` : `${count(found.rows.length, "removal")}; with this mode nothing is promised. `;
-  const ratio = found.ratio === null || found.ratio === undefined ? "" : `Removing signals moves attention ${number(found.ratio, 1)} times as much as removing random channels (medians).`;
-  return h("p", { class: found.agrees ? "met" : "missed", "data-met": met.length, "data-of": promised.length }, first, ratio);
+  const first = promised.length
+    ? `${met.length} of ${count(promised.length, "removal")} did what was predicted. `
+    : `${count(found.rows.length, "removal")}; with this mode nothing is promised. `;
+  const ratio = found.ratio === null || found.ratio === undefined
+    ? ""
+    : `Removing signals moves attention ${number(found.ratio, 1)} times as much as removing random channels (medians).`;
+  return h(
+    "p",
+    { class: found.agrees ? "met" : "missed", "data-met": met.length, "data-of": promised.length },
+    first,
+    ratio,
+  );
 }
 
 /** @param {any} found @param {Model} model */
@@ -28,14 +37,37 @@ export function scatter(found, model) {
   const points = found.rows.map((/** @type {any} */ row) => {
     const circuit = model.get("circuit");
     const node = circuit?.nodes?.[row.node];
-    const name = node ? (node.kind === "head" ? `head ${node.layer}.${node.head}` : `${node.kind} ${node.layer ?? ""}`) : `node ${row.node}`;
-    const random = row.control_drops.map((/** @type {number} */ d) => s("circle", { cx: x(inside(row.predicted)), cy: y(inside(row.before - d)), r: 1.6, class: "random" }));
-    const title = `${name}, ${row.side}, ${row.what}: before ${number(row.before)}, predicted ${number(row.predicted)}, measured ${number(row.after)}`;
-    return [random, s("circle", { cx: x(inside(row.predicted)), cy: y(inside(row.after)), r: 3.4, class: `point ${row.what}${row.agrees === false ? " missed" : ""}` }, s("title", {}, title))].flat();
+    const name = node
+      ? (node.kind === "head" ? `head ${node.layer}.${node.head}` : `${node.kind} ${node.layer ?? ""}`)
+      : `node ${row.node}`;
+    const random = row.control_drops.map(
+      (/** @type {number} */ d) =>
+        s("circle", { cx: x(inside(row.predicted)), cy: y(inside(row.before - d)), r: 1.6, class: "random" }),
+    );
+    const values = `before ${number(row.before)}, predicted ${number(row.predicted)}, measured ${number(row.after)}`;
+    const title = `${name}, ${row.side}, ${row.what}: ${values}`;
+    return [
+      random,
+      s(
+        "circle",
+        {
+          cx: x(inside(row.predicted)),
+          cy: y(inside(row.after)),
+          r: 3.4,
+          class: `point ${row.what}${row.agrees === false ? " missed" : ""}`,
+        },
+        s("title", {}, title),
+      ),
+    ].flat();
   });
   const picture = s(
     "svg",
-    { class: "scatter", viewBox: `0 0 ${SIDE} ${SIDE}`, role: "img", "aria-label": `Predicted against measured for ${found.rows.length} removals` },
+    {
+      class: "scatter",
+      viewBox: `0 0 ${SIDE} ${SIDE}`,
+      role: "img",
+      "aria-label": `Predicted against measured for ${found.rows.length} removals`,
+    },
     s("line", { x1: x(0), y1: y(0), x2: x(1), y2: y(1), class: "diagonal" }),
     s("line", { x1: x(0), y1: y(0), x2: x(1), y2: y(0), class: "axisline" }),
     s("line", { x1: x(0), y1: y(0), x2: x(0), y2: y(1), class: "axisline" }),
@@ -50,6 +82,33 @@ export function scatter(found, model) {
 /** @param {any} found */
 function key(found) {
   const kinds = [...new Set(found.rows.map((/** @type {any} */ r) => r.what))];
-  const says = /** @type {Record<string, string>} */ ({ side: "a whole side of a firing", signal: "one signal", causes: "an MLP’s causes: what is left of its write", chain: "a chain through an MLP", random: "random controls" });
-  return h("ul", { class: "key" }, [...kinds, "random"].map((what) => h("li", {}, s("svg", { viewBox: "0 0 10 10", width: 10, height: 10, "aria-hidden": "true" }, s("circle", { cx: 5, cy: 5, r: what === "random" ? 1.8 : 3.4, class: what === "random" ? "random" : `point ${what}` })), says[String(what)] ?? String(what))));
+  const says = /** @type {Record<string, string>} */ (
+    {
+      side: "a whole side of a firing",
+      signal: "one signal",
+      causes: "an MLP’s causes: what is left of its write",
+      chain: "a chain through an MLP",
+      random: "random controls",
+    }
+  );
+  return h(
+    "ul",
+    { class: "key" },
+    [...kinds, "random"].map(
+      (what) =>
+        h(
+          "li",
+          {},
+          s(
+            "svg",
+            { viewBox: "0 0 10 10", width: 10, height: 10, "aria-hidden": "true" },
+            s(
+              "circle",
+              { cx: 5, cy: 5, r: what === "random" ? 1.8 : 3.4, class: what === "random" ? "random" : `point ${what}` },
+            ),
+          ),
+          says[String(what)] ?? String(what),
+        ),
+    ),
+  );
 }

@@ -26,14 +26,22 @@ export function channelBars(firing, opened, draw) {
     h("p", { class: "soft" }, told(split)),
     ...shown.map((t) => bar(String(t.k), t.value, { longest, used: used.has(t.k), sigma: split.sigma?.[t.k] })),
     shown.length < ranked.length &&
-      h("div", { class: "more" }, bar(`${ranked.length - shown.length} others`, rest, { longest, used: false, sigma: null }), h("button", { type: "button", class: "plain", onclick: open }, "show all")),
+      h(
+        "div",
+        { class: "more" },
+        bar(`${ranked.length - shown.length} others`, rest, { longest, used: false, sigma: null }),
+        h("button", { type: "button", class: "plain", onclick: open }, "show all"),
+      ),
   );
 }
 
 /** @param {any} split */
 function told(split) {
-  const few = split.n_recon === null || split.n_recon === undefined ? "" : ` ${split.n_recon} of ${split.relative_terms.length} channels are enough for it.`;
-  return `Score against the mean of the other keys: ${signed(split.relative_attention)}.${few} S(v) ${number(split.sparsity)}.`;
+  const few = split.n_recon === null || split.n_recon === undefined
+    ? ""
+    : ` ${split.n_recon} of ${split.relative_terms.length} channels are enough for it.`;
+  const score = `Score against the mean of the other keys: ${signed(split.relative_attention)}.`;
+  return `${score}${few} S(v) ${number(split.sparsity)}.`;
 }
 
 /**
@@ -43,7 +51,9 @@ function told(split) {
 function bar(name, value, { longest, used, sigma }) {
   const x = linear([-longest, longest], [0, 100]);
   const [from, to] = [x(Math.min(0, value)), x(Math.max(0, value))];
-  const title = sigma === null || sigma === undefined ? name : `channel ${name}, singular value ${number(sigma)}${used ? ", in a signal below" : ""}`;
+  const title = sigma === null || sigma === undefined
+    ? name
+    : `channel ${name}, singular value ${number(sigma)}${used ? ", in a signal below" : ""}`;
   return h(
     "div",
     { class: `channel${used ? " used" : ""}`, title, "data-channel": name },

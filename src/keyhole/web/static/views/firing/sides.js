@@ -48,7 +48,9 @@ function alone(side) {
 /** @param {Firing} firing @param {Side} side */
 function title(firing, side) {
   const at = tokenLabel(firing.tokens, side.side === "dest" ? firing.dest : firing.src);
-  if (firing.why === "not") return side.side === "dest" ? `Why ${at} does not ask for it` : `Why ${at} does not offer it`;
+  if (firing.why === "not") return side.side === "dest"
+    ? `Why ${at} does not ask for it`
+    : `Why ${at} does not offer it`;
   return side.side === "dest" ? `What ${at} asks for` : `What ${at} offers`;
 }
 
@@ -56,7 +58,12 @@ function title(firing, side) {
 function told(firing, side) {
   const beyond = firing.why === "here" ? "below tau" : "above tau";
   const end = side.reached ? "" : `, not ${beyond}: nothing else pushes that way`;
-  return [`Without ${side.signals.length === 1 ? "this signal" : `these ${side.signals.length} signals`}, attention ${number(firing.attention)} → `, h("b", {}, number(side.after)), ` is predicted${end}.`];
+  const these = side.signals.length === 1 ? "this signal" : `these ${side.signals.length} signals`;
+  return [
+    `Without ${these}, attention ${number(firing.attention)} → `,
+    h("b", {}, number(side.after)),
+    ` is predicted${end}.`,
+  ];
 }
 
 /**
@@ -84,15 +91,23 @@ function row(half, index, step) {
   return h(
     "div",
     { class: `signal${signal ? "" : " all"}`, "data-side": side.side, "data-signal": index === null ? "all" : index },
-    h("div", { class: "across" }, signal ? writer(half, signal, index) : h("span", { class: "writer soft" }, "the whole side"), h("span", { class: "number" }, signed(drop))),
-    h("div", { class: "across" }, stair(firing, side, step), buttons(model, side.side, index)),
+    h(
+      "div",
+      { class: "across" },
+      signal ? writer(half, signal, index) : h("span", { class: "writer soft" }, "the whole side"),
+      h("span", { class: "number" }, signed(drop)),
+    ),
+    h("div", { class: "across" }, stair(firing, side, step), buttons(model, side, index)),
     ...own.map((effect) => effectCard(model, firing, effect)),
     signal && half.asked.mlp === `${side.side}.${index}` && mlpCard(model, firing),
     signal && half.asked.where === `${side.side}.${index}` && places(model),
   );
 }
 
-/** A step as a piece of the way from attention to what is left. @param {Firing} firing @param {Side} side @param {[number, number]} step */
+/**
+ * A step as a piece of the way from attention to what is left.
+ * @param {Firing} firing @param {Side} side @param {[number, number]} step
+ */
 function stair(firing, side, [from, to]) {
   const x = linear([0, Math.max(firing.attention, side.after, firing.tau) * 1.04], [0, 100]);
   const [low, high] = [x(Math.max(0, Math.min(from, to))), x(Math.max(from, to))];
@@ -105,26 +120,49 @@ function stair(firing, side, [from, to]) {
   );
 }
 
-/** Who wrote: a head leads to its firing, an MLP to its causes. @param {Half} half @param {Signal} signal @param {number | null} index */
+/**
+ * Who wrote: a head leads to its firing, an MLP to its causes.
+ * @param {Half} half @param {Signal} signal @param {number | null} index
+ */
 function writer({ model, side, asked }, signal, index) {
   const { kind, layer, head, dest, src } = signal.writer;
   const ask = (/** @type {"mlp" | "where"} */ what, /** @type {object} */ wish) => () => {
     asked[what] = `${side.side}.${index}`;
     model.send({ ...wish, side: side.side, signal: index });
   };
-  const open = { head: () => model.send({ type: "open-firing", layer, head, dest, src }), mlp: ask("mlp", { type: "explain-mlp", layer, pos: dest }) }[kind];
+  const open = {
+    head: () => model.send({ type: "open-firing", layer, head, dest, src }),
+    mlp: ask("mlp", { type: "explain-mlp", layer, pos: dest }),
+  }[kind];
   const title = { head: "why does it attend there?", mlp: "what made it write this?" }[kind] ?? kind;
-  const name = open ? h("button", { type: "button", class: "plain", title, onclick: open }, signal.label) : h("span", {}, signal.label);
-  const seek = h("button", { type: "button", class: "plain seek", title: "Where else is this signal read?", onclick: ask("where", { type: "where" }) }, "where?");
-  const read = h("span", { class: "faint", title: `channels ${signal.channels.join(", ")}` }, `ch ${channelsLabel(signal.channels, 4)}`);
+  const name = open
+    ? h("button", { type: "button", class: "plain", title, onclick: open }, signal.label)
+    : h("span", {}, signal.label);
+  const seek = h(
+    "button",
+    {
+      type: "button",
+      class: "plain seek",
+      title: "Where else is this signal read?",
+      onclick: ask("where", { type: "where" }),
+    },
+    "where?",
+  );
+  const read = h(
+    "span",
+    { class: "faint", title: `channels ${signal.channels.join(", ")}` },
+    `ch ${channelsLabel(signal.channels, 4)}`,
+  );
   return h("span", { class: "writer" }, h("i", { class: `kind ${kind}`, title: kind }), name, read, seek);
 }
 
-/** @param {import("../../lib/model.js").Model} model @param {"dest" | "src"} side @param {number | null} signal */
-function buttons(model, side, signal) {
-  return h(
-    "span",
-    { class: "does", role: "group" },
-    ...DOES.map(([type, text, title]) => h("button", { type: "button", class: "small", title, "data-does": type, onclick: () => model.send({ type, side, signal }) }, text)),
-  );
+/** @param {import("../../lib/model.js").Model} model @param {Side} side @param {number | null} index */
+function buttons(model, side, index) {
+  const left = index === null ? side.after : side.signals[index].predicted;
+  const button = (/** @type {string} */ type, /** @type {string} */ text, /** @type {string} */ says) => {
+    const title = type === "remove" ? `${says}: ${number(left)} is predicted` : says;
+    const does = () => model.send({ type, side: side.side, signal: index });
+    return h("button", { type: "button", class: "small", title, "data-does": type, onclick: does }, text);
+  };
+  return h("span", { class: "does", role: "group" }, ...DOES.map(([type, text, says]) => button(type, text, says)));
 }

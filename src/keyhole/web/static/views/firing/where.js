@@ -2,6 +2,7 @@
 import { h } from "../../lib/dom.js";
 import { count, number, share } from "../../lib/format.js";
 import { visible } from "../../lib/tokens.js";
+import { cross } from "./close.js";
 
 const AROUND = 14; // tokens shown before the first and after the last marked one
 
@@ -9,20 +10,39 @@ const AROUND = 14; // tokens shown before the first and after the last marked on
 export function places(model) {
   const [found, error, busy] = [model.get("where"), model.get("errors")?.where, model.get("busy")?.where];
   if (!found && !error && !busy) return null;
-  const close = h("button", { type: "button", class: "plain", "aria-label": "Close", title: "Close", onclick: () => model.send({ type: "close", what: "where" }) }, "×");
+  const close = cross(model, { type: "close", what: "where" });
   const body = error ? [h("p", { class: "error", role: "alert" }, error)] : found ? lines(found) : [waiting(busy)];
-  return h("section", { class: "elsewhere", "aria-label": "Where else it fires" }, h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close), ...body);
+  return h(
+    "section",
+    { class: "elsewhere", "aria-label": "Where else it fires" },
+    h("h4", {}, found ? `Where else ${found.what} fires` : "Where else it fires", close),
+    ...body,
+  );
 }
 
 /** @param {{ done?: number, total?: number, ahead?: number }} busy */
 function waiting(busy) {
-  return h("div", { class: "waiting" }, h("span", { class: "faint" }, busy.total ? `${(busy.done ?? 0).toLocaleString("en")} of ${busy.total.toLocaleString("en")} tokens read` : "Reading …"), h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null }));
+  return h(
+    "div",
+    { class: "waiting" },
+    h(
+      "span",
+      { class: "faint" },
+      busy.total
+        ? `${(busy.done ?? 0).toLocaleString("en")} of ${busy.total.toLocaleString("en")} tokens read`
+        : "Reading …",
+    ),
+    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null }),
+  );
 }
 
 /** @param {any} found */
 function lines(found) {
   const told = `The strongest of ${count(found.tokens, "token")} read.`;
-  return [h("p", { class: "soft" }, found.shown.length ? told : `Nowhere in ${count(found.tokens, "token")} read.`), ...found.shown.map(line)];
+  return [
+    h("p", { class: "soft" }, found.shown.length ? told : `Nowhere in ${count(found.tokens, "token")} read.`),
+    ...found.shown.map(line),
+  ];
 }
 
 /** @param {{ tokens: string[], dest: number, src: number, value: number, attention: number }} shown */
@@ -31,9 +51,25 @@ function line(shown) {
   const [from, to] = [Math.max(0, first - AROUND), Math.min(shown.tokens.length, last + 5)];
   const words = shown.tokens.slice(from, to).map((token, i) => {
     const at = from + i;
-    const mark = at === shown.dest && at === shown.src ? "both" : at === shown.dest ? "dest" : at === shown.src ? "src" : null;
+    const mark = at === shown.dest && at === shown.src
+      ? "both"
+      : at === shown.dest
+      ? "dest"
+      : at === shown.src
+      ? "src"
+      : null;
     const text = token.trim() ? token : visible(token);
-    return [mark ? h("mark", { class: mark, title: mark === "both" ? "attends to itself" : mark }, text) : text, /^\s|\s$/.test(token) ? "" : " "];
+    return [
+      mark ? h("mark", { class: mark, title: mark === "both" ? "attends to itself" : mark }, text) : text,
+      /^\s|\s$/.test(token) ? "" : " ",
+    ];
   });
-  return h("p", { class: "spot", title: `strength ${number(shown.value)}` }, h("span", { class: "number" }, share(shown.attention)), from > 0 && "… ", ...words.flat(), to < shown.tokens.length && "…");
+  return h(
+    "p",
+    { class: "spot", title: `strength ${number(shown.value)}` },
+    h("span", { class: "number" }, share(shown.attention)),
+    from > 0 && "… ",
+    ...words.flat(),
+    to < shown.tokens.length && "…",
+  );
 }

@@ -79,7 +79,8 @@ export function zoomed(zoom, tokens, step) {
  * @param {number} right
  */
 export function moved(zoom, tokens, down, right) {
-  const within = (/** @type {number} */ start, /** @type {number} */ count) => Math.max(0, Math.min(start, count - zoom.span));
+  const within = (/** @type {number} */ start, /** @type {number} */ count) =>
+    Math.max(0, Math.min(start, count - zoom.span));
   return {
     span: zoom.span,
     row: within(zoom.row + down, tokens.rows.length),

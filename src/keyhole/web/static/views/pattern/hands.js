@@ -9,7 +9,8 @@ import { cellAt, fit, moved } from "./frame.js";
 /**
  * @param {HTMLCanvasElement} canvas
  * @param {{ zoom: Zoom | null, tokens: Tokens, frame: Frame | null, cursor: Cell | null }} seen
- * @param {{ paint: () => void, open: (cell: Cell) => void, zoomBy: (by: number, down?: number, right?: number) => void }} does
+ * @param {{ paint: () => void, open: (cell: Cell) => void,
+ *   zoomBy: (by: number, down?: number, right?: number) => void }} does
  */
 export function pointer(canvas, seen, does) {
   /** @type {{ x: number, y: number, zoom: Zoom, far: boolean } | null} */
@@ -21,7 +22,10 @@ export function pointer(canvas, seen, does) {
   canvas.addEventListener("pointermove", (event) => {
     if (drag && seen.frame && Math.hypot(event.offsetX - drag.x, event.offsetY - drag.y) > 5) {
       drag.far = true;
-      const [down, right] = [drag.y - event.offsetY, drag.x - event.offsetX].map((d) => Math.round(d / (seen.frame?.cell ?? 1)));
+      const [down, right] = [
+        drag.y - event.offsetY,
+        drag.x - event.offsetX,
+      ].map((d) => Math.round(d / (seen.frame?.cell ?? 1)));
       seen.zoom = moved(drag.zoom, seen.tokens, down, right);
     }
     seen.cursor = seen.frame ? cellAt(seen.frame, event.offsetX, event.offsetY) : null;
@@ -44,7 +48,11 @@ export function pointer(canvas, seen, does) {
       event.preventDefault();
       const side = (seen.frame?.cell ?? 1) * (seen.zoom ?? fit(seen.tokens)).span;
       const share = (/** @type {number} */ d) => Math.min(1, Math.max(0, d / side));
-      does.zoomBy(event.deltaY > 0 ? 1.25 : 0.8, share(event.offsetY - (seen.frame?.y ?? 0)), share(event.offsetX - (seen.frame?.x ?? 0)));
+      does.zoomBy(
+        event.deltaY > 0 ? 1.25 : 0.8,
+        share(event.offsetY - (seen.frame?.y ?? 0)),
+        share(event.offsetX - (seen.frame?.x ?? 0)),
+      );
     },
     { passive: false },
   );

@@ -38,7 +38,8 @@ export function paintCells(pen, pattern, frame, colours) {
     return;
   }
   const gap = frame.cell > 6 ? 1 : 0;
-  const edge = (/** @type {number} */ from, /** @type {number} */ i) => Math.round(from + i * frame.cell); // no seams between cells
+  const edge = (/** @type {number} */ from, /** @type {number} */ i) =>
+    Math.round(from + i * frame.cell); // no seams between cells
   frame.rows.forEach((dest, i) => {
     const [y, high] = [edge(frame.y, i), edge(frame.y, i + 1) - edge(frame.y, i) - gap];
     frame.cols.forEach((src, j) => {
@@ -92,7 +93,7 @@ function paintFine(pen, pattern, frame, colours) {
  * @param {CanvasRenderingContext2D} pen
  * @param {readonly string[]} tokens
  * @param {Frame} frame
- * @param {{ colours: Look, at: Cell | null, places: boolean }} how `places`: with their positions, where some are left out
+ * @param {{ colours: Look, at: Cell | null, places: boolean }} how `places`: with their positions, if some are folded
  */
 export function paintWords(pen, tokens, frame, { colours, at, places }) {
   const every = Math.max(1, Math.ceil(LABEL / frame.cell));
