@@ -23,7 +23,9 @@ export function further(model, slots, go) {
       const spelled = JSON.stringify(body);
       if (asked.get(slot) === spelled) continue;
       asked.set(slot, spelled);
-      slots.fill(slot, (signal) => (quick ? ask(kind, body, signal) : job(kind, body, { progress: slots.progress(slot), signal })));
+      slots.fill(slot, (signal) =>
+        quick ? ask(kind, body, signal) : job(kind, body, { progress: slots.progress(slot), signal }),
+      );
     }
     if (place.own.verify && model.get("circuit") && asked.get("verification") !== verified(place)) {
       asked.set("verification", verified(place));
@@ -31,7 +33,8 @@ export function further(model, slots, go) {
     }
   };
   model.on("change:circuit", () => arrive(model.get("place")));
-  const own = (/** @type {Record<string, string>} */ change, /** @type {Partial<Place>} */ more = {}) => go({ ...more, own: { ...model.get("place").own, ...change } });
+  const own = (/** @type {Record<string, string>} */ change, /** @type {Partial<Place>} */ more = {}) =>
+    go({ ...more, own: { ...model.get("place").own, ...change } });
   return { arrive, wishes: wishesOf(model, slots, { asked, own }) };
 }
 
@@ -48,28 +51,40 @@ function wishesOf(model, slots, { asked, own }) {
   return {
     own: ({ change }) => own(change),
     "trace-answer": () => own({}, { traced: "answer" }), // and the view stays
-    "open-store": ({ store }) => own({ store, index: "", page: "", where: "", k: "" }, model.get("place").traced === "stored" ? { traced: "" } : {}),
+    "open-store": ({ store }) =>
+      own(
+        { store, index: "", page: "", where: "", k: "" },
+        model.get("place").traced === "stored" ? { traced: "" } : {},
+      ),
     ask: ({ slot, change }) => {
       again(slot);
       own(change);
     },
     "open-stored": async ({ store, row }) => {
-      const prompt = row.prompt ?? (await slots.fill("opened", (signal) => ask("circuit", { store, index: row.index }, signal)))?.outcome.prompt;
+      const prompt =
+        row.prompt ??
+        (await slots.fill("opened", (signal) => ask("circuit", { store, index: row.index }, signal)))?.outcome.prompt;
       if (prompt === undefined) return; // the reason is told where the store is
       const about = model.get("stores")?.stores.find((/** @type {any} */ one) => one.id === store);
-      const name = about?.model === "organism" ? null : about?.model ?? null;
+      const name = about?.model === "organism" ? null : (about?.model ?? null);
       const there = { prompt, model: name, dest: null, src: null, target: [], against: [], view: "" };
       own({ store, index: String(row.index), verify: "" }, { ...there, tab: "circuit", traced: "stored" });
     },
-    "compare-stored": ({ store, row }) => own({ "b.store": store, "b.index": String(row.index), "b.prompt": "", "b.model": "", compared: "1", term: "" }, { tab: "compare" }),
+    "compare-stored": ({ store, row }) =>
+      own(
+        { "b.store": store, "b.index": String(row.index), "b.prompt": "", "b.model": "", compared: "1", term: "" },
+        { tab: "compare" },
+      ),
   };
 }
 
 /** @param {Place} place @param {Model} model @returns {Question[]} what the shown view needs */
 function questions(place, model) {
   const { own } = place;
-  if (place.tab === "compare") return own.compared && place.prompt ? [{ slot: "comparison", kind: "compare", body: comparisonOf(place) }] : [];
-  if (place.tab === "contrasts") return own.studied ? [{ slot: "contrast", kind: "contrast", body: contrastOf(place) }] : [];
+  if (place.tab === "compare")
+    return own.compared && place.prompt ? [{ slot: "comparison", kind: "compare", body: comparisonOf(place) }] : [];
+  if (place.tab === "contrasts")
+    return own.studied ? [{ slot: "contrast", kind: "contrast", body: contrastOf(place) }] : [];
   return place.tab === "store" ? storeQuestions(place, model) : [];
 }
 
@@ -78,13 +93,21 @@ function storeQuestions(place, model) {
   const { own } = place;
   /** @type {Question[]} */
   const found = [{ slot: "stores", kind: "stores", body: {}, quick: true }];
-  if (own.part === "names" && model.get("hello")?.names) return [...found, { slot: "naming", kind: "naming", body: {}, quick: true }];
+  if (own.part === "names" && model.get("hello")?.names)
+    return [...found, { slot: "naming", kind: "naming", body: {}, quick: true }];
   const store = storeOf(place, model);
   if (!store) return found;
   const where = conditions(filterOf(own.where));
   if (own.part === "families") found.push({ slot: "families", kind: "families", body: familiesOf(own, store, where) });
-  else if (own.part === "sinks" && own.sinks) found.push({ slot: "sinks", kind: "sinks", body: { store, prompts: Number(own.sinks) || 24 } });
-  else if (!own.part) found.push({ slot: "outcomes", kind: "outcomes", body: { store, where, offset: ROWS * (Number(own.page) || 0), limit: ROWS }, quick: true });
+  else if (own.part === "sinks" && own.sinks)
+    found.push({ slot: "sinks", kind: "sinks", body: { store, prompts: Number(own.sinks) || 24 } });
+  else if (!own.part)
+    found.push({
+      slot: "outcomes",
+      kind: "outcomes",
+      body: { store, where, offset: ROWS * (Number(own.page) || 0), limit: ROWS },
+      quick: true,
+    });
   return found;
 }
 
@@ -96,7 +119,9 @@ export function storeOf(place, model) {
 
 /** @param {Record<string, string>} filter texts as they stand in the address; the server wants `correct` as it is */
 function conditions(filter) {
-  return Object.fromEntries(Object.entries(filter).map(([name, value]) => [name, name === "correct" ? value === "true" : value]));
+  return Object.fromEntries(
+    Object.entries(filter).map(([name, value]) => [name, name === "correct" ? value === "true" : value]),
+  );
 }
 
 /** @param {import("./own.js").Own} own @param {string} store @param {object} where */
@@ -109,7 +134,10 @@ function familiesOf(own, store, where) {
 export function comparisonOf(place) {
   const { own } = place;
   const left = place.traced === "stored" ? traceOf(place) : traceOf({ ...place, traced: "answer" });
-  const how = (/** @type {string} */ side) => ({ ...(own[`${side}.method`] ? { method: own[`${side}.method`] } : {}), ...(own[`${side}.through`] ? { through: own[`${side}.through`] } : {}) });
+  const how = (/** @type {string} */ side) => ({
+    ...(own[`${side}.method`] ? { method: own[`${side}.method`] } : {}),
+    ...(own[`${side}.through`] ? { through: own[`${side}.through`] } : {}),
+  });
   const a = place.traced === "stored" ? left : { ...left, ...how("a") };
   if (own["b.index"]) return { a, b: { store: own["b.store"], index: Number(own["b.index"]) } };
   const other = { ...place, prompt: own["b.prompt"] || place.prompt, model: own["b.model"] || place.model };
@@ -124,7 +152,13 @@ function contrastOf(place) {
   const { model } = /** @type {{ model?: string }} */ (placeOf(place));
   const what = own.contrast || "lists";
   const number = (/** @type {string} */ name, /** @type {number} */ usual) => Number(own[name]) || usual;
-  return { ...(model ? { model } : {}), what, ...(what === "boxes" && own.feature ? { feature: own.feature } : {}), prompts: number("samples", 60), tests: number("tests", 30) };
+  return {
+    ...(model ? { model } : {}),
+    what,
+    ...(what === "boxes" && own.feature ? { feature: own.feature } : {}),
+    prompts: number("samples", 60),
+    tests: number("tests", 30),
+  };
 }
 
 /** @param {Place} place */

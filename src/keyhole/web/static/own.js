@@ -4,7 +4,20 @@
 
 /** Two circuits; a store; a contrast; a verification. */
 const NAMES = [
-  ...["a.method", "a.through", "b.prompt", "b.model", "b.method", "b.through", "b.store", "b.index", "compared", "terms", "show", "term"],
+  ...[
+    "a.method",
+    "a.through",
+    "b.prompt",
+    "b.model",
+    "b.method",
+    "b.through",
+    "b.store",
+    "b.index",
+    "compared",
+    "terms",
+    "show",
+    "term",
+  ],
   ...["store", "index", "part", "where", "page", "grain", "role", "k", "colour", "sinks", "signal"],
   ...["contrast", "feature", "samples", "tests", "studied", "seen", "verify"],
 ];

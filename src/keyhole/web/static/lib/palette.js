@@ -18,5 +18,7 @@ export function distinct(values) {
   /** @type {Map<string, number>} */
   const counts = new Map();
   for (const value of values) if (value !== null && value !== "") counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts].sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0], "en", { numeric: true })).map(([value]) => value);
+  return [...counts]
+    .sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0], "en", { numeric: true }))
+    .map(([value]) => value);
 }

@@ -28,16 +28,37 @@ function render({ model, el }) {
       fill(right.host, shown?.parts[1]);
     }
     const waiting = standing(model, "comparison", "Tracing both");
-    if (!found || !shown) return void fill(terms, waiting ?? h("p", { class: "soft" }, "Compare what is behind the answers of two prompts or two models, or two ways to trace one answer."));
-    const kind = /** @type {"heads" | "edges" | "channels"} */ (["heads", "edges", "channels"].includes(own.terms) ? own.terms : "heads");
-    const table = termTable({ kind, rows: differences(found, kind), sums: sums(found), own, pick: (change) => model.send({ type: "own", change }), notes: found.comparison.notes });
+    if (!found || !shown)
+      return void fill(
+        terms,
+        waiting ??
+          h(
+            "p",
+            { class: "soft" },
+            "Compare what is behind the answers of two prompts or two models, or two ways to trace one answer.",
+          ),
+      );
+    const kind = /** @type {"heads" | "edges" | "channels"} */ (
+      ["heads", "edges", "channels"].includes(own.terms) ? own.terms : "heads"
+    );
+    const table = termTable({
+      kind,
+      rows: differences(found, kind),
+      sums: sums(found),
+      own,
+      pick: (change) => model.send({ type: "own", change }),
+      notes: found.comparison.notes,
+    });
     const before = terms.querySelector(".rows")?.scrollTop ?? 0;
     fill(terms, waiting, ...table);
     const scrolled = terms.querySelector(".rows");
     if (scrolled) scrolled.scrollTop = before;
     shown.show({ show: own.show || "all", term: own.term || null, theme: model.get("theme") ?? "auto" });
   };
-  const ends = [watch(model, ["place", "hello", "busy"], asked(model, left.form, right.form)), watch(model, ["comparison", "place", "busy", "errors", "theme"], draw)];
+  const ends = [
+    watch(model, ["place", "hello", "busy"], asked(model, left.form, right.form)),
+    watch(model, ["comparison", "place", "busy", "errors", "theme"], draw),
+  ];
   return () => {
     ends.forEach((end) => end());
     shown?.leave();
@@ -49,5 +70,18 @@ export default { render };
 /** @param {"a" | "b"} side what is asked for, and under it the circuit */
 function half(side) {
   const [form, host] = [h("div", { class: "asked-side" }), h("div", { class: "host" })];
-  return { form, host, el: h("section", { class: `abreast ${side === "a" ? "left-half" : "right-half"}`, "aria-label": side === "a" ? "Left" : "Right", "data-side": side }, form, host) };
+  return {
+    form,
+    host,
+    el: h(
+      "section",
+      {
+        class: `abreast ${side === "a" ? "left-half" : "right-half"}`,
+        "aria-label": side === "a" ? "Left" : "Right",
+        "data-side": side,
+      },
+      form,
+      host,
+    ),
+  };
 }

@@ -10,7 +10,12 @@ import { sinks } from "./store/sinks.js";
 /** @typedef {import("../lib/model.js").Model} Model */
 
 /** @type {[string, string][]} */
-const PARTS = [["", "Prompts"], ["families", "Families"], ["sinks", "Sinks"], ["names", "Names"]];
+const PARTS = [
+  ["", "Prompts"],
+  ["families", "Families"],
+  ["sinks", "Sinks"],
+  ["names", "Names"],
+];
 /** Which keys each part looks at. @type {Record<string, string[]>} */
 const KEYS = { "": ["outcomes"], families: ["families"], sinks: ["sinks"], names: ["naming"] };
 
@@ -31,14 +36,29 @@ function render({ model, el }) {
     if (place.tab !== "store") return;
     const part = /** @type {keyof typeof parts} */ (place.own.part in parts ? place.own.part : "");
     const slot = KEYS[part][0];
-    const looked = [part, JSON.stringify(place.own), model.get("stores"), model.get(slot), model.get("busy")[slot], model.get("errors")[slot], model.get("theme"), model.get("hello"), model.get("errors").stores, model.get("errors").opened];
+    const looked = [
+      part,
+      JSON.stringify(place.own),
+      model.get("stores"),
+      model.get(slot),
+      model.get("busy")[slot],
+      model.get("errors")[slot],
+      model.get("theme"),
+      model.get("hello"),
+      model.get("errors").stores,
+      model.get("errors").opened,
+    ];
     if (looked.every((one, i) => one === shown[i])) return; // a picture that nothing changed keeps its place
     shown = looked;
     const about = chosen(model);
     fill(above, heading(model, part, about));
     fill(body, part !== "names" && !about ? none(model) : parts[part](model, about));
   };
-  return watch(model, ["place", "hello", "stores", "outcomes", "families", "sinks", "naming", "busy", "errors", "theme"], draw);
+  return watch(
+    model,
+    ["place", "hello", "stores", "outcomes", "families", "sinks", "naming", "busy", "errors", "theme"],
+    draw,
+  );
 }
 
 export default { render };
@@ -52,11 +72,39 @@ function chosen(model) {
 /** @param {Model} model @param {string} part @param {any} about */
 function heading(model, part, about) {
   const known = /** @type {{ id: string }[]} */ (model.get("hello")?.stores ?? []);
-  const which = known.length > 1 ? select("store", known.map(({ id }) => [id, id]), about?.id ?? "", (store) => model.send({ type: "open-store", store })) : h("b", { class: "store-name" }, known[0]?.id ?? "");
-  const counts = about?.counts ? Object.entries(about.counts).filter(([, n]) => n).map(([what, n]) => `${Number(n).toLocaleString("en")} ${what === "circuit" && n !== 1 ? "circuits" : what}`).join(", ") : "";
-  const facts = about?.error ? h("span", { class: "error" }, about.error) : about ? h("span", { class: "soft" }, [`${about.task ?? "prompts"} on ${about.model}`, count(about.prompts, "prompt"), counts].filter(Boolean).join(" · ")) : null;
+  const which =
+    known.length > 1
+      ? select(
+          "store",
+          known.map(({ id }) => [id, id]),
+          about?.id ?? "",
+          (store) => model.send({ type: "open-store", store }),
+        )
+      : h("b", { class: "store-name" }, known[0]?.id ?? "");
+  const counts = about?.counts
+    ? Object.entries(about.counts)
+        .filter(([, n]) => n)
+        .map(([what, n]) => `${Number(n).toLocaleString("en")} ${what === "circuit" && n !== 1 ? "circuits" : what}`)
+        .join(", ")
+    : "";
+  const facts = about?.error
+    ? h("span", { class: "error" }, about.error)
+    : about
+      ? h(
+          "span",
+          { class: "soft" },
+          [`${about.task ?? "prompts"} on ${about.model}`, count(about.prompts, "prompt"), counts]
+            .filter(Boolean)
+            .join(" · "),
+        )
+      : null;
   const opened = model.get("errors").opened;
-  return [segments("What of the store", PARTS, part, (next) => model.send({ type: "own", change: { part: next, page: "" } })), which, facts, opened ? h("p", { class: "error", role: "alert" }, opened) : null];
+  return [
+    segments("What of the store", PARTS, part, (next) => model.send({ type: "own", change: { part: next, page: "" } })),
+    which,
+    facts,
+    opened ? h("p", { class: "error", role: "alert" }, opened) : null,
+  ];
 }
 
 /** @param {Model} model */
@@ -64,5 +112,13 @@ function none(model) {
   const error = model.get("errors").stores;
   if (error) return h("p", { class: "error", role: "alert" }, error);
   if (!model.get("hello") || model.get("busy").stores) return h("p", { class: "soft" }, "Opening …");
-  return h("p", { class: "soft" }, "There is no store here: make one with ", h("code", null, "keyhole bulk ioi --out ioi.store"), " and start ", h("code", null, "keyhole explore --store ioi.store"), ".");
+  return h(
+    "p",
+    { class: "soft" },
+    "There is no store here: make one with ",
+    h("code", null, "keyhole bulk ioi --out ioi.store"),
+    " and start ",
+    h("code", null, "keyhole explore --store ioi.store"),
+    ".",
+  );
 }

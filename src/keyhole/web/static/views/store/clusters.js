@@ -16,11 +16,21 @@ const [TREE, BAR, GAP, SIDE] = [150, 11, 4, 520];
  */
 export function clusterMap(found, by, { open, host }) {
   const levels = decoded(found.distances);
-  if (!levels || !found.tree) return h("p", { class: "soft" }, `The tree of ${found.sample.length.toLocaleString("en")} circuits is too large to be drawn here.`);
+  if (!levels || !found.tree)
+    return h(
+      "p",
+      { class: "soft" },
+      `The tree of ${found.sample.length.toLocaleString("en")} circuits is too large to be drawn here.`,
+    );
   const order = leavesOf(found.tree, found.sample.length);
   const strips = stripsOf(found, by, host);
   const drawn = { levels, order, strips, size: SIDE, left: TREE + strips.length * (BAR + GAP) + GAP };
-  const canvas = h("canvas", { class: "clusters", role: "img", "aria-label": `Distances of ${order.length} circuits in the order of their tree`, "data-leaves": order.length });
+  const canvas = h("canvas", {
+    class: "clusters",
+    role: "img",
+    "aria-label": `Distances of ${order.length} circuits in the order of their tree`,
+    "data-leaves": order.length,
+  });
   const told = h("p", { class: "told", "aria-live": "polite" }, HINT);
   paint(canvas, found, drawn, host);
   canvas.addEventListener("pointermove", (event) => {
@@ -33,7 +43,19 @@ export function clusterMap(found, by, { open, host }) {
     const at = cellAt(canvas, event, drawn);
     if (at) open(found.sample[at.row]);
   });
-  return h("figure", { class: "cluster-map" }, canvas, h("div", { class: "ramp-line" }, h("span", { class: "faint" }, "distance 0"), h("i", { class: "ramp-ink" }), h("span", { class: "faint" }, "1 (nothing shared)")), told);
+  return h(
+    "figure",
+    { class: "cluster-map" },
+    canvas,
+    h(
+      "div",
+      { class: "ramp-line" },
+      h("span", { class: "faint" }, "distance 0"),
+      h("i", { class: "ramp-ink" }),
+      h("span", { class: "faint" }, "1 (nothing shared)"),
+    ),
+    told,
+  );
 }
 
 const HINT = "Point at a pair; a click opens the circuit of its row.";
@@ -42,12 +64,23 @@ const HINT = "Point at a pair; a click opens the circuit of its row.";
 function stripsOf(found, by, host) {
   const palette = colours(host);
   const grey = getComputedStyle(host).getPropertyValue("--strong").trim();
-  const family = { name: "family", colour: (/** @type {number} */ leaf) => palette[found.labels[leaf] - 1] ?? grey, says: (/** @type {number} */ leaf) => (found.labels[leaf] ? `family ${found.labels[leaf]}` : "in no family") };
+  const family = {
+    name: "family",
+    colour: (/** @type {number} */ leaf) => palette[found.labels[leaf] - 1] ?? grey,
+    says: (/** @type {number} */ leaf) => (found.labels[leaf] ? `family ${found.labels[leaf]}` : "in no family"),
+  };
   const values = /** @type {string[] | undefined} */ (by ? found.values[by] : undefined);
   if (!values) return [family];
   const known = distinct(values);
   const first = found.families.length > 1 ? [family] : []; // one family would be a bar of one colour
-  return [...first, { name: by, colour: (leaf) => palette[known.indexOf(values[leaf])] ?? grey, says: (leaf) => `${by} ${values[leaf]}` }];
+  return [
+    ...first,
+    {
+      name: by,
+      colour: (leaf) => palette[known.indexOf(values[leaf])] ?? grey,
+      says: (leaf) => `${by} ${values[leaf]}`,
+    },
+  ];
 }
 
 /** @param {HTMLCanvasElement} canvas @param {any} found @param {Drawn} drawn @param {HTMLElement} host */
@@ -61,10 +94,12 @@ function paint(canvas, found, drawn, host) {
   const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   pen.scale(scale, scale);
   const cell = size / order.length;
-  strips.forEach((strip, k) => order.forEach((leaf, row) => {
-    pen.fillStyle = strip.colour(leaf);
-    pen.fillRect(TREE + GAP + k * (BAR + GAP), row * cell, BAR, Math.max(cell - (cell > 5 ? 0.6 : 0), 0.5));
-  }));
+  strips.forEach((strip, k) =>
+    order.forEach((leaf, row) => {
+      pen.fillStyle = strip.colour(leaf);
+      pen.fillRect(TREE + GAP + k * (BAR + GAP), row * cell, BAR, Math.max(cell - (cell > 5 ? 0.6 : 0), 0.5));
+    }),
+  );
   paintTree(pen, found, drawn, host);
   paintCells(pen, drawn, host);
 }
@@ -80,7 +115,8 @@ function paintTree(pen, found, { order, strips, size }, host) {
   pen.lineWidth = order.length > 300 ? 0.6 : 1.1;
   for (const one of all) {
     const families = new Set(one.leaves.map((leaf) => found.labels[leaf]));
-    pen.strokeStyle = families.size === 1 && found.families.length > 1 && !families.has(0) ? strips[0].colour(one.leaves[0]) : grey;
+    pen.strokeStyle =
+      families.size === 1 && found.families.length > 1 && !families.has(0) ? strips[0].colour(one.leaves[0]) : grey;
     pen.beginPath();
     pen.moveTo(x(one.fromHeight), one.from * cell);
     pen.lineTo(x(one.height), one.from * cell);
@@ -119,6 +155,9 @@ function cellAt(canvas, event, { order, size, left }) {
 
 /** @param {any} found @param {Drawn} drawn @param {{ row: number, column: number | null }} at */
 function say(found, { levels, order, strips }, { row, column }) {
-  const who = (/** @type {number} */ leaf) => `prompt ${found.sample[leaf]} (${strips.map((strip) => strip.says(leaf)).join(", ")})`;
-  return column === null || column === row ? who(row) : `${who(row)} and ${who(column)}: distance ${number(levels[row * order.length + column] / 255, 2)}`;
+  const who = (/** @type {number} */ leaf) =>
+    `prompt ${found.sample[leaf]} (${strips.map((strip) => strip.says(leaf)).join(", ")})`;
+  return column === null || column === row
+    ? who(row)
+    : `${who(row)} and ${who(column)}: distance ${number(levels[row * order.length + column] / 255, 2)}`;
 }

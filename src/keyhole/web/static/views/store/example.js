@@ -11,9 +11,18 @@ export function example(shown) {
   const [from, to] = [Math.max(0, first - AROUND), Math.min(shown.tokens.length, last + 6)];
   const words = shown.tokens.slice(from, to).flatMap((token, i) => {
     const at = from + i;
-    const mark = at === shown.dest && at === shown.src ? "both" : at === shown.dest ? "dest" : at === shown.src ? "src" : null;
+    const mark =
+      at === shown.dest && at === shown.src ? "both" : at === shown.dest ? "dest" : at === shown.src ? "src" : null;
     const text = token.trim() ? token : visible(token);
-    return [mark ? h("mark", { class: mark, title: mark === "both" ? "dest and src" : mark }, text) : text, /^\s|\s$/.test(token) ? "" : " "];
+    return [
+      mark ? h("mark", { class: mark, title: mark === "both" ? "dest and src" : mark }, text) : text,
+      /^\s|\s$/.test(token) ? "" : " ",
+    ];
   });
-  return h("p", { class: "example", "data-pick": shown.pick }, h("span", { class: "number", title: `strength ${number(shown.value)}` }, share(shown.attention)), h("span", null, from > 0 && "… ", ...words, to < shown.tokens.length && "…"));
+  return h(
+    "p",
+    { class: "example", "data-pick": shown.pick },
+    h("span", { class: "number", title: `strength ${number(shown.value)}` }, share(shown.attention)),
+    h("span", null, from > 0 && "… ", ...words, to < shown.tokens.length && "…"),
+  );
 }

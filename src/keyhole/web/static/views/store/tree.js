@@ -28,7 +28,15 @@ export function branches(tree, order) {
     y[n + k] = (y[i] + y[j]) / 2;
     height[n + k] = tall;
     leaves[n + k] = [...leaves[i], ...leaves[j]];
-    return { y: y[n + k], height: tall, from: y[i], to: y[j], fromHeight: height[i], toHeight: height[j], leaves: leaves[n + k] };
+    return {
+      y: y[n + k],
+      height: tall,
+      from: y[i],
+      to: y[j],
+      fromHeight: height[i],
+      toHeight: height[j],
+      leaves: leaves[n + k],
+    };
   });
 }
 
