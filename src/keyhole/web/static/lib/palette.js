@@ -13,12 +13,13 @@ export function colours(el) {
   return Array.from({ length: COLOURS }, (_, i) => style.getPropertyValue(`--c${i}`).trim());
 }
 
-/** @param {(string | null)[]} values @returns {string[]} the different ones, commonest first */
+/** @param {(string | number | null)[]} values @returns {string[]} the different ones as texts, commonest first */
 export function distinct(values) {
   /** @type {Map<string, number>} */
   const counts = new Map();
-  for (const value of values) if (value !== null && value !== "") counts.set(value, (counts.get(value) ?? 0) + 1);
-  return [...counts]
-    .sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0], "en", { numeric: true }))
-    .map(([value]) => value);
+  for (const value of values) {
+    if (value !== null && value !== "") counts.set(String(value), (counts.get(String(value)) ?? 0) + 1);
+  }
+  const alike = (/** @type {string} */ a, /** @type {string} */ b) => a.localeCompare(b, "en", { numeric: true });
+  return [...counts].sort((a, b) => b[1] - a[1] || alike(a[0], b[0])).map(([value]) => value);
 }

@@ -55,7 +55,7 @@ function picture(cloud, head) {
     linear([(c + d) / 2 - span, (c + d) / 2 + span], [SIDE - EDGE, EDGE]),
   ];
   const values = distinct(cloud.labels);
-  const of = (/** @type {number} */ i) => colour(values.indexOf(cloud.labels[i]));
+  const of = (/** @type {number} */ i) => colour(values.indexOf(String(cloud.labels[i])));
   const keys = cloud.keys.map((/** @type {number[]} */ p, /** @type {number} */ i) =>
     s(
       "circle",
@@ -91,7 +91,7 @@ function picture(cloud, head) {
   );
 }
 
-/** @param {string[]} labels */
+/** @param {(string | number)[]} labels */
 function key(labels) {
   const values = distinct(labels);
   return h(

@@ -77,7 +77,7 @@ function stripsOf(found, by, host) {
     ...first,
     {
       name: by,
-      colour: (leaf) => palette[known.indexOf(values[leaf])] ?? grey,
+      colour: (leaf) => palette[known.indexOf(String(values[leaf]))] ?? grey,
       says: (leaf) => `${by} ${values[leaf]}`,
     },
   ];
