@@ -98,7 +98,15 @@ def contrast(
     test: Contrast | None
     if what == "boxes" or what == "lists":
         how = wordings | ({"n_boxes": boxes} if what == "boxes" else {"per_category": per_category})
-        fits, test = built_in(loaded, what, (prompts, tests), feature=feature, seed=seed, cross=cross, how=how)
+        fits, test = built_in(
+            loaded,
+            "boxes" if what == "boxes" else "lists",
+            (prompts, tests),
+            feature=feature,
+            seed=seed,
+            cross=cross,
+            how=how,
+        )
     else:
         fits, test = _files(what, test_file)
     settings = StudySettings(

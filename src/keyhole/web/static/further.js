@@ -124,8 +124,8 @@ function conditions(filter) {
   );
 }
 
-/** @param {import("./own.js").Own} own @param {string} store @param {object} where */
-function familiesOf(own, store, where) {
+/** Families are of right answers with circuits. @param {import("./own.js").Own} own @param {string} store @param {any} where */
+function familiesOf(own, store, { status: _, correct: __, ...where }) {
   const k = Number(own.k);
   return { store, where, granularity: own.grain || "channels", role: own.role === "1", ...(k >= 2 ? { k } : {}) };
 }
