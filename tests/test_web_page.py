@@ -123,6 +123,7 @@ def test_large_circuits_keep_what_is_strongest_and_hangs_together() -> None:
     names = {chosen: "a name", min(made.edges, key=lambda e: e.influence or 0): "of what is left out"}
     data = page_data(made, names, most=200)
     edges, nodes = data["circuit"]["edges"], data["circuit"]["nodes"]
+    assert len(data["names"]) == 1
     (index,) = data["names"]
     assert data["names"][index] == {"text": "a name"} and edges[int(index)]["influence"] == chosen.influence
     assert nodes[edges[int(index)]["from"]]["dest"] == made.nodes[chosen.source].dest
