@@ -14,6 +14,7 @@ from keyhole import Model
 from keyhole.circuits.circuit import Circuit
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
+from keyhole.intervene.rows import Verification
 from keyhole.models.prompts import token_texts
 from keyhole.models.run import Run
 from keyhole.tracing.firing import Firing
@@ -253,7 +254,14 @@ def circuit(run: Run) -> Circuit:
     return run.trace()
 
 
-def test_a_trace_its_story_and_its_verification(page: Page, address: str, circuit: Circuit) -> None:
+@pytest.fixture(scope="module")
+def verified(circuit: Circuit) -> Verification:
+    return circuit.verify()
+
+
+def test_a_trace_its_story_and_its_verification(
+    page: Page, address: str, circuit: Circuit, verified: Verification
+) -> None:
     opened(page, address)
     page.click(".answers-pane [data-action=trace]")
     nodes = page.locator(".circuit-host svg.circuit .mark")
@@ -265,7 +273,6 @@ def test_a_trace_its_story_and_its_verification(page: Page, address: str, circui
     assert read(paths.first.locator("b").inner_text()) == pytest.approx(100 * told.paths[0].share, abs=0.51)
     page.click("[data-verify=exact]")
     page.wait_for_selector(".scatter")
-    verified = circuit.verify()
     promised = [row for row in verified.rows if row.agrees is not None]
     summary = page.locator(".verification [data-met]")
     assert summary.get_attribute("data-of") == str(len(promised))
@@ -275,17 +282,32 @@ def test_a_trace_its_story_and_its_verification(page: Page, address: str, circui
 
 
 def test_the_circuit_can_be_walked(page: Page, address: str) -> None:
-    opened(page, address, tab="circuit", traced="answer")
-    lit = page.locator(".circuit-host svg.circuit .mark")
-    expect(lit.first).to_be_visible()
-    page.locator(".circuit-host .mark:has-text('1.6')").last.hover()
+    opened(page, address, head="0.4", src="10", tab="circuit", traced="answer")
+    marks = page.locator(".circuit-host svg.circuit .mark")
+    expect(marks.first).to_be_visible()
+    mover = page.locator(".circuit-host .mark:has-text('1.6')").last
+    mover.hover()
     expect(page.locator(".circuit-host .some")).to_have_count(1)  # the others stand back
-    before = lit.count()
-    slider = page.locator(".circuit-host .slide input")
-    slider.fill("85")
-    expect(page.locator(".circuit-host .slide .cut")).not_to_have_text("")
-    assert page.locator(".circuit-host svg.circuit .mark").count() < before
+    mover.click()
+    page.click(".circuit-host button:has-text('Why here?')")
+    expect(page.locator(".why .which")).to_have_text(re.compile("1.6(14to←2Mary|11gave←10John)"))  # both are in it
+    before = marks.count()
+    page.locator(".circuit-host .slide input").fill("85")
+    expect(page.locator(".circuit-host .slide .cut")).not_to_have_text("nothing")
+    assert marks.count() < before
     assert "below" in where(page)["view"]  # kept in the address
+
+
+def test_an_edge_is_removed_and_measured(page: Page, address: str, verified: Verification) -> None:
+    opened(page, address, tab="circuit", traced="answer")
+    page.click(".circuit-host .edges tbody tr:has(.side.src)")
+    page.click(".circuit-host button:has-text('Remove and measure')")
+    facts = page.locator(".circuit-host .detail").filter(has_text="Measured")
+    expect(facts).to_be_visible()
+    said = dict(re.findall(r"(before|predicted|measured)\s+([\d.]+)", facts.inner_text()))
+    assert read(said["predicted"]) == pytest.approx(read(said["measured"]), abs=6e-4)
+    drops = [row.drop for row in verified.edges]
+    assert any(read(said["before"]) - read(said["measured"]) == pytest.approx(drop, abs=2e-3) for drop in drops)
 
 
 def test_trace_from_here(page: Page, address: str) -> None:

@@ -85,9 +85,15 @@ async function verify(model, flow, slot, how) {
     slot,
     (signal) => job("verify", body, { progress: flow.slots.progress(slot), signal }),
   );
+  /** @type {any[]} */
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
-  const rows = Object.fromEntries(own.map((/** @type {any} */ row) => [row.edge, row]));
-  if (own.length) model.set("verified", { ...model.get("verified"), ...rows });
+  const told = own.map((row) => [row.edge, { ...shown(row), "answer without it": row.metric_after }]);
+  if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(told) });
+}
+
+/** @param {any} row what an edge tells of its removal */
+function shown(row) {
+  return { before: row.before, predicted: row.predicted, measured: row.after, "random controls lose": row.control };
 }
 
 let count = 0;

@@ -8,28 +8,10 @@ const LEFT = 22; // for the layers' numbers
 
 /** What the map can show; `top` is the value that is full ink, null: the largest there is. */
 export const MEASURES = [
-  {
-    key: "attention",
-    label: "Strongest",
-    told: "strongest",
-    top: 1,
-    says: "Weight of its strongest firing, the first token left out.",
-  },
-  {
-    key: "entropy",
-    label: "Entropy",
-    told: "entropy",
-    top: 1,
-    says: "How evenly it attends: 0 is one token, 1 is all alike.",
-  },
-  { key: "sink", label: "Sink", told: "sink", top: 1, says: "Share of its attention that rests on the first token." },
-  {
-    key: "sparsity",
-    label: "S(v)",
-    told: "S(v)",
-    top: null,
-    says: "Share of its channels that carry the strongest firing: low is sparse.",
-  },
+  { key: "attention", label: "Strongest", top: 1, says: "Weight of its strongest firing, the first token left out." },
+  { key: "entropy", label: "Entropy", top: 1, says: "How evenly it attends: 0 is one token, 1 is all alike." },
+  { key: "sink", label: "Sink", top: 1, says: "Share of its attention that rests on the first token." },
+  { key: "sparsity", label: "S(v)", top: null, says: "Share of its channels that carry its strongest firing." },
 ];
 
 /** @typedef {import("../lib/model.js").Model} Model */
@@ -214,9 +196,8 @@ function legend(heads, measure) {
 
 /** @param {Facts} facts */
 function describe(facts) {
-  const told = MEASURES.map(
-    ({ key, told }) => `${told} ${facts[key] === null || facts[key] === undefined ? "none" : number(facts[key])}`,
-  );
+  const name = (/** @type {string} */ label) => (label === "S(v)" ? label : label.toLowerCase());
+  const told = MEASURES.map(({ key, label }) => `${name(label)} ${number(facts[key]) || "none"}`);
   return `head ${facts.layer}.${facts.head}: ${told.join(", ")}`;
 }
 

@@ -75,7 +75,7 @@ function stairs(firing, side) {
   let now = firing.attention;
   const each = side.signals.map((signal) => {
     const from = now;
-    now += sign * Math.abs(signal.weight);
+    now += sign * signal.weight;
     return /** @type {[number, number]} */ ([from, now]);
   });
   return { each, all: /** @type {[number, number]} */ ([firing.attention, side.after]) };
