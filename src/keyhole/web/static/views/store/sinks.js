@@ -115,7 +115,7 @@ function cosines(side) {
 function plainTable({ columns, rows }) {
   const isNumber = columns.map((column) => column.startsWith(">"));
   const show = (/** @type {string | number | null} */ value) =>
-    typeof value === "number" ? number(value) : (value ?? "");
+    typeof value !== "number" ? (value ?? "") : Number.isInteger(value) ? value : number(value);
   return h(
     "div",
     { class: "rows plain-table" },
