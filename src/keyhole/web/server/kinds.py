@@ -44,6 +44,7 @@ KINDS = {
     "story": Kind("circuits", "story", quick=False),
     "verify": Kind("circuits", "verify", quick=False),
     "names": Kind("circuits", "names"),
+    "naming": Kind("naming", "naming"),
     "compare": Kind("comparing", "compare", quick=False),
     "where": Kind("corpus", "where", quick=False),
     "stores": Kind("stores", "stores"),

@@ -1,23 +1,28 @@
 // The explorer's page: one model of values, one address, and the views that look at them.
 import { wishes } from "./actions.js";
 import { follow } from "./flow.js";
+import { further } from "./further.js";
 import { fill, h } from "./lib/dom.js";
 import { plain } from "./lib/model.js";
 import { pane } from "./lib/pane.js";
 import { setTheme, themeButton } from "./lib/theme.js";
-import { fromQuery, toQuery } from "./url.js";
+import { fromQuery, TABS, toQuery } from "./url.js";
+import compare from "./views/compare.js";
+import contrasts from "./views/contrasts.js";
 import firing from "./views/firing.js";
 import heads from "./views/heads.js";
 import pattern from "./views/pattern.js";
 import predictions from "./views/predictions.js";
 import prompt from "./views/prompt.js";
+import store from "./views/store.js";
 import trace from "./views/trace.js";
+import verification from "./views/verification.js";
 
 /** @typedef {import("./url.js").Place} Place */
 /** @typedef {import("./lib/theme.js").Theme} Theme */
 
 const THEME = "keyhole-theme";
-const TABS = /** @type {const} */ ([["pattern", "Attention"], ["circuit", "Circuit"]]);
+const FURTHER = { verification, compare, store, contrasts }; // views that have the page's whole width
 
 /** @param {string} text @returns {object} */
 function kept(text) {
@@ -68,6 +73,7 @@ function start() {
     document.title = to.prompt
       ? `${to.layer === null ? "" : `${to.layer}.${to.head} `}${to.prompt.slice(0, 60)} · Keyhole`
       : "Keyhole";
+    more.arrive(to);
     return flow.arrive(to);
   };
   const go = (/** @type {Partial<Place>} */ change, { replace = false } = {}) => {
@@ -78,7 +84,8 @@ function start() {
     return arrive(to);
   };
   const flow = follow(model, (change) => go(change, { replace: true }));
-  does = wishes(model, flow, go);
+  const more = further(model, flow.slots, go);
+  does = { ...wishes(model, flow, go), ...more.wishes };
   addEventListener("popstate", () => {
     const to = fromQuery(location.search);
     if (to.view !== model.get("place").view) model.set("view", kept(to.view));
@@ -114,8 +121,8 @@ function layout(model) {
   const tabs = h("div", { class: "tabs", role: "tablist" });
   const middle = pane("", "middle", tabs);
   const why = pane("Why here?", "why-pane");
-  const views = { pattern: h("div", { class: "view pattern" }), circuit: h("div", { class: "view circuit" }) };
-  middle.body.append(views.pattern, views.circuit);
+  const views = Object.fromEntries(TABS.map(([tab]) => [tab, h("div", { class: `view ${tab}` })]));
+  middle.body.append(...Object.values(views));
   const left = h("div", { class: "left" }, map.el, said.el);
   const main = h("main", {}, left, middle.el, why.el);
   document.body.append(top, main);
@@ -139,6 +146,7 @@ function layout(model) {
   pattern.render({ model, el: views.pattern });
   trace.render({ model, el: views.circuit });
   firing.render({ model, el: why.body });
+  for (const [tab, view] of Object.entries(FURTHER)) view.render({ model, el: views[tab] });
 }
 
 start();

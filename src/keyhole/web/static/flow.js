@@ -135,6 +135,7 @@ export function firingOf(place) {
 
 /** @param {Place} place what identifies the circuit that was asked for */
 export function traceOf(place) {
+  if (place.traced === "stored") return { store: place.own.store ?? "", index: Number(place.own.index) };
   const [layer, head, dest, src] = place.traced.split(".").map(Number);
   const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
   const asked = place.traced === "answer"

@@ -1,7 +1,7 @@
 // What stands in a notebook's frame? One view of one result, without a kernel: what would need one is left out.
 import { plain } from "./lib/model.js";
 import firing from "./views/firing.js";
-import verification from "./views/verification.js";
+import verification from "./views/verified_rows.js";
 
 const VIEWS = /** @type {Record<string, import("./lib/model.js").View>} */ ({ firing, verification });
 

@@ -1,10 +1,12 @@
 // Where is the user? All of it is in the address, so that a reload, a bookmark and the back button lead there.
 
+import { ownFrom, ownInto } from "./own.js";
+
 /**
  * @typedef {object} Place
  * @property {string | null} model  a name that the server loads; null: its own choice
  * @property {string} prompt
- * @property {"pattern" | "circuit"} tab
+ * @property {Tab} tab
  * @property {string} measure  what the layer x head map shows
  * @property {number | null} layer
  * @property {number | null} head
@@ -13,8 +15,14 @@
  * @property {number[]} target  token ids of the answer
  * @property {number[]} against  and of the other one
  * @property {string} traced  which circuit has been asked for: none, that of the `answer`, that of a firing `3.6.14.11`
+ * @property {import("./own.js").Own} own  parameters of the further views
  * @property {string} view  what was done to the circuit's view, as JSON
  */
+
+/** @typedef {"pattern" | "circuit" | "verification" | "compare" | "store" | "contrasts"} Tab */
+
+/** @type {[Tab, string][]} */
+export const TABS = [["pattern", "Attention"], ["circuit", "Circuit"], ["verification", "Verification"], ["compare", "Compare"], ["store", "Stores"], ["contrasts", "Contrasts"]];
 
 /** @type {Place} */
 export const NOWHERE = {
@@ -30,6 +38,7 @@ export const NOWHERE = {
   against: [],
   traced: "",
   view: "",
+  own: {},
 };
 
 /**
@@ -44,7 +53,7 @@ export function fromQuery(query) {
   return {
     model: given.get("model") || null,
     prompt: given.get("prompt") ?? "",
-    tab: given.get("tab") === "circuit" ? "circuit" : "pattern",
+    tab: TABS.find(([tab]) => tab === given.get("tab"))?.[0] ?? "pattern",
     measure: given.get("map") || NOWHERE.measure,
     layer,
     head,
@@ -52,8 +61,9 @@ export function fromQuery(query) {
     src: integer(given.get("src")),
     target: integers(given.get("target")),
     against: integers(given.get("against")),
-    traced: /^(answer|\d{1,6}(\.\d{1,6}){3})$/.test(traced) ? traced : "",
+    traced: /^(answer|stored|\d{1,6}(\.\d{1,6}){3})$/.test(traced) ? traced : "",
     view: given.get("view") ?? "",
+    own: ownFrom(given),
   };
 }
 
@@ -75,6 +85,7 @@ export function toQuery(place) {
   if (place.against.length) kept.set("against", place.against.join(","));
   if (place.traced) kept.set("traced", place.traced);
   if (place.view) kept.set("view", place.view);
+  ownInto(kept, place.own);
   const text = kept.toString();
   return text ? `?${text}` : "";
 }

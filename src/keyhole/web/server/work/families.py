@@ -8,6 +8,8 @@ from keyhole.family.families import RIGHT
 from keyhole.family.families import families as find
 from keyhole.family.record import Families
 from keyhole.sink import sinks as study
+from keyhole.sink import text as sink_text
+from keyhole.sink.record import Sinks
 from keyhole.store.chosen import label_columns
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
@@ -57,4 +59,16 @@ def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     body.done()
     model = kept.model(str(store.manifest.model.get("name", ORGANISM)))
     options = {"prompts": prompts, "draws": draws, "controls": controls, "seed": seed}
-    return study(store, model, **options, stage=told.stage).record()
+    found = study(store, model, **options, stage=told.stage)
+    return {**found.record(), "told": _told(found)}
+
+
+def _told(found: Sinks) -> dict[str, Any]:
+    """What was found, in the library's own words and tables; a column of numbers begins with >."""
+    sides = []
+    for side in found.sides:
+        tables = [sink_text.likeness_table(side)] if side.likeness else []
+        tables += [sink_text.removal_table(side)] if side.removals else []
+        told = [{"columns": columns, "rows": rows} for columns, rows in tables]
+        sides.append({"side": side.side, "found": side.found, "lines": sink_text.head_lines(side), "tables": told})
+    return {"opening": sink_text.opening(found), "sides": sides, "massive": sink_text.massive_lines(found)}

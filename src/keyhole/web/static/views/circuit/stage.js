@@ -107,7 +107,16 @@ export class Stage {
     const { doc, picture, lay, names } = this;
     this.draw.draw({ doc, picture, lay, names, expanded: new Set(view.expanded) }, label);
     this.tools.show(this.picture, { nodes: this.doc.nodes.length, edges: this.doc.edges.length });
+    this.mark();
     this.panesOnly();
+  }
+
+  /** What the host marks, as two circuits side by side are: `marks` has nodes and edges by class. */
+  mark() {
+    for (const [name, { nodes, edges }] of Object.entries(this.model.get("marks") ?? {})) {
+      const own = new Set(edges);
+      this.draw.tag(name, new Set([...this.ownersOf(nodes), ...this.picture.links.filter((link) => link.edges.some((edge) => own.has(edge))).map((link) => link.id)]));
+    }
   }
 
   panesOnly() {
