@@ -274,7 +274,7 @@ def test_a_trace_its_story_and_its_verification(
     page.click("[data-verify=exact]")
     page.wait_for_selector(".scatter")
     promised = [row for row in verified.rows if row.agrees is not None]
-    summary = page.locator(".verification [data-met]")
+    summary = page.locator(".verification p[data-met]")
     assert summary.get_attribute("data-of") == str(len(promised))
     assert summary.get_attribute("data-met") == str(sum(row.agrees is True for row in promised))
     assert page.locator(".scatter circle.point").count() == len(verified.rows)

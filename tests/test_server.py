@@ -577,7 +577,8 @@ def test_compare(client: httpx.Client, run: keyhole.Run) -> None:
 
 
 def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) -> None:
-    from keyhole.naming.where import read_what, where
+    from keyhole.naming.what import read_what
+    from keyhole.naming.where import where
 
     told = ask(client, "where", what="3.1:0", tokens=2000, top=3)
     assert told == plain(
