@@ -4,6 +4,7 @@ from keyhole.circuits.browser import Page, show
 from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
 from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, save, to_json
+from keyhole.circuits.neuronpedia import to_neuronpedia
 from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 
@@ -24,4 +25,5 @@ __all__ = [
     "to_json",
     "to_mib",
     "to_networkx",
+    "to_neuronpedia",
 ]
