@@ -20,6 +20,7 @@ from keyhole.cli.curves import curves
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.families import families
+from keyhole.cli.features import features
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.name import name as name_command
@@ -47,6 +48,7 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
 for of_store in (families, compare, sinks, shared, curves, stability):
     app.command()(of_store)
 app.command()(where)
+app.command()(features)
 app.command()(name_command)
 app.add_typer(lab, name="lab")
 app.command()(cache)
