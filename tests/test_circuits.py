@@ -18,8 +18,8 @@ from alike import assert_alike
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
-from keyhole.circuits.mib import mib_from
 from keyhole.circuits.files import from_json, load_circuit, to_json
+from keyhole.circuits.mib import mib_from
 from keyhole.circuits.page import to_html
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer

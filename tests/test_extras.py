@@ -50,7 +50,19 @@ def test_without_pandas_tables_are_records(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_everything_else_works_without_them() -> None:
     """Load, check and trace with no optional package at all, in a process of its own."""
-    names = ("gguf", "accelerate", "umap", "numba", "sklearn", "ray", "pandas", "polars", "duckdb", "IPython", "anywidget")
+    names = (
+        "gguf",
+        "accelerate",
+        "umap",
+        "numba",
+        "sklearn",
+        "ray",
+        "pandas",
+        "polars",
+        "duckdb",
+        "IPython",
+        "anywidget",
+    )
     code = """
 import keyhole
 model = keyhole.load()

@@ -153,7 +153,9 @@ def test_a_file_of_ours_is_the_circuit(circuit: Circuit) -> None:
     file = mib_from(json.loads(to_mib(circuit)), "ours")
     own = circuit_scores([circuit], made.wiring)
     assert np.count_nonzero(own) > 20 and np.allclose(file_scores(file, made.wiring, dims), own)
-    plain = document(dict.fromkeys(["m0->logits", "a0.h1->a2.h3<v>"], (0.0, True)), **json.loads(to_mib(circuit))["cfg"])
+    plain = document(
+        dict.fromkeys(["m0->logits", "a0.h1->a2.h3<v>"], (0.0, True)), **json.loads(to_mib(circuit))["cfg"]
+    )
     marked = file_scores(mib_from(plain, "binary"), made.wiring, dims)
     assert sorted(made.wiring.name(int(i)) for i in np.flatnonzero(marked)) == ["0.1 -> 2.3 value", "MLP 0 -> answer"]
     assert set(marked) == {0.0, 1.0}
@@ -168,7 +170,9 @@ def test_another_models_file_is_refused(circuit: Circuit) -> None:
 
 def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: Path) -> None:
     """Slopes of the answer, once as a method and once out of a file: the same curve."""
-    prompts = [f"When {a} and {b} went to the store, {b} gave a drink to" for a, b in [("Mary", "John"), ("John", "Mary")]]
+    prompts = [
+        f"When {a} and {b} went to the store, {b} gave a drink to" for a, b in [("Mary", "John"), ("John", "Mary")]
+    ]
     runs = organism.run_many(prompts)
     answers = [(230, 280), (280, 230)]
     asked = [
@@ -181,8 +185,16 @@ def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: 
     edges = {}
     for (writer, reader), score in zip(wiring.edges, found, strict=True):
         one, into = wiring.writers[writer], wiring.readers[reader]
-        parent = "input" if one.kind == "embedding" else f"a{one.layer}.h{one.head}" if one.kind == "head" else f"m{one.layer}"
-        child = "logits" if into.layer is None else f"m{into.layer}" if into.head is None else f"a{into.layer}.h{into.head}"
+        parent = (
+            "input"
+            if one.kind == "embedding"
+            else f"a{one.layer}.h{one.head}"
+            if one.kind == "head"
+            else f"m{one.layer}"
+        )
+        child = (
+            "logits" if into.layer is None else f"m{into.layer}" if into.head is None else f"a{into.layer}.h{into.head}"
+        )
         edges[f"{parent}->{child}{sides[into.side]}"] = (float(score), bool(score > 0))
     dims = organism.dims
     told = document(edges, n_layers=dims.layers, n_heads=dims.heads, d_model=dims.d_model)

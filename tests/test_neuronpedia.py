@@ -51,7 +51,10 @@ def test_every_node_is_there_as_viewers_know_it(circuit: Circuit) -> None:
     for node, own, attention in zip(nodes, circuit.nodes, circuit.attention, strict=True):
         assert node["feature_type"] == known.get(own.kind, "bias") and node["ctx_idx"] == own.dest
         if own.kind == "head":
-            assert (node["activation"], node["clerp"]) == (attention, node_label(own, circuit.tokens).replace("<bos>", "‹bos>"))
+            assert (node["activation"], node["clerp"]) == (
+                attention,
+                node_label(own, circuit.tokens).replace("<bos>", "\u2039bos>"),
+            )
         if own.kind not in ("embedding", "target"):
             assert node["layer"] == str(own.layer)
     assert {node["layer"] for node in nodes if node["feature_type"] == "embedding"} == {"E"}

@@ -1,7 +1,7 @@
 """How does the README look on a package index? Its pictures by absolute address, which an index needs to show them.
 
-The address is that of the repository in [project.urls] of pyproject.toml, at the tag of the version. Without one the README
-stays as it is, and `make release` says so.
+The address is that of the repository in [project.urls] of pyproject.toml, at the tag of the version. Without one the
+README stays as it is, and `make release` says so.
 """
 
 import re

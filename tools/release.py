@@ -1,7 +1,7 @@
 """Is this a release? Builds the sdist and the wheel into dist/, looks into both, and says what to upload.
 
-Nothing is uploaded. What is wrong stops it: a version without an entry in CHANGELOG.md or CITATION.cff, a file that is not in
-the wheel, a wheel that twine would refuse, pictures that an index could not show.
+Nothing is uploaded. What is wrong stops it: a version without an entry in CHANGELOG.md or CITATION.cff, a file that is
+not in the wheel, a wheel that twine would refuse, pictures that an index could not show.
 """
 
 import re

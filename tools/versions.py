@@ -3,8 +3,8 @@
     python tools/versions.py            both, each in an environment of its own under .cache/versions/
     python tools/versions.py oldest --torch 2.13.0+cpu    another torch, where the oldest is not to be had
 
-The core is what every number rests on: models are read exactly, circuits are those of an oracle and of goldens, removals do
-as predicted, files keep what they say. Slow: an environment takes a few hundred MB, its tests some minutes.
+The core is what every number rests on: models are read exactly, circuits are those of goldens, removals do as
+predicted, files keep what they say. Slow: an environment takes a few hundred MB, its tests some minutes.
 """
 
 import argparse
@@ -64,7 +64,9 @@ def tried(name: str, given: dict[str, str]) -> bool:
     """Did the core tests pass there?"""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     python = environment(name, pins(name, project["dependencies"], given))
-    told = "import platform, torch, transformers as t; print(platform.python_version(), torch.__version__, t.__version__)"
+    told = (
+        "import platform, torch, transformers as t; print(platform.python_version(), torch.__version__, t.__version__)"
+    )
     versions = subprocess.run([str(python), "-c", told], check=True, capture_output=True, text=True).stdout.split()
     print(f"{name}: Python {versions[0]}, torch {versions[1]}, transformers {versions[2]}", flush=True)
     tests = [f"tests/{one}.py" for one in CORE]

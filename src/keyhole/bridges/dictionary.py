@@ -1,6 +1,6 @@
-"""Which directions has a sparse autoencoder? The rows of its decoder, out of a safetensors file; its layout is told by it.
+"""Which directions has a sparse autoencoder? The rows of its decoder, out of a safetensors file that tells its layout.
 
-SAELens and Gemma Scope keep `W_dec` [features, d_model], EleutherAI's sparsify the same name, others `decoder.weight` as
+SAELens and Gemma Scope keep `W_dec` [features, d_model], EleutherAI's sparsify the same, others `decoder.weight` as
 torch keeps it, [d_model, features]. Where both sides are as long, the name decides.
 """
 
@@ -30,7 +30,8 @@ class Dictionary:
         return len(self.directions)
 
     def __repr__(self) -> str:
-        return f"<Dictionary of {len(self):,} features of {self.directions.shape[1]} dimensions, {self.name}: {self.tensor}>"
+        size = f"{len(self):,} features of {self.directions.shape[1]} dimensions"
+        return f"<Dictionary of {size}, {self.name}: {self.tensor}>"
 
 
 def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
@@ -69,6 +70,6 @@ def _decoder(shapes: dict[str, tuple[int, ...]], d_model: int, file: str) -> tup
         return name, not as_rows if as_rows != as_columns else own in COLUMNS
     found = ", ".join(f"{name} {list(shape)}" for name, shape in sorted(shapes.items())[:8]) or "nothing"
     raise KeyholeError(
-        f"{file} has no decoder of {d_model} dimensions. It has {found}; a decoder is called W_dec (a feature per row) or "
-        "decoder.weight (a feature per column)."
+        f"{file} has no decoder of {d_model} dimensions. It has {found}; a decoder is called W_dec (a feature per row) "
+        "or decoder.weight (a feature per column)."
     )

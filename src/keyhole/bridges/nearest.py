@@ -1,8 +1,8 @@
 """Which features of a dictionary is a signal made of? The nearest directions, and how much of it they span together.
 
-A cosine in many dimensions is small by chance, and the largest of many is not: beside it stands the largest that as many
-random directions reach, and beside the span of the best ones that of the best random ones. Directions are chosen one
-after the other (orthogonal matching pursuit), each by what the ones before leave over; a feature's sign is as it comes.
+A cosine in many dimensions is small by chance, and the largest of many is not: beside it stands the largest that as
+many random directions reach, and beside the span of the best ones that of the best random ones. Directions are chosen
+one after the other (orthogonal matching pursuit), each by what the ones before leave over; signs are as they come.
 """
 
 from dataclasses import dataclass
@@ -58,14 +58,12 @@ class Nearest:
         return "\n".join([*lines, f"   random  {best} (mean of {DRAWS} dictionaries)"])
 
 
-def nearest_features(
-    vector: Float[Tensor, "d_model"], decoder: Dictionary, *, top: int = 10, seed: int = 0
-) -> Nearest:
+def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, top: int = 10, seed: int = 0) -> Nearest:
     """The `top` features of a dictionary that a vector is made of, e.g. `firing.vector(signal)`."""
     if vector.shape[0] != decoder.directions.shape[1]:
         raise KeyholeError(
-            f"the vector has {vector.shape[0]} dimensions, and {decoder.name} has {decoder.directions.shape[1]}: it is of "
-            "another model, or of another place than the residual stream."
+            f"the vector has {vector.shape[0]} dimensions, and {decoder.name} has {decoder.directions.shape[1]}: it is "
+            "of another model, or of another place than the residual stream."
         )
     x = vector.detach().to("cpu", torch.float64)
     length = float(x.norm())
@@ -103,4 +101,3 @@ def _random(x: Tensor, size: int, top: int, generator: torch.Generator) -> tuple
     drawn /= drawn.norm(dim=1, keepdim=True)
     chosen, shares = _pursuit(x, drawn, top)
     return abs(float(drawn[chosen[0]].double() @ x)), shares[-1]
-

@@ -1,7 +1,7 @@
 """Which vector is a circuit's signal? What its writer put into the channels, where a dictionary's directions are.
 
-`raw` vectors are parts of the residual stream as it was written, which is what autoencoders are trained on; `rotated` ones
-are what the head compares.
+`raw` vectors are parts of the residual stream as it was written, which is what autoencoders are trained on; `rotated`
+ones are what the head compares.
 """
 
 from typing import TYPE_CHECKING

@@ -96,7 +96,9 @@ def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
     """What EAP-IG makes all edges of a model from."""
     model = model if model is not None or circuit.run is None else circuit.run.model
     if model is None:
-        raise KeyholeError("files for MIB tell the sizes of the model, which a circuit from a file does not know: give it.")
+        raise KeyholeError(
+            "files for MIB tell the sizes of the model, which a circuit from a file does not know: give it."
+        )
     if model.fingerprint() != circuit.model.get("fingerprint"):
         raise KeyholeError(f"the circuit is of {circuit.model.get('name')}, and {model.name} has other weights.")
     facts, dims = mlp_facts(model.hf.config), model.dims

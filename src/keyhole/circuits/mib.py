@@ -68,8 +68,8 @@ class MibFile:
         ours, its = (layers, heads, d_model), (self.layers, self.heads, self.d_model)
         if ours != its:
             raise KeyholeError(
-                f"{self.name} is of a model of {its[0]} layers, {its[1]} heads and {its[2]} dimensions, and this one has "
-                f"{ours[0]}, {ours[1]} and {ours[2]}: give the file's own model."
+                f"{self.name} is of a model of {its[0]} layers, {its[1]} heads and {its[2]} dimensions, and this one "
+                f"has {ours[0]}, {ours[1]} and {ours[2]}: give the file's own model."
             )
 
 
@@ -118,7 +118,9 @@ def _edge(text: str, file: MibFile) -> MibEdge:
     assert parts is not None
     source, target = (_place(parts[end], file) for end in ("source", "target"))
     of_head = target[0] == "head"
-    require(of_head == (parts["slot"] is not None), f"{text!r}: edges into heads, and no others, end in <q>, <k> or <v>.")
+    require(
+        of_head == (parts["slot"] is not None), f"{text!r}: edges into heads, and no others, end in <q>, <k> or <v>."
+    )
     early = _when(source, file, reads=False) < _when(target, file, reads=True)
     require(early and source[0] != "target", f"{text!r}: what is written there is not read here.")
     own: EdgeSide = "target" if target[0] == "target" else "mlp"
@@ -128,7 +130,7 @@ def _edge(text: str, file: MibFile) -> MibEdge:
 def _place(text: str, file: MibFile) -> Place:
     if text in ("input", "logits"):
         return ("embedding", 0, None) if text == "input" else ("target", None, None)
-    layer, head = (int(number) for number in (re.findall(r"\d+", text) + ["0"])[:2])
+    layer, head = (int(number) for number in [*re.findall(r"\d+", text), "0"][:2])
     there = is_index(layer, file.layers) and is_index(head, file.heads)
     require(there, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
     return ("head", layer, head) if text[0] == "a" else ("mlp", layer, None)

@@ -168,10 +168,10 @@ def _label(circuit: Circuit, i: int, names: Mapping[Edge, str]) -> str:
 def _plain(text: str) -> str:
     """Without what a browser would take for a tag: viewers put labels into their pages as they are.
 
-    >>> _plain("mlp 2 (0:<bos>) <- 3")
-    'mlp 2 (0:‹bos>) <- 3'
+    >>> "<" in _plain("<bos>"), _plain("0:a <- 3:b")
+    (False, '0:a <- 3:b')
     """
-    return re.sub(r"<(?=[A-Za-z/!?])", "‹", text)
+    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # which looks like it
 
 
 def _prompt(circuit: Circuit) -> str:
@@ -180,16 +180,17 @@ def _prompt(circuit: Circuit) -> str:
 
 
 def _description(circuit: Circuit) -> str:
-    unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer where they end there"
+    unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer at its end"
     return (
-        f"Keyhole's circuit{_plain(answer_label(circuit))}. Triangles are attention heads, one per token that they read, "
-        f"circles whole MLPs; links are {unit}. Who wrote a head's query and key is under QK tracing, as drops of its "
-        "attention when that is removed."
+        f"Keyhole's circuit{_plain(answer_label(circuit))}. Triangles are attention heads, one per token that they "
+        f"read, circles whole MLPs; links are {unit}. Who wrote a head's query and key is under QK tracing, as drops "
+        "of its attention when that is removed."
     )
 
 
 def _slug(text: str) -> str:
-    """
+    """Words and numbers alone.
+
     >>> _slug("When Mary and John, 'Mary'")
     'when-mary-and-john-mary'
     """

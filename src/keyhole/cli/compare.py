@@ -43,8 +43,8 @@ def compare(
     beside controls. Against a published circuit: precision, recall and F1.
 
     A and B are each one of: ioi.store, ioi.store:1 (a family of `keyhole families`), ioi.store[order=ABBA] (prompts
-    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than, or
-    a circuit file of EAP-IG or MIB (eap.mib, eap.json).
+    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than,
+    or a circuit file of EAP-IG or MIB (eap.mib, eap.json).
 
     Examples:
 

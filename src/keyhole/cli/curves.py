@@ -53,7 +53,7 @@ def curves(
     f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
     and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads
     (ACC++ that ends at MLPs) and svt trace circuits; gradients and integrated attribute to edges; random is the floor.
-    Circuits that others found (--file; JSON of EAP-IG or MIB) are ranked by their own scores, whatever they were found on.
+    Circuits that others found (--file; JSON of EAP-IG or MIB) are ranked by their own scores, wherever these are from.
 
     Examples:
 

@@ -178,7 +178,7 @@ def _require_fit(unified: Unified, reference: Published) -> None:
     if beyond and not reference.model:
         _, layer, head = max(beyond)
         raise KeyholeError(
-            f"{reference.name} is of a model of {layers} layers and {heads} heads, and these circuits have layer {layer}"
+            f"{reference.name} is of a model of {layers} layers and {heads} heads, and here is layer {layer}"
             + ("" if head is None else f" and head {head}")
             + ": they are of another model."
         )

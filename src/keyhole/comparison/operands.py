@@ -155,8 +155,8 @@ def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
     if parts is None or store is None:
         raise KeyholeError(
             f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
-            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json, or .mib "
-            f"of EAP-IG and MIB), or {PREFIX}gpt2-ioi."
+            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json, or "
+            f".mib of EAP-IG and MIB), or {PREFIX}gpt2-ioi."
         )
     if parts["prompt"] is not None:
         number = int(parts["prompt"])

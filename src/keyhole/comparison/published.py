@@ -112,8 +112,8 @@ def published_in(file: MibFile) -> Published:
     edges = frozenset(edge for edge in file.kept if edge.source[0] != "embedding")
     if not edges:
         raise KeyholeError(
-            f"{file.name} has scores, but no circuit: no edge between components is in_graph. Score it by `keyhole curves "
-            "--file`, or take its best edges first."
+            f"{file.name} has scores, but no circuit: no edge between components is in_graph. Score it by `keyhole "
+            "curves --file`, or take its best edges first."
         )
     ends = {place for edge in file.kept for place in (edge.source, edge.target)}
     named = frozenset((kind, layer, head) for kind, layer, head in ends if layer is not None and kind != "embedding")

@@ -179,9 +179,7 @@ def kept(share: float, edges: int) -> int:
 class _Answers:
     """What is left of all answers with some edges; how often that was asked is told."""
 
-    def __init__(
-        self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress) -> None:
         self._groups, self._progress, self._done = groups, progress, 0
         alone = sum(method != "random" for method in orders)
         self._total = 2 + alone + (len(SHARES) - 1) * sum(len(own) for own in orders.values())

@@ -1,7 +1,7 @@
 """Which Hugging Face model is inside a neighbour's? That of nnsight or of TransformerLens, told by their attributes.
 
-nnsight keeps it as it is (`_module`). TransformerLens' bridge (`original_model`, from version 3 on) puts its own modules
-between the model's: these are left out in a copy that shares all weights, and the copy has to give the bridge's answer.
+nnsight keeps it as it is (`_module`). TransformerLens' bridge (`original_model`, from version 3 on) puts its own
+modules between the model's: these are left out in a copy that shares all weights, and has to give the bridge's answer.
 Older HookedTransformers have none: their weights are folded and centred. Neither package is imported.
 """
 
@@ -39,8 +39,8 @@ def unwrapped(source: object) -> Pair:
     if isinstance(source, transformers.PreTrainedModel):
         raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
     raise KeyholeError(
-        f"a {type(source).__name__} is no model that can be loaded: give a name, a folder, a .gguf file, a pair (hf_model, "
-        "tokenizer), or a model of nnsight or TransformerLens."
+        f"a {type(source).__name__} is no model that can be loaded: give a name, a folder, a .gguf file, a pair "
+        "(hf_model, tokenizer), or a model of nnsight or TransformerLens."
     )
 
 
@@ -52,8 +52,9 @@ def _without_bridges(bridge: Any, inside: Any) -> Any:
         ours, its = (torch.log_softmax(getattr(out, "logits", out).double(), -1) for out in (ours, its))
     if not float((ours - its).abs().max()) <= 10 * tolerance_of(inside.dtype) * float(its.abs().max()):
         raise KeyholeError(
-            "the Hugging Face model inside this bridge does not give the bridge's answers, for its weights were changed "
-            "(enable_compatibility_mode folds them): give keyhole.load the model's name, or a pair (hf_model, tokenizer)."
+            "the Hugging Face model inside this bridge does not give the bridge's answers, for its weights were "
+            "changed (enable_compatibility_mode folds them): give keyhole.load the model's name, or a pair (hf_model, "
+            "tokenizer)."
         )
     return hf
 
