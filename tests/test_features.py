@@ -145,7 +145,7 @@ def test_by_the_command_line(circuit: Circuit, tmp_path: Path) -> None:
     save_file({"W_dec": rows, "W_enc": rows.T.contiguous()}, tmp_path / "sae.safetensors")
     one = typed("features", f"{tmp_path}/mary.json#{first}", "--sae", f"{tmp_path}/sae.safetensors", "--json")
     assert one.returncode == 0, one.stderr
-    (told,) = json.loads(one.stdout)
+    (told,) = json.loads(one.stdout)["edges"]
     assert told["features"][0]["index"] == 17 and told["features"][0]["cosine"] == pytest.approx(1.0, abs=1e-4)
     every = typed("features", f"{tmp_path}/mary.json", "--sae", f"{tmp_path}/sae.safetensors", "--edges", "2")
     assert every.returncode == 0 and "+1.000" in every.stdout and f"{second}" in every.stdout, every.stderr

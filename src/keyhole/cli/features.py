@@ -57,7 +57,7 @@ def features(
         raise KeyholeError(f"{path} has no signals into heads that are written somewhere.")
     found = {i: nearest_features(edge_vector(read, i, loaded), decoder, top=top, seed=seed) for i in numbers}
     if json:
-        show.as_json([{"edge": i, **asdict(one), "share": one.share} for i, one in found.items()])
+        show.as_json({"edges": [{"edge": i, **asdict(one), "share": one.share} for i, one in found.items()]})
         return
     for i in numbers if number is not None else []:
         show.plain(f"edge {i}, {_label(read, i)}\n{found[i]}")
