@@ -14,12 +14,11 @@ from keyhole.dataframes import as_dataframe
 from keyhole.errors import KeyholeError
 
 _BLOCK = """
-import sys
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Blocked())
+from importlib.machinery import PathFinder
+real, names = PathFinder.find_spec, {names!r}
+def find_spec(name, path=None, target=None):  # as if they were not installed: nothing is found
+    return None if name.split(".")[0] in names else real(name, path, target)
+PathFinder.find_spec = find_spec
 """
 
 
