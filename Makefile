@@ -4,6 +4,9 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
+# the type checker of the pages' modules
+TSC := .cache/node/node_modules/.bin/tsc
+
 # published items measured at the same time
 JOBS ?= 2
 
@@ -19,10 +22,10 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole contrast lists --out demo/lists
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
 
-test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## everything CI runs
+test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt lint  ## the slow tests too
+test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: test-versions
@@ -37,10 +40,11 @@ release: .venv/installed-dev  ## builds the sdist and the wheel, checks them, an
 mutants: .venv/installed-dev  ## breaks the library in one place at a time: would the tests notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py --jobs 2
 
-lint: .venv/installed-dev
+lint: .venv/installed-dev $(TSC)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(TSC) -p src/keyhole/web/static/jsconfig.json
 
 bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratios within one run
 	$(BIN)/python benchmarks/start.py .cache/smollm2.gguf
@@ -86,6 +90,17 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 # English prose that has nothing to do with any task: Jane Austen's novels (public domain), out of a Debian package (MIT).
 .cache/prose.txt: .venv/installed
 	$(BIN)/python tools/prose.py $@
+
+# Chromium, in which the pages are tested, and node, which checks their types: installed where apt can, or named.
+.cache/programs: tools/programs.sh
+	mkdir -p .cache
+	tools/programs.sh chromium node npm
+	touch $@
+
+$(TSC): .cache/programs
+	test -x $@ || npm install --silent --no-fund --no-audit --prefix .cache/node typescript@5.9.3 \
+		|| (echo "npm could not fetch typescript 5.9.3, which checks the pages' types."; exit 1)
+	touch $@
 
 clean:
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

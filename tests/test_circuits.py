@@ -1,9 +1,9 @@
 """Circuits as files and for other tools; targets, thresholds, sinks; bad input."""
 
+import html
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
 from keyhole.circuits.mib import mib_from
-from keyhole.circuits.page import to_html
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
+from keyhole.figures.circuit import circuit_figure
 from keyhole.intervene.verification import verify
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.levels import trace, trace_many
@@ -115,14 +115,6 @@ def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> N
         circuit.save(tmp_path / "c.xlsx")
     with pytest.raises(KeyholeError, match="no folder"):
         circuit.save(tmp_path / "nowhere" / "c.json")
-
-
-def test_the_page_is_self_contained_and_escaped(circuit: keyhole.Circuit) -> None:
-    hostile = replace(circuit, tokens=("<script>alert(1)</script>", *circuit.tokens[1:]))
-    page = to_html(hostile)
-    assert "<script>alert" not in page and "&lt;script&gt;" in page
-    assert "http://" not in page and "https://" not in page and "src=" not in page.replace('data-src="', "")
-    assert page.count('class="node"') == len(circuit.nodes)
 
 
 def test_another_models_circuit_is_refused(circuit: keyhole.Circuit) -> None:
@@ -268,7 +260,7 @@ def test_a_circuit_tells_its_answer(organism: keyhole.Model, circuit: keyhole.Ci
     right, wrong = (float(likely[organism.tokenizer.convert_tokens_to_ids(name)]) for name in ("Mary", "John"))
     line = f"answer at 14:to: 'Mary' (probability {right:.3g}) against 'John' ({wrong:.3g})"
     assert line in str(circuit).splitlines() and line in str(from_json(to_json(circuit))).splitlines()
-    assert "'Mary' (probability" in to_html(circuit).replace("&#x27;", "'")
+    assert line in html.unescape(circuit.to_html()).splitlines()  # for those without scripts
     assert "against the mean of all tokens" in str(run.trace(seeds="linear"))
     many = run.trace(Likeliest(5))
     assert f"and 2 more (probability {float(likely.topk(5).values.sum()):.3g})" in str(many)
@@ -338,3 +330,17 @@ def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
     widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
     assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
     assert "Mary\n38%" in [label.get_text() for label in axis.get_xticklabels()]
+
+
+def test_names_in_the_picture(organism: keyhole.Model) -> None:
+    """Named edges that are drawn have their name's number, in the middle of them; each name stands once below."""
+    circuit = organism.run(PROMPT).trace("Mary", against="John")
+    signals = sorted((e for e in circuit.edges if e.side in ("dest", "src")), key=lambda e: -(e.influence or 0))
+    names = {signals[0]: "a name", signals[1]: "another", signals[2]: "a name", signals[-1]: "of an edge too weak"}
+    (axis,) = circuit_figure(circuit, names=names).axes
+    assert axis.get_xlabel() == "1  a name\n2  another"
+    marks = [text for text in axis.texts if text.get_text() in ("1", "2")]
+    assert sorted(text.get_text() for text in marks) == ["1", "1", "2"]
+    straight = [patch for patch in axis.patches if patch.get_connectionstyle().rad == 0]
+    middles = [tuple((a + b) / 2 for a, b in zip(*patch._posA_posB, strict=True)) for patch in straight]
+    assert sorted(middles) == sorted(text.get_position() for text in marks)

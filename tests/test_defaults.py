@@ -47,6 +47,7 @@ from keyhole.many.settings import Wrong
 from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
 from keyhole.naming import where as naming_where
+from keyhole.naming.llm import Patience
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
@@ -95,7 +96,7 @@ SAME = [
     (discover, View, {"frame"}),
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
-    (name_command, naming_name.name, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
     (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,
@@ -120,6 +121,14 @@ def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any
 
 
 def test_settings_have_the_same_defaults() -> None:
+    seek, name = defaults(naming_name.seek), defaults(naming_name.name)
+    assert {key: name[key] for key in seek} == seek and name["explainer"].__name__ == defaults(name_command)[
+        "explainer"
+    ]
+    assert (defaults(name_command)["llm_tries"], defaults(name_command)["llm_per_minute"]) == (
+        Patience().tries,
+        Patience().per_minute,
+    )
     assert defaults(circuits.trace)["seed_tau"] == Probability().tau
     assert all(defaults(circuits.trace)[f"top_{name}"] is default for name, default in defaults(Likeliest).items())
 

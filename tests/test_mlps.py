@@ -1,6 +1,7 @@
 """MLPs are rebuilt from folded weights, split exactly over the writers of their input, and causes hold on removal."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from keyhole.models.mlps import MlpWeights, Neurons, Shape
 from keyhole.tracing.exactness import check
 from keyhole.tracing.mlps import explain_mlp, toward
 from keyhole.tracing.mlps.attribution import parts_at
+from keyhole.tracing.mlps.directions import read_along
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
@@ -171,6 +173,21 @@ def test_an_answers_direction_is_its_logit(organism: Model) -> None:
     out = organism.head_out()
     want = float(run.logits[-1, mary] - run.logits[-1, john]) - float(out.b_U[mary] - out.b_U[john])
     assert float(run.final_resid[-1].double() @ d) == pytest.approx(want, rel=1e-4)
+
+
+def test_what_a_firing_reads_of_an_mlp_is_its_signal(organism: Model) -> None:
+    run = organism.run(IOI)
+    for src, why, sign in ((2, "here", 1.0), (8, "not", -1.0)):
+        firing = run.explain(head=(1, 6), dest=14, src=src, why=why)
+        read = [s for s in firing.side("dest").signals if s.writer.kind == "mlp"]
+        assert read
+        for signal in read:
+            write = explain_mlp(run, signal.writer.layer, signal.writer.dest, read_along(firing, signal))
+            assert write.value == pytest.approx(signal.ig, rel=1e-5)  # as the search counts it
+            (wrote,) = written_by(run, signal.writer, [signal.writer.dest]).double()
+            assert sign * float(read_along(replace(firing, why="here"), signal) @ wrote) == pytest.approx(
+                signal.ig, rel=1e-5
+            )
 
 
 def test_constants_are_a_baseline_or_causes() -> None:

@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from mutant_list import BadMutantError, check, read_mutants
 
 AREAS = {"models", "qk", "tracing", "intervene", "contrast", "discover"}
-AREAS |= {"family", "comparison", "faithful", "stable", "shared", "sink"}
+AREAS |= {"naming", "family", "comparison", "faithful", "stable", "shared", "sink"}
 
 
 def test_every_mutant_still_applies() -> None:

@@ -37,7 +37,8 @@ from keyhole.naming.subjects import (
     store_subjects,
 )
 from keyhole.naming.subjects.pairs import paired
-from keyhole.naming.where import read_what, where
+from keyhole.naming.what import read_what
+from keyhole.naming.where import where
 from keyhole.qk.firings import dynamic_tau
 from keyhole.qk.omega import omega
 from keyhole.tasks import documents

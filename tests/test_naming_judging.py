@@ -529,6 +529,16 @@ def test_the_rank_among_random_directions() -> None:
     assert [one and one.passing for one in beyond(own, others)] == [1.0] * 5 + [None]  # not above chance
 
 
+def test_random_directions_are_held_against_one_another() -> None:
+    """Every other one means something, the rest nothing: one half passes beside the other, and not the other way."""
+    like = [replace(one, subject=replace(one.subject, id=f"like {i}")) for i, one in enumerate(plants()[:1] * 24)]
+    mixed = [one for pair in zip(like, nothing()[:24], strict=True) for one in pair]
+    found = name_signals(plants()[:1], random=mixed, judges={"detection": rule_judge})
+    shares = {one.group: one for one in found.controls}
+    assert shares["random that pass"].signals == 48 and 20 <= shares["random that pass"].passed <= 24
+    assert found.above_chance().passed == 1
+
+
 def test_a_name_passes_if_it_is_above_chance_and_beyond_random_directions() -> None:
     only = {"detection": rule_judge}
     few = name_signals(plants()[:2], random=nothing()[:18], judges=only)  # 19 in all: none can be beyond 95 % of them

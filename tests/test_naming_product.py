@@ -11,7 +11,6 @@ import torch
 import keyhole
 from commands import keyhole as command
 from keyhole import KeyholeError
-from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 from keyhole.figures.names import names_page
 from keyhole.figures.page import Section, Spans, page
@@ -19,6 +18,7 @@ from keyhole.naming.attached.edges import edge_names, head_names, ids_beside, na
 from keyhole.naming.attached.files import from_json, load_naming, to_json
 from keyhole.naming.attached.marks import marked_text, parts
 from keyhole.naming.attached.same import alike, distinct, same_direction
+from keyhole.naming.beside import cues
 from keyhole.naming.beside.apart import apart
 from keyhole.naming.beside.broken import BREAKS, EXTRA, broken
 from keyhole.naming.beside.cues import break_cue
@@ -29,13 +29,16 @@ from keyhole.naming.language.clauses import holds
 from keyhole.naming.language.sentence import parse
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
-from keyhole.naming.naming import name, randoms, subjects_of
+from keyhole.naming.naming import name, randoms
 from keyhole.naming.shown import Shown
+from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, opposite, signal_subjects
 from keyhole.naming.subjects.again import subject_again
+from keyhole.naming.what import subjects_of
 from keyhole.story.text import story_text
 from keyhole.tasks import ioi
 from keyhole.tasks.example import piece_after
+from pages import carried
 from planted_signals import Holds, planted
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -94,6 +97,22 @@ def test_distinct_keeps_the_first_and_tells_signs_heads_and_offsets_apart() -> N
     assert [s.id for s in kept] == ["3.1:4", "3.1:4-", "moved", "elsewhere", "bent"]
     assert kept[0].about["also"] == "again" and "also" not in kept[1].about
     assert not same_direction(one, turned) and same_direction(one, twice)
+
+
+def test_same_and_alike_have_their_thresholds() -> None:
+    one = channel_subjects(model(), (3, 1), [4])[0]
+    across = torch.linalg.qr(torch.stack([one.key, torch.ones_like(one.key)], 1)).Q[:, 1] * one.key.norm()
+
+    def turned(cosine: float) -> Subject:
+        return replace(one, id="b", key=cosine * one.key + (1 - cosine**2) ** 0.5 * across)
+
+    assert same_direction(one, turned(0.9995)) and not same_direction(one, turned(0.998))
+    assert len(distinct([one, turned(0.998)])) == 2 and len(distinct([one, turned(0.9995)])) == 1
+    about = {"channels": "2,5", "coordinates": "+1.0000,+0.0000", "side": "dest"}
+    named = Named("a", "signal", (3, 1), about, Name("src is a name", ""), (), ())
+    only = replace(naming(), signals=(named,))
+    near, far = ({**about, "coordinates": text} for text in ("+0.9200,+0.3919", "+0.8800,+0.4750"))
+    assert only.of(replace(one, about=near)) is named and only.of(replace(one, about=far)) is None
 
 
 def test_both_sides_of_one_channel_are_the_same_direction_and_of_several_are_not() -> None:
@@ -200,9 +219,9 @@ def test_tree_story_and_page_show_names_and_nothing_without() -> None:
     told = [line for line in circuit_text(circuit(), 5, names=names).splitlines() if "a <name>" in line]
     assert len(told) == 1 and told[0].endswith(": a <name> of its own")
     assert "a <name> of its own" in story_text(circuit().story(), 1000, names=names)
-    assert to_html(circuit()).count("<th>name</th>") == 0 and to_html(circuit(), names).count("<th>name</th>") == 1
-    rows = [row for row in to_html(circuit(), names).splitlines() if "a &lt;name&gt; of its own" in row]
-    assert len(rows) == 1 and f"<td>{edge.side}</td>" in rows[0] and "<name>" not in to_html(circuit(), names)
+    index = circuit().edges.index(edge)
+    assert carried(circuit().to_html())["names"] == {} and "<name>" not in circuit().to_html(names)
+    assert carried(circuit().to_html(names))["names"] == {str(index): {"text": "a <name> of its own"}}
 
 
 def test_a_head_is_told_by_its_most_frequent_names_that_passed() -> None:
@@ -300,7 +319,7 @@ def test_broken_prompts_keep_their_roles() -> None:
 def test_a_broken_cue_is_measured_at_the_roles() -> None:
     """Against the plain way: the run's own queries, keys and attention."""
     subject, examples = channel_subjects(model(), (1, 6), [5])[1], ioi(6, seed=4, order="ABBA")
-    cues = break_cue(model(), [subject], examples, names={subject.id: "src is the second name so far"})
+    made = break_cue(model(), [subject], examples, names={subject.id: "src is the second name so far"})
     values, weights = [], list[float]()
     for example in examples:
         run = model().run(example.text)
@@ -309,14 +328,44 @@ def test_a_broken_cue_is_measured_at_the_roles() -> None:
         a, b = float(q[d] @ subject.query), float(k[s] @ subject.key)
         values.append(a * b if a > 0 and b > 0 else 0.0)
         weights.append(float(run.attention(1)[6, d, s]))
-    intact = next(one for one in cues if (one.how, one.src) == ("intact", "IO"))
+    intact = next(one for one in made if (one.how, one.src) == ("intact", "IO"))
     assert intact.value == pytest.approx(sum(values) / 6, rel=1e-4) and intact.prompts == 6
     assert intact.attention == pytest.approx(sum(weights) / 6, rel=1e-4)
-    said = {(one.how, one.src): one.said for one in cues}
+    said = {(one.how, one.src): one.said for one in made}
     assert (said["intact", "IO"], said["intact", "S1"]) == (0, 6)  # ABBA names the receiver first
     assert (said["order", "IO"], said["order", "S1"]) == (6, 0)
     assert said["extra name", EXTRA] == 6 and said["extra name", "S1"] == 0
-    assert {one.src for one in cues if one.how != "extra name"} == {"IO", "S1", "S2"}
+    assert {one.src for one in made if one.how != "extra name"} == {"IO", "S1", "S2"}
+
+
+def test_half_of_the_usual_value_counts_as_firing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual value is the median at the src where that is largest, in intact prompts."""
+    pair = Marked(("a", "b"), 1, 0)
+    values = {
+        ("intact", "IO"): [2.0, 4.0, 6.0],
+        ("intact", "S1"): [0.2, 0.2, 0.2],
+        ("order", "IO"): [1.9, 2.1, 3.0, 0.1],
+    }
+    found = {("3.1:4", how, src): [(value, 0.5, pair) for value in row] for (how, src), row in values.items()}
+    monkeypatch.setattr(cues, "_measure", lambda *args: found)
+    made = break_cue(model(), channel_subjects(model(), (3, 1), [4])[:1], ioi(1))
+    assert {(one.how, one.src): (one.fires, one.prompts) for one in made} == {
+        ("intact", "IO"): (3, 3),
+        ("intact", "S1"): (0, 3),
+        ("order", "IO"): (2, 4),
+    }
+
+
+def test_a_signal_and_its_opposite_never_fire_together() -> None:
+    both = [one for channel in range(4) for one in channel_subjects(model(), (1, 6), [channel])]
+    found = cues._measure(model(), both, ioi(4, seed=5), "END", 0)
+    together = [
+        (a[0], b[0])
+        for one, other in zip(both[::2], both[1::2], strict=True)
+        for how in BREAKS
+        for a, b in zip(found[one.id, how, "IO"], found[other.id, how, "IO"], strict=True)
+    ]
+    assert all(min(pair) == 0 for pair in together) and max(map(max, together)) > 0
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +390,26 @@ def test_a_store_is_named_and_its_representatives_are_told_side_by_side(store: k
     assert "Broken cues" in names_page(passing, sides, cues_of(store, sides, model(), most=1))
     with pytest.raises(KeyholeError, match="no label 'colour'"):
         side_by_side(store, passing, model(), by="colour")
+
+
+def test_the_command_tells_sides_and_cues_as_json_too(store: keyhole.store.Store, tmp_path: Path) -> None:
+    few = ["--most", "12", "--random", "2", "--tokens", "3000"]
+    told = command("name", str(store.path), *few, "--by", "order", "--json", "--out", "n.json", folder=tmp_path)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert found["by"] == "order" and [one["group"] for one in found["sides"]] == ["order=ABBA", "order=BABA"]
+    named = load_naming(tmp_path / "n.json")
+    assert {"schema": 1, "naming": found["naming"]} == json.loads((tmp_path / "n.json").read_text())
+    sides = side_by_side(store, named, model(), by="order")
+    assert found["sides"] == json.loads(json.dumps([one.plain for one in sides]))
+    edges = [edge for one in found["sides"] for edge in one["edges"]]
+    assert edges and {edge["signal"] for edge in edges} <= {one.id for one in named.signals}
+    broken_cues = cues_of(store, sides, model(), seed=named.seed)
+    assert [(c["signal"], c["how"], c["src"], c["fires"]) for c in found["cues"]] == [
+        (c.signal, c.how, c.src, c.fires) for c in broken_cues
+    ]
+    plain = command("name", str(store.path), *few, "--by", "order", folder=tmp_path).stdout
+    assert all(str(one) in plain for one in sides)
 
 
 # -- the command line ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -150,7 +151,9 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path: Path) -> None:
     assert reproduce(["cc-fig2"], tmp_path, runs={"cc-fig2": counting(calls)})["cc-fig2"].state == "reproduced"
 
 
-def test_what_cannot_run_says_why(tmp_path: Path) -> None:
+def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "talk-20", replace(CATALOGUE["talk-20"], later="needs names of signals"))
+
     def loading(job: Job) -> Outcome:
         load("no/such-model")
         raise AssertionError
@@ -424,9 +427,9 @@ def test_the_table_counts_and_escapes(tmp_path: Path) -> None:
     results = reproduce(resolve("all", "cc"), tmp_path, runs={"cc-fig2": counting([])})
     text = to_markdown(results)
     assert "| reproduced | 1 |" in text and "| drawing | 1 |" in text
-    rows = [line for line in text.splitlines() if line.startswith("| cc-")]
+    rows = [line for line in text.splitlines() if line.startswith("| `cc-")]
     assert len(rows) == len(results)
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 6 for row in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 5 for row in rows)
     with pytest.raises(KeyholeError, match="make it first"):
         write_report(results, tmp_path, markdown=tmp_path / "no" / "table.md")
 
@@ -550,7 +553,7 @@ def test_a_table_keeps_its_results_beside_it(tmp_path: Path) -> None:
     kept = read_results(table.with_suffix(".json"))
     assert set(kept) == {"cc-fig2", "svt-fig3", "svt-fig3 --model m.gguf"}, "no path of this machine"
     assert not any(one.figures for one in kept.values())
-    assert table.read_text() == to_markdown(kept) and "| cc-fig2 |" in table.read_text()
+    assert table.read_text() == to_markdown(kept) and "| `cc-fig2` |" in table.read_text()
     table.with_suffix(".json").write_text("{}")
     with pytest.raises(KeyholeError, match="is no file of results"):
         write_report(kept, tmp_path / "a", markdown=table)

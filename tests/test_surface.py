@@ -16,11 +16,12 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model, Run
-from keyhole.circuits import browser, from_json, to_html
+from keyhole.circuits import from_json
 from keyhole.circuits.text import node_label
 from keyhole.figures import attention_figure
 from keyhole.qk import find_firings
 from keyhole.tracing import trace_svt
+from keyhole.web import browser
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 PACKAGES = ("circuits", "intervene", "many", "models", "qk", "sink", "tracing")
@@ -127,7 +128,7 @@ def test_show_opens_the_page(circuit: Circuit, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
     page = circuit.show()
-    assert [Path(unquote(urlparse(url).path)).read_text(encoding="utf-8") for url in opened] == [to_html(circuit)]
+    assert [Path(unquote(urlparse(url).path)).read_text(encoding="utf-8") for url in opened] == [circuit.to_html()]
     assert len(repr(page)) < 200 and "organism" in repr(page)
     for left in tmp_path.iterdir():
         left.unlink()
@@ -146,7 +147,7 @@ def test_a_notebook_shows_the_page_in_place(circuit: Circuit, monkeypatch: pytes
     monkeypatch.setattr(ipython, "get_ipython", lambda: SimpleNamespace(kernel=1))
     monkeypatch.setattr("webbrowser.open", lambda url: pytest.fail("a notebook needs no browser"))
     frame = circuit.show()._repr_html_()
-    assert frame.startswith("<iframe") and html.unescape(frame.split('srcdoc="')[1].split('"')[0]) == to_html(circuit)
+    assert frame.startswith("<iframe") and html.unescape(frame.split('srcdoc="')[1].split('"')[0]) == circuit.to_html()
 
 
 def test_a_picture_shows_a_heads_weights(run: Run) -> None:

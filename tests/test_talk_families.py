@@ -368,7 +368,7 @@ def untrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def anything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wrong answers are traced, too, as if they were right."""
-    monkeypatch.setattr(study, "_TRACING", Tracing(through="heads", wrong="keep"))
+    monkeypatch.setattr(study, "TRACING", Tracing(through="heads", wrong="keep"))
     monkeypatch.setattr(study, "_WHERE", {"status": "circuit"})
     monkeypatch.setattr(study, "_FEWEST", 10)  # many of their circuits have no head
     monkeypatch.setattr(study, "require_solved", lambda *args, **options: None)

@@ -13,6 +13,15 @@ def silent(done: int, total: int) -> None:
     """Show nothing."""
 
 
+def part_of(progress: Progress, start: float, end: float) -> Progress:
+    """How far a part is, told as a share of the whole: from `start` to `end`, of 1.
+
+    >>> part_of(print, 0.5, 1)(1, 4)
+    625 1000
+    """
+    return lambda done, total: progress(round(1000 * (start + (end - start) * done / max(total, 1))), 1000)
+
+
 @contextmanager
 def quiet(what: str) -> Iterator[Progress]:
     """A stage whose progress is not shown."""

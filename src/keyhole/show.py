@@ -88,7 +88,12 @@ def tell_notes() -> None:
 
 
 def _note(record: logging.LogRecord) -> None:
-    _console(stderr=True).print(Text(f"note: {record.getMessage()}"), soft_wrap=True)
+    note(record.getMessage())
+
+
+def note(message: str) -> None:
+    """One line on standard error, which is no error."""
+    _console(stderr=True).print(Text(f"note: {message}"), soft_wrap=True)
 
 
 def error(message: str) -> None:

@@ -1,27 +1,22 @@
-"""Circuits: what a trace returns, how it is stored, exported and shown."""
+"""Circuits: what a trace returns, how it is stored and exported."""
 
-from keyhole.circuits.browser import Page, show
 from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
 from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, save, to_json
 from keyhole.circuits.neuronpedia import to_neuronpedia
-from keyhole.circuits.page import to_html
 from keyhole.circuits.text import circuit_text
 
 __all__ = [
     "Circuit",
     "Edge",
     "Node",
-    "Page",
     "Traced",
     "circuit_text",
     "from_json",
     "load_circuit",
     "save",
-    "show",
     "to_dataframe",
     "to_graphml",
-    "to_html",
     "to_json",
     "to_mib",
     "to_networkx",

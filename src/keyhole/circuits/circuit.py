@@ -1,6 +1,6 @@
 """A circuit: the graph of firings and writers joined by signals, for one prompt and target. Integers are identity."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from keyhole.circuits.browser import Page
     from keyhole.dataframes import Table
     from keyhole.intervene.remove import Mode
     from keyhole.intervene.rows import Verification
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.progress import Progress
     from keyhole.story.story import Story
+    from keyhole.web.browser import Page
+    from keyhole.web.notebook import Widget
 
 SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
 NodeKind = Literal[Kind, "target"]
@@ -160,15 +161,35 @@ class Circuit:
 
     def show(self) -> "Page":
         """The circuit as a page to click through, offline: opened in the browser, or shown in a notebook."""
-        from keyhole.circuits.browser import show
+        from keyhole.web.browser import show
 
         return show(self)
 
-    def plot(self) -> "Figure":
+    def to_html(self, names: "Mapping[Edge, str] | None" = None) -> str:
+        """The circuit as one self-contained page; `names` of its edges stand beside them."""
+        from keyhole.web.page import to_html
+
+        return to_html(self, names)
+
+    def widget(self, model: "Model | None" = None) -> "Widget":
+        """The circuit in a notebook, with the kernel behind it. See `keyhole.web.notebook`.
+
+        One that was read from a file can be asked if the `model` that made it is given.
+        """
+        from keyhole.web.notebook import circuit_widget
+
+        return circuit_widget(self, model)
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import circuit_html
+
+        return circuit_html(self)
+
+    def plot(self, names: "Mapping[Edge, str] | None" = None) -> "Figure":
         """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""
         from keyhole.figures.circuit import circuit_figure
 
-        return circuit_figure(self)
+        return circuit_figure(self, names=names)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
         """The circuit as a networkx graph."""
@@ -182,7 +203,7 @@ class Circuit:
         *,
         mode: "Mode" = "exact",
         draws: int = 3,
-        edges: bool = True,
+        edges: "bool | Sequence[int]" = True,
         seed: int = 0,
         progress: "Progress | None" = None,
     ) -> "Verification":

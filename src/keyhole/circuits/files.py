@@ -27,7 +27,7 @@ def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
     from keyhole.circuits.neuronpedia import to_neuronpedia
-    from keyhole.circuits.page import to_html
+    from keyhole.web.page import to_html
 
     path = require_file(path, SUFFIXES)
     made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)

@@ -19,12 +19,13 @@ from keyhole.cli.contrast import contrast
 from keyhole.cli.curves import curves
 from keyhole.cli.discover import discover
 from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.explore import explore
 from keyhole.cli.families import families
-from keyhole.cli.features import features
 from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.name import name as name_command
 from keyhole.cli.proof import verify
+from keyhole.cli.sae import features
 from keyhole.cli.shared import shared
 from keyhole.cli.sinks import sinks
 from keyhole.cli.stability import stability
@@ -43,6 +44,7 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
+app.command()(explore)
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
     app.command()(command)
 for of_store in (families, compare, sinks, shared, curves, stability):

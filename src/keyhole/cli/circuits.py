@@ -93,9 +93,7 @@ def explain(
     with show.progress("Searching"):
         firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
     if json:
-        fields = [name for name in firing.__dataclass_fields__ if name != "run"]
-        record = {name: getattr(firing, name) for name in fields}
-        show.as_json({**record, "sides": [asdict(side) for side in firing.sides], "tokens": list(run.tokens)})
+        show.as_json(firing.record())
     else:
         show.plain(str(firing))
 
@@ -117,10 +115,7 @@ def _explain_mlp(
     metric = Metric(at, tuple(token_ids(run, right)), tuple(token_ids(run, wrong)))
     removed = remove_causes(write, metric)
     if json:
-        hidden = ("places", "direction", "g", "causes")
-        record = {name: getattr(write, name) for name in write.__dataclass_fields__ if name not in hidden}
-        told = {"cancels": write.cancels, "causes": [asdict(cause) for cause in write.causes]}
-        show.as_json({**record, **told, "removed": asdict(removed), "tokens": list(run.tokens)})
+        show.as_json({**write.record(), "removed": asdict(removed)})
         return
     show.plain(str(write))
     controls = ", ".join(f"{left:+.2f}" for left in removed.control_left) or "none"

@@ -11,6 +11,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Balance, BoxFeature, Centre, Frame, Wording
+from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -60,6 +61,7 @@ def contrast(
     sweep: Annotated[
         str | None, typer.Option(help="Of boxes: ranks against these numbers of boxes, such as 2,3,5,9.")
     ] = None,
+    features: FeaturesOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder for study.json and pictures.")] = None,
     figures: FiguresOption = "png",
     umap: Annotated[bool, typer.Option("--umap", help="UMAP pictures too (needs keyhole[cluster]).")] = False,
@@ -87,17 +89,31 @@ def contrast(
         keyhole contrast boxes --model SmolLM2.gguf --boxes 3 --wording instruct --chat --frame relative
 
         keyhole contrast samples.jsonl --head 1.6 --rank energy
+
+        keyhole contrast boxes --feature lexical --features features.json
     """
     kinds = read_kinds(figures)
     counts = _check_requests(what, sweep, out, test_file, umap=umap)
+    check_features(features)
     from keyhole.contrast import Selection, StudySettings, report, study
+    from keyhole.contrast.recipes.built_in import built_in
 
     loaded = load_model(model, revision, dtype, device)
+    if features is not None:
+        require_directions(loaded, (loaded.attention_layers[0], 0), frame)
     wordings: dict[str, Any] = {"wording": wording, "chat": chat}
-    if what == "boxes":
-        fits, test = _boxes(loaded, feature, (prompts, tests), seed=seed, cross=cross, n_boxes=boxes, **wordings)
-    elif what == "lists":
-        fits, test = _lists(loaded, (prompts, tests), seed=seed, per_category=per_category, **wordings)
+    test: Contrast | None
+    if what == "boxes" or what == "lists":
+        how = wordings | ({"n_boxes": boxes} if what == "boxes" else {"per_category": per_category})
+        fits, test = built_in(
+            loaded,
+            "boxes" if what == "boxes" else "lists",
+            (prompts, tests),
+            feature=feature,
+            seed=seed,
+            cross=cross,
+            how=how,
+        )
     else:
         fits, test = _files(what, test_file)
     settings = StudySettings(
@@ -123,6 +139,7 @@ def contrast(
     if out is not None:  # after the answer, which a full disk must not cost
         write_at_once(require_folder(out) / "study.json", json_text(record) + "\n")
         _draw(result, rows, out, kinds=kinds, umap=umap, quiet=json)
+    write_features(loaded, result, features, quiet=json)
 
 
 def _check_requests(what: str, sweep: str | None, out: Path | None, test_file: Path | None, *, umap: bool) -> list[int]:
@@ -149,30 +166,6 @@ def _counts(what: str, sweep: str | None) -> list[int]:
     if not counts or counts[0] < 2:
         raise KeyholeError("--sweep takes numbers of boxes, two or more.")
     return counts
-
-
-def _boxes(
-    model: Model, feature: str, sizes: tuple[int, int], *, seed: int, cross: bool, **how: Any
-) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.contrast import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
-
-    fits = {}
-    if feature in ("order", "both"):
-        fits["order"] = order_contrast(model, sizes[0], seed=2 * seed, **how)
-    if feature in ("lexical", "both"):
-        fits["lexical"] = lexical_contrast(model, sizes[0], cross=cross, seed=2 * seed, **how)
-    if feature == "reflexive":
-        fits["reflexive"] = reflexive_contrast(model, sizes[0], seed=2 * seed, **how)
-    return fits, boxes_test(model, sizes[1], seed=2 * seed + 1, **how)
-
-
-def _lists(
-    model: Model, sizes: tuple[int, int], *, seed: int, **how: Any
-) -> tuple[dict[str, Contrast], Contrast | None]:
-    from keyhole.contrast import lists_contrast, lists_test
-
-    fit = lists_contrast(model, sizes[0], seed=2 * seed, **how)
-    return {"category": fit}, lists_test(model, sizes[1], seed=2 * seed + 1, **how)
 
 
 def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:

@@ -12,6 +12,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Frame, Nonlinearity
+from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -50,6 +51,7 @@ def discover(
     nonlinearity: Annotated[
         Nonlinearity, typer.Option(help="Of ICA: cube is sharp for bits, tanh forgives outliers.")
     ] = "cube",
+    features: FeaturesOption = None,
     top: Annotated[int, typer.Option(min=1, help="How many heads, or token pairs of a feature, to show.")] = 12,
     seed: Annotated[int, typer.Option(help="Of halves, ICA and the choice of text.")] = 0,
     bos: BosOption = None,
@@ -74,12 +76,19 @@ def discover(
 
         keyhole discover --head 3.1
 
+        keyhole discover --head 3.1 --features features.json
+
         keyhole discover texts.txt --model SmolLM2.gguf --head 20.6 --nonlinearity tanh
     """
+    if features is not None and head is None:
+        raise KeyholeError("--features writes those of one head: give --head, such as 3.1.")
+    check_features(features)
     from keyhole.discover import View, head_features
     from keyhole.discover import survey as survey_heads
 
     loaded = load_model(model, revision, dtype, device)
+    if features is not None and head is not None:
+        require_directions(loaded, read_head(head), frame)
     texts = _found(loaded, prompts, seed) if text is None else _lines(text, prompts)
     view = View(frame, skip_first=not first)
     with show.progress_bar("Running prompts") as progress:
@@ -88,10 +97,11 @@ def discover(
             _show_survey(found, top, json=json)
             return
         options: dict[str, Any] = {"centre": centre, "rank": rank, "nonlinearity": nonlinearity, "seed": seed}
-        features = head_features(
+        found_here = head_features(
             loaded, texts, read_head(head), view=view, bos=bos, show=top, progress=progress, **options
         )
-    _show_features(features, json=json)
+    _show_features(found_here, json=json)
+    write_features(loaded, found_here, features, quiet=json)
 
 
 def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:

@@ -83,7 +83,7 @@ def heads_record(run: Run, sites: Sequence[Site], splits: Sequence[Channels]) ->
     return {
         **_run_record(run),
         "firings": [{**asdict(site), "times_uniform": site.times_uniform} for site in sites],
-        "split": [_split_record(split) for split in splits],
+        "split": [split.record() for split in splits],
     }
 
 
@@ -133,7 +133,7 @@ def channels_record(run: Run, split: Channels, controls: Sequence[RotationContro
     """One split as plain data."""
     from keyhole.qk.omega import blocks
 
-    record = {**_run_record(run), **_split_record(split)}
+    record = {**_run_record(run), **split.record()}
     record["blocks"] = blocks(split.sigma).tolist()
     record["controls"] = {c.kind: {"mean": c.mean_rotated, "draws": list(c.rotated)} for c in controls}
     return record
@@ -182,12 +182,6 @@ def _bar(value: float, longest: float) -> Text:
 
 def _run_record(run: Run) -> dict[str, Any]:
     return {"model": run.model.name, "bos": run.bos, "token_ids": list(run.token_ids), "tokens": list(run.tokens)}
-
-
-def _split_record(split: Channels) -> dict[str, Any]:
-    record = {name: getattr(split, name) for name in split.__dataclass_fields__}
-    record.update(sparsity=split.sparsity, n_recon=split.n_recon(), n_recon_99=split.n_recon(0.99))
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in record.items()}
 
 
 def _token(run: Run, position: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.cli import namers
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
     from keyhole.naming.named import Naming
 
 _WRITTEN = (".json", ".html", ".csv")
-_SHARES = ("detection", ">signals", ">pass", ">share", ">95 %")
 
 
 def name(
     what: Annotated[
-        str, typer.Argument(help="A circuit (.json), a store, a head 3.1, a channel 3.1:4 or an edge mary.json#12.")
+        str, typer.Argument(help="A circuit or features (.json), a store, a head 3.1, or one: 3.1:4, mary.json#12.")
     ],
     corpus: Annotated[
         str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
@@ -40,6 +40,17 @@ def name(
     beside: Annotated[
         str | None, typer.Option(help="What separates one channel or edge from this one, which attends alike?")
     ] = None,
+    explainer: namers.ExplainerOption = "statistics",
+    judge: namers.JudgeOption = "rule",
+    questions: namers.QuestionsOption = None,
+    llm: namers.UrlOption = None,
+    llm_model: namers.LlmModelOption = None,
+    llm_key: namers.LlmKeyOption = None,
+    transcript: namers.TranscriptOption = namers.TRANSCRIPT,
+    llm_tries: namers.TriesOption = 6,
+    llm_per_minute: namers.PerMinuteOption = None,
+    price: namers.PriceOption = None,
+    yes: namers.YesOption = False,
     seed: Annotated[int, typer.Option(help="Of texts, random directions and questions.")] = 0,
     folder: Annotated[Path | None, typer.Option(help="Keep examples here; the same command goes on from it.")] = None,
     out: Annotated[list[Path] | None, typer.Option(help="Write .json (for --names), .html, .csv; repeatable.")] = None,
@@ -52,8 +63,12 @@ def name(
 
     Every signal is looked for in a corpus, named by what its strongest places have in common, and the name tested on
     places that were not looked at (Fisher's exact test, corrected for the number of signals). Beside it: names of other
-    signals, the commonest tokens as a name, and random directions of the same heads, for which the same is done. The
-    strongest or most frequent signals are named, each direction once, whoever writes it.
+    signals, the commonest tokens as a name, and random directions of the same heads, for which the same is done: a name
+    passes only if it is more right than theirs. The strongest or most frequent signals are named, each direction once,
+    whoever writes it. Features are what `keyhole contrast` and `keyhole discover` write with --features.
+
+    A model behind an OpenAI-compatible server can name, judge, or both: what it costs is told first, and all answers
+    are kept, so that the same command goes on after a stop and pays for nothing twice.
 
     Examples:
 
@@ -66,53 +81,82 @@ def name(
         keyhole name ioi.store --by order --folder examples --out names.html
 
         keyhole name 3.1:4 --beside 3.1:9
+
+        keyhole name features.json
+
+        keyhole name ioi.store --most 20 --random 20 --explainer llm --judge llm --llm http://localhost:8000/v1
+        --llm-model qwen
     """
     for path in out or []:
         require_file(path, _WRITTEN)
-    from keyhole.naming.naming import name as find
-    from keyhole.naming.naming import read
+    asked = namers.Namers(
+        explainer=explainer,
+        judge=judge,
+        questions=questions,
+        url=llm,
+        model=llm_model,
+        key=llm_key,
+        transcript=transcript,
+        tries=llm_tries,
+        per_minute=llm_per_minute,
+        price=price,
+        yes=yes,
+    )
+    namers.check(asked)
+    from keyhole.naming.what import made_by, read
 
     read_it: Any = read(what)
-    _check(read_it, by, beside, out, json=json)
-    loaded = _model(read_it, model, (revision, dtype, device))
+    _check(read_it, by, beside, out, asked)
+    loaded = _model(made_by(read_it), model, (revision, dtype, device))
     if beside is not None:
         _tell_apart(loaded, (what, beside), corpus, tokens=tokens, seed=seed, json=json)
         return
-    asked: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
-    with show.progress_bar("Naming") as progress:
-        found = find(read_it, loaded, corpus=corpus, **asked, progress=progress)
-    if json:
-        from keyhole.naming.attached.files import to_json
+    from keyhole.naming.naming import seek
 
-        print(to_json(found), end="")
-    else:
-        _tell(found)
+    sought: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
+    with show.progress_bar("Reading") as progress:
+        examples = seek(read_it, loaded, corpus=corpus, **sought, progress=progress)
+    found = namers.named(examples, asked)
     sides, cues = ((), ()) if by is None else _sides(read_it, found, loaded, by)
+    _answer(found, by, sides, cues, json=json)
     for path in out or []:  # after the answer, which a full disk must not cost
         _write(found, path, sides, cues)
         if not json:
             show.plain(f"wrote {path}")
 
 
-def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, *, json: bool) -> None:
+def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, asked: namers.Namers) -> None:
     """Refuse what does not go together, before any work is done."""
     from keyhole.naming.beside.representatives import require_label
     from keyhole.store.store import Store
 
-    if beside is not None and not (isinstance(what, str) and not by and not out):
-        raise KeyholeError("--beside is for one channel (3.1:4) or edge (mary.json#12), without --by and --out.")
+    if beside is not None and not (isinstance(what, str) and not by and not out and not asked.by_model):
+        raise KeyholeError(
+            "--beside is for one channel (3.1:4), edge (mary.json#12) or feature, without --by, --out and --llm."
+        )
     if by is None:
         return
-    if not isinstance(what, Store) or json:
-        raise KeyholeError("--by tells the representatives of a store side by side, as text: give a store, no --json.")
+    if not isinstance(what, Store):
+        raise KeyholeError("--by tells the representatives of a store side by side: give a store.")
     require_label(what, by)
 
 
-def _tell(found: Naming) -> None:
+def _answer(found: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
     from keyhole.figures.names import COLUMNS, name_row
+    from keyhole.naming.attached.files import plain
 
+    if json:
+        told = {} if by is None else {"by": by, "sides": [one.plain for one in sides], "cues": [*map(asdict, cues)]}
+        show.as_json({**plain(found), **told})
+        return
     show.table(COLUMNS, [[_cell(cell) for cell in name_row(one)] for one in found.signals])
     show.plain(str(found))
+    if by is not None:
+        show.plain("\n" + "\n\n".join(map(str, sides)))
+    if cues:
+        show.plain("\nprompts that break a cue: does the signal still fire?")
+        signals = dict.fromkeys(one.signal for one in cues)
+        show.plain("\n".join(f"{s}\n" + "\n".join(f"  {one}" for one in cues if one.signal == s) for s in signals))
 
 
 def _cell(cell: Any) -> str:
@@ -120,18 +164,12 @@ def _cell(cell: Any) -> str:
 
 
 def _sides(store: Any, found: Naming, model: Model, by: str) -> tuple[Any, Any]:
-    """Representatives side by side, told; and their cues."""
+    """Representatives side by side, and their cues."""
     from keyhole.naming.beside.representatives import cues_of, side_by_side
 
     with show.progress("Comparing circuits"):
         sides = side_by_side(store, found, model, by=by)
-        cues = cues_of(store, sides, model, seed=found.seed)
-    show.plain("\n" + "\n\n".join(map(str, sides)))
-    if cues:
-        show.plain("\nprompts that break a cue: does the signal still fire?")
-        signals = dict.fromkeys(one.signal for one in cues)
-        show.plain("\n".join(f"{s}\n" + "\n".join(f"  {one}" for one in cues if one.signal == s) for s in signals))
-    return sides, cues
+        return sides, cues_of(store, sides, model, seed=found.seed)
 
 
 def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
@@ -147,7 +185,7 @@ def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
 def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, tokens: int, seed: int, json: bool) -> None:
     from keyhole.naming.beside.apart import tell_apart
     from keyhole.naming.subject import Subject
-    from keyhole.naming.where import read_what
+    from keyhole.naming.what import read_what
 
     a, b = (read_what(model, text) for text in pair)
     if not (isinstance(a, Subject) and isinstance(b, Subject)):
@@ -160,12 +198,7 @@ def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, toke
         show.plain("\n".join(map(str, found)))
 
 
-def _model(what: Any, given: str | None, how: tuple[str | None, Any, str | None]) -> Model:
-    """The model of a circuit or store, unless another place to load it from is given."""
-    if isinstance(what, str) and "#" in what:
-        from keyhole.circuits.files import load_circuit
-
-        what = load_circuit(what.rpartition("#")[0])
-    told = getattr(getattr(what, "manifest", what), "model", None)
+def _model(told: Any, given: str | None, how: tuple[str | None, Any, str | None]) -> Model:
+    """The model of a circuit, a store or features, unless another place to load it from is given."""
     source = given if given is not None or told is None or told.get("name") == "organism" else str(told.get("name"))
     return load_model(source, *how)

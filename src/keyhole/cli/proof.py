@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,12 +63,7 @@ def verify(
             progress=progress,
         )
     if json:
-        rows = [{**asdict(row), "drop": row.drop, "control": row.control} for row in result.rows]
-        groups = {"sides": result.sides, "signals": result.edges, "causes": result.causes}
-        groups |= {"firings": result.chains(), "mlps": result.chains("mlp"), "answer": result.chains("target")}
-        ratios = {name: result.ratio(group) for name, group in groups.items() if group}
-        told = {"mode": mode, "agrees": result.agrees, "ratio": result.ratio(), "ratios": ratios, "note": result.note}
-        show.as_json({**told, "rows": rows})
+        show.as_json(result.record())
     else:
         ranked = sorted(result.rows, key=lambda row: (row.side == "target", -row.drop))  # answers are no shares
         show.table(CELLS, [row_cells(circuit, row) for row in ranked[:top]])

@@ -9,16 +9,21 @@ import typer
 
 from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.naming.explain.nearest_tokens import Lens
     from keyhole.naming.shown import Shown
+    from keyhole.naming.subject import Subject
 
 COLUMNS = (">value", ">attention", "src", "dest", "text")
 
 
 def where(
     what: Annotated[
-        str, typer.Argument(help="A head 3.1, a channel 3.1:4 (3.1:4- its opposite), an edge mary.json#12.")
+        str,
+        typer.Argument(help="A head 3.1, channel 3.1:4 (3.1:4- its opposite), edge mary.json#12, feature f.json#0."),
     ],
     corpus: Annotated[
         str | None, typer.Option(help="A text file, .jsonl, or hf:NAME of a dataset. Default: what is at hand.")
@@ -27,6 +32,9 @@ def where(
     top: Annotated[int, typer.Option(min=1, help="How many places to show.")] = 12,
     tokens: Annotated[int, typer.Option(min=1, help="How much to read.")] = 250_000,
     length: Annotated[int, typer.Option(min=4, help="Tokens of a chunk.")] = 32,
+    lens: Annotated[
+        bool, typer.Option("--lens", help="Tell which tokens' embeddings and unembeddings its directions are near to.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of the text at hand.")] = 0,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
@@ -47,22 +55,37 @@ def where(
         keyhole where 3.1:0 --corpus texts.txt --top 5
 
         keyhole where mary.json#12 --json
+
+        keyhole where features.json#3
+
+        keyhole where 3.1:0 --lens
     """
-    from keyhole.naming.where import read_what
+    from keyhole.naming.what import read_what
     from keyhole.naming.where import where as find
 
     loaded = load_model(_model_of(what, model), revision, dtype, device)
     sought = read_what(loaded, what)
+    near = _lens(loaded, sought) if lens else None
     with show.progress_bar("Reading") as progress:
         found = find(loaded, sought, corpus, top=top, length=length, tokens=tokens, seed=seed, progress=progress)
     if json:
-        show.as_json({**asdict(found), "model": loaded.name})
+        show.as_json({**asdict(found), "model": loaded.name, **({} if near is None else {"lens": asdict(near)})})
         return
+    if near is not None:
+        show.plain(f"{near}\n")
     show.plain(f"{found.what} in {found.tokens:,} tokens of {found.chunks:,} texts ([[dest]] attends to ((src)))")
     if not found.shown:
         show.plain("it fires nowhere: no pair of tokens has two positive values.")
         return
     show.table(COLUMNS, [_row(one) for one in found.shown])
+
+
+def _lens(model: Model, sought: Subject | tuple[int, int]) -> Lens:
+    from keyhole.naming.explain.nearest_tokens import lens
+
+    if isinstance(sought, tuple):
+        raise KeyholeError("--lens is of one channel (3.1:4), edge (mary.json#12) or feature, not of a whole head.")
+    return lens(model, sought)
 
 
 def _row(one: Shown) -> tuple[str, ...]:
@@ -73,10 +96,10 @@ def _row(one: Shown) -> tuple[str, ...]:
 
 
 def _model_of(what: str, given: str | None) -> str | None:
-    """The model that a circuit names, unless another place to load it from is given."""
+    """The model that a circuit or features name, unless another place to load it from is given."""
     if given is not None or "#" not in what:
         return given
-    from keyhole.circuits.files import load_circuit
-    from keyhole.cli.proof import model_named
+    from keyhole.naming.what import made_by
 
-    return model_named(load_circuit(what.rpartition("#")[0]), None)
+    name = (made_by(what) or {}).get("name")
+    return None if name == "organism" else name

@@ -22,6 +22,7 @@ from keyhole.family.cuts import Cut, cuts_of, least_size, silhouettes, summed, t
 from keyhole.family.modes import Modes, modes_of
 from keyhole.family.nulls import one_cloud, shuffled_distances
 from keyhole.family.stability import STABLE, stabilities
+from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -94,8 +95,12 @@ def clusters(
     draws: int = 49,
     resamples: int = 50,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> Clustering:
-    """Cut circuits into families: the best silhouette of all stable cuts, or `k` families."""
+    """Cut circuits into families: the best silhouette of all stable cuts, or `k` families.
+
+    `progress` is told the worlds without families that were drawn, which take longest.
+    """
     n, rng = len(distances), np.random.default_rng(seed)
     least = least_size(n)
     if k is not None and not 2 <= k <= n:
@@ -108,7 +113,9 @@ def clusters(
     steady = stabilities(distances, found, least=least, draws=resamples, rng=rng)
     best = k if k is not None else _best(found, steady)
     order = sorted(found)
-    nulls = () if best is None else _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng)
+    nulls: tuple[Null, ...] = ()
+    if best is not None:
+        nulls = _beside_nulls(matrix, distances, found[best], draws=draws, rng=rng, progress=progress)
     modes = None if best is None else modes_of(distances, draws=_MODES, rng=rng)
     return Clustering(
         tree=tree,
@@ -151,14 +158,21 @@ def _beside_nulls(
     *,
     draws: int,
     rng: np.random.Generator,
+    progress: Progress = silent,
 ) -> tuple[Null, ...]:
     """Both measures of a cut, and of the cuts of worlds without families, of a sample of circuits."""
     some = np.sort(rng.permutation(len(distances))[:WORLDS])
     own, labels = distances[np.ix_(some, some)], cut.labels[some]
     value = np.array([margin_of(own, labels), explained(own, labels)])
     found = []
-    for name, draw in ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own))):
-        drawn = np.array([_measures(draw(rng), cut.families) for _ in range(draws)])
+    for number, (name, draw) in enumerate(
+        ((SHUFFLED, shuffled_distances(matrix[some])), ("one cloud", one_cloud(own)))
+    ):
+        made = []
+        for done in range(draws):
+            progress(number * draws + done, 2 * draws)
+            made.append(_measures(draw(rng), cut.families))
+        drawn = np.array(made)
         p = (1 + (drawn >= value).sum(0)) / (draws + 1)
         for i, measure in enumerate(MEASURES):
             mean, high = float(drawn[:, i].mean()), float(np.quantile(drawn[:, i], 0.95))

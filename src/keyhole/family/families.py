@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, get_args
 
@@ -70,7 +71,8 @@ def families(
         progress(3 * i, 3 * len(order))
         far = jaccard(own.matrix)
         progress(3 * i + 1, 3 * len(order))
-        levels.append(_level(own, far, values, k=k if one == granularity else None, seed=seed))
+        within = partial(_within, progress, (3 * i + 1, 3 * i + 3, 3 * len(order)))
+        levels.append(_level(own, far, values, k=k if one == granularity else None, seed=seed, progress=within))
         progress(3 * i + 3, 3 * len(order))
         if i == 0:  # of the others, distances are not kept: they are the most of what is in memory
             sets, apart = own, far
@@ -98,10 +100,22 @@ def families(
     )
 
 
+def _within(progress: Progress, part: tuple[int, int, int], done: int, total: int) -> None:
+    """Tell how far a part of the work is, as the whole is told."""
+    start, end, whole = part
+    progress(start + (end - start) * done // max(total, 1), whole)
+
+
 def _level(
-    sets: Sets, apart: Float[np.ndarray, "circuits circuits"], values: Values, *, k: int | None, seed: int
+    sets: Sets,
+    apart: Float[np.ndarray, "circuits circuits"],
+    values: Values,
+    *,
+    k: int | None,
+    seed: int,
+    progress: Progress,
 ) -> Level:
-    clustering = clusters(sets.matrix, apart, k=k, seed=seed)
+    clustering = clusters(sets.matrix, apart, k=k, seed=seed, progress=progress)
     n = len(sets)
     return Level(
         granularity=sets.granularity,

@@ -137,6 +137,11 @@ class Families:
         rows = zip(self.prompts.tolist(), self.labels.tolist(), strict=True)
         return ("prompt", "family", "representative"), [(i, own, int(i in chosen)) for i, own in rows]
 
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import families_html
+
+        return families_html(self)
+
     def __str__(self) -> str:
         from keyhole.family.report import report
 

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -42,6 +42,10 @@ class Outcome:
     metric_after: float
     norm_ratio: float  # of the residual stream at the cut's token, after over before
     cosine: float
+    row: Float[Tensor, "pos"] | None = field(
+        default=None, repr=False, compare=False
+    )  # all weights of the first cut's dest
+    logits: Float[Tensor, "vocab"] | None = field(default=None, repr=False, compare=False)  # at the metric's end
 
     @property
     def drop(self) -> float:
@@ -76,9 +80,13 @@ def intervene(
     *,
     mode: CutMode = "exact",
     boost: bool = False,
+    keep: bool = False,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch."""
+    """Make each cut (or each set of cuts at once) in a copy of the prompt; many copies share a batch.
+
+    `keep`: each outcome has the attention row and the logits afterwards, too.
+    """
     run.require_fresh()
     require_choice("mode", mode, CutMode)
     sets = [tuple([c] if isinstance(c, Cut) else c) for c in cuts]
@@ -88,6 +96,10 @@ def intervene(
         edits = [_edits(run, chosen, mode, factor) for chosen in sets]
         for i, result, copy in rerun_each(run, edits, progress):
             outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
+            if keep:
+                row = result.weights(run, copy, sets[i][0].layer, sets[i][0].head)[sets[i][0].dest].clone()
+                logits = result.captured.logits[copy, metric.end].clone()
+                outcomes[i] = replace(outcomes[i], row=row, logits=logits)
     return [outcomes[i] for i in range(len(sets))]
 
 

@@ -1,9 +1,9 @@
 """What did removals do? One row each, and all those of a circuit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean, median
-from typing import Literal
+from typing import Any, Literal
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import EdgeSide
@@ -91,9 +91,22 @@ class Verification:
             return float("nan")
         return median(row.drop for row in rows) / max(median(controls), 1e-12)
 
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        groups = {"sides": self.sides, "signals": self.edges, "causes": self.causes}
+        groups |= {"firings": self.chains(), "mlps": self.chains("mlp"), "answer": self.chains("target")}
+        ratios = {name: self.ratio(group) for name, group in groups.items() if group}
+        told = {"mode": self.mode, "agrees": self.agrees, "ratio": self.ratio(), "ratios": ratios, "note": self.note}
+        return {**told, "rows": [{**asdict(row), "drop": row.drop, "control": row.control} for row in self.rows]}
+
     def __str__(self) -> str:
         from keyhole.intervene.report import verification_text
 
         return verification_text(self)
 
     __repr__ = brief
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import verification_html
+
+        return verification_html(self)

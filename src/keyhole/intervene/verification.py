@@ -33,20 +33,25 @@ def verify(
     *,
     mode: Mode = "exact",
     draws: int = 3,
-    edges: bool = True,
+    edges: bool | Sequence[int] = True,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each.
 
-    Of MLPs, all causes of each: "exact" sees what is left of its write, "chain" and "global" what becomes of its
-    readers. See `Row`.
+    `edges` may be the numbers of some edges: these signals alone. Of MLPs, all causes of each: "exact" sees what is
+    left of its write, "chain" and "global" what becomes of its readers. See `Row`.
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
     if not isinstance(circuit.parameters, Accpp):
         raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     metric = metric_of(circuit)
+    if not isinstance(edges, bool):
+        if mode == "chain":
+            raise KeyholeError('"chain" is of MLPs and their readers: remove single signals by another mode.')
+        every = _firing_rows(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
+        return Verification(mode, draws, tuple(every))
     rows = (
         []
         if mode == "chain"
@@ -65,7 +70,7 @@ def _firing_rows(
     *,
     mode: CutMode,
     draws: int,
-    edges: bool,
+    edges: bool | Sequence[int],
     seed: int,
     progress: Progress | None,
 ) -> list[Row]:
@@ -87,8 +92,22 @@ def _firing_rows(
 _Label = tuple[Traced, SideName, int | None]
 
 
-def _cuts(circuit: Circuit, edges: bool) -> Iterator[tuple[_Label, Cut]]:
-    """Every side of every traced firing, and every edge into it."""
+def _some_cuts(circuit: Circuit, edges: Sequence[int]) -> Iterator[tuple[_Label, Cut]]:
+    """Single signals."""
+    traced = {one.node: one for one in circuit.firings}
+    for number in edges:
+        if not 0 <= number < len(circuit.edges):
+            raise KeyholeError(f"there is no edge {number}: the circuit has edges 0 to {len(circuit.edges) - 1}.")
+        edge = circuit.edges[number]
+        cut = edge_cut(circuit, edge)
+        yield (traced[edge.target], cut.side, number), cut
+
+
+def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Label, Cut]]:
+    """Every side of every traced firing, and every edge into it; or some edges alone."""
+    if not isinstance(edges, bool):
+        yield from _some_cuts(circuit, edges)
+        return
     for traced in circuit.firings:
         sides: tuple[SideName, SideName] = ("dest", "src")
         for side in sides:

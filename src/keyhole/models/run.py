@@ -131,6 +131,11 @@ class Run:
         said = prompt_text(self.model.tokenizer, self.token_ids)
         return f"<Run of {self.model.name}: {len(self)} tokens, {said!r}>"
 
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import run_html
+
+        return run_html(self)
+
     def layer(self, layer: int) -> AttentionRun:
         """The attention record of a layer, or an error that says why there is none."""
         if not 0 <= layer < len(self.layers):

@@ -6,13 +6,11 @@ has two places at most, and the same text up to dest is told once.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from keyhole.circuits.files import load_circuit
 from keyhole.errors import KeyholeError
 from keyhole.models.prompts import Encoded
 from keyhole.models.visit import Seen, visit
@@ -26,9 +24,7 @@ from keyhole.naming.reading.corpus import chunks
 from keyhole.naming.reading.texts import Source
 from keyhole.naming.shown import Shown
 from keyhole.naming.subject import Subject
-from keyhole.naming.subjects.channels import channel_subjects
 from keyhole.naming.subjects.pairs import require_head
-from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -103,29 +99,3 @@ def _read(model: "Model", head: Head, kept: Kept, batch: Batch) -> None:
             kept.add(np.zeros(len(good), np.int64), key[good], row)
 
     visit(model, [Encoded(ids, (), False) for ids in batch.ids], see)
-
-
-def read_what(model: "Model", text: str) -> Subject | Head:
-    """What an operand names: a head (3.1), a channel (3.1:4, or 3.1:4- for its opposite), an edge (mary.json#12)."""
-    path, mark, number = text.rpartition("#")
-    if mark:
-        return _edge(model, path, number)
-    head, colon, channel = text.partition(":")
-    layer, dot, index = head.partition(".")
-    if not (dot and layer.isdecimal() and index.isdecimal() and (channel.removesuffix("-").isdecimal() or not colon)):
-        raise KeyholeError(f"{text!r} is no head such as 3.1, channel such as 3.1:4 or edge such as mary.json#12.")
-    if not colon:
-        return int(layer), int(index)
-    both = channel_subjects(model, (int(layer), int(index)), [int(channel.removesuffix("-"))])
-    return both[channel.endswith("-")]
-
-
-def _edge(model: "Model", path: str, number: str) -> Subject:
-    circuit = load_circuit(Path(path))
-    found = {one.about["edge"]: one for one in signal_subjects(circuit, model)}
-    if number in found:
-        return found[number]
-    if not (number.isdecimal() and int(number) < len(circuit.edges)):
-        raise KeyholeError(f"{path} has edges #0 to #{len(circuit.edges) - 1}, and not #{number}.")
-    signals = ", ".join(f"#{one}" for one in list(found)[:8])
-    raise KeyholeError(f"edge #{number} of {path} is no signal into a head: these are, {signals} and so on.")

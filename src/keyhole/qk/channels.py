@@ -9,7 +9,7 @@ RA is taken on scaled scores before softcap, ALiBi and sinks. Without these, RA 
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -79,6 +79,17 @@ class Channels:
     def n_recon(self, tolerance: float = 1.0) -> int | None:
         """How many channels make up the relative attention? None when it is not positive."""
         return n_recon(self.relative_terms, tolerance, self.relative_attention)
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import channels_html
+
+        return channels_html(self)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        told |= {"sparsity": self.sparsity, "n_recon": self.n_recon(), "n_recon_99": self.n_recon(0.99)}
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in told.items()}
 
 
 def channels(

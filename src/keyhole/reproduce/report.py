@@ -17,6 +17,10 @@ _PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads 
 _SHADE = Template(".$label { color: var(--$label); } .bar .$label { background: var(--$label); }\n")
 _KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
 _SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
+_MORE = (
+    "`keyhole reproduce ID` measures one again. `keyhole reproduce --merge docs/reproduction.json` writes a page with "
+    "every claim, every number that was measured, and why the verdict is what it is."
+)
 _TERMS = (
     "Reproduced: the published claim held here on the published model or toy. "
     "Partly: another model or other settings showed it, or a part of the claim held. "
@@ -44,12 +48,12 @@ def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What r
 
 
 def to_markdown(results: Mapping[str, Result]) -> str:
-    """The table: counts on top, then a line for every result."""
+    """The tables: counts on top, then a short line for every result; the page has what was claimed and measured."""
     shown = items(results)
     lines = ["# Reproduction", "", summary(shown), ""]
     lines += ["| verdict | items | toys and theorems | language models |", "|---|---|---|---|"]
     lines += [f"| {SAID[label]} | {n.items} | {n.toys} | {n.language} |" for label, n in counts(shown).items()]
-    lines += ["", _footer(shown)]
+    lines += ["", _footer(shown), "", _MORE]
     for paper, name in PAPERS.items():
         own = [item for item in shown if item.one.paper == paper]
         if own:
@@ -57,8 +61,8 @@ def to_markdown(results: Mapping[str, Result]) -> str:
                 "",
                 f"## {name}",
                 "",
-                "| id | published | measured here | verdict | command |",
-                "|---|---|---|---|---|",
+                "| id | published | verdict | measured on |",
+                "|---|---|---|---|",
             ]
             lines += [_line(item) for item in own]
     return "\n".join([*lines, ""])
@@ -191,10 +195,11 @@ def _picture(path: Path, text: str) -> str:
 
 
 def _line(item: Item) -> str:
-    one, result = item.one, item.result
-    measured = " ".join(part for part in (result.measured, result.note, *_others(item)) if part)
-    place = f"{one.figure}: {one.title}. {one.claim}"
-    command = "" if one.schematic else f"`{one.command}`"
+    """What and where, and what came of it; with several models, the one that the verdict is of comes first."""
+    one = item.one
+    runs = [result for result in (item.result, *item.others) if result.numbers]
+    own = "the organism" if one.needs else "toys"
+    models = dict.fromkeys(str(result.settings.get("model") or own) for result in runs)
     verdict = f"{item.said}: {item.remark}" if item.remark else item.said
-    cells = (one.id, place, measured, verdict, command)
+    cells = (f"`{one.id}`", f"{one.figure}: {one.title}", verdict, ", ".join(models))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"

@@ -16,13 +16,13 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
     lines = [f"{circuit.model['name']}, answer at {where}{answer_label(circuit)}"]
-    lines += _folded(_held(story), "", " ", width)
+    lines += _folded(held_pieces(story), "", " ", width)
     for path in story.paths:
         steps = [f"{step_label(step, circuit.tokens)} {_numbers(story, step)}" for step in path.steps]
         lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
         for name in _names(story, path, names or {}):
             lines += _folded(name.split(), "       ", " ", width)
-    lines += _folded(_legend(story).split(), "", " ", width)
+    lines += _folded(numbers_legend(story).split(), "", " ", width)
     return "\n".join(lines)
 
 
@@ -73,7 +73,7 @@ def _in_shares(story: Story) -> bool:
     return story.metric == "logit difference" and (story.answer or 0.0) > 0
 
 
-def _held(story: Story) -> list[str]:
+def held_pieces(story: Story) -> list[str]:
     """What the told paths hold, and where the rest is, as far as it can be seen."""
     verb = "holds" if len(story.paths) == 1 else "hold"
     told = [f"{count(len(story.paths), 'path')} from words {verb} {story.held:.0%} of its influence"]
@@ -89,7 +89,7 @@ def _seen(share: float) -> bool:
     return share >= 0.005
 
 
-def _legend(story: Story) -> str:
+def numbers_legend(story: Story) -> str:
     """What the numbers are, and what they are not."""
     words = "of the writers named: the share of the answer that passes them, on any path (accounting)"
     if story.metric is None:

@@ -1,8 +1,8 @@
 """What is the answer to why a head attends here? A firing: its weight, its threshold, and its signals, side by side."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -15,6 +15,7 @@ from keyhole.qk.firings import check_tau, dynamic_tau
 if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.signals import Flavour
+    from keyhole.web.notebook import Widget
 
 Tau = Literal["dynamic"] | float | Callable[[int], float]
 Why = Literal["here", "not"]  # what is explained: that a head attends here, or that it does not
@@ -62,6 +63,17 @@ class Firing:
 
         return signal_vector(self, signal, flavour=flavour)
 
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "run"}
+        return {**told, "sides": [asdict(side) for side in self.sides], "tokens": list(self.run.tokens)}
+
+    def widget(self) -> "Widget":
+        """The firing in a notebook, with buttons that remove its signals and measure. See `keyhole.web.notebook`."""
+        from keyhole.web.notebook import firing_widget
+
+        return firing_widget(self)
+
     def __str__(self) -> str:
         from keyhole.tracing.text import firing_text
 
@@ -74,6 +86,11 @@ class Firing:
             f"<Firing of head {self.layer}.{self.head}, {dest} <- {src}: attention {self.attention:.3f}, tau "
             f"{self.tau:.3f}, {found} signals>"
         )
+
+    def _repr_html_(self) -> str:
+        from keyhole.web.reprs import firing_html
+
+        return firing_html(self)
 
 
 def threshold(tau: Tau, dest: int, visible: int) -> float:

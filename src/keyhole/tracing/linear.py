@@ -6,28 +6,52 @@ layer reads.
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.models.precision import exact_matmul
 from keyhole.models.weights import HeadOut
+from keyhole.qk.channels import check_place
 from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
 from keyhole.tracing.upstream import Writes
+from keyhole.tracing.written import written_by
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
 
 _ROUNDING = 1e-5  # of a logit: float32 leaves so much of writers that are long beside what is read of them
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A direction in the residual stream that `layer` reads (number of layers: what the final norm reads)."""
+    """A direction in the residual stream that `layer` reads (number of layers: what the final norm reads).
+
+    With `only`, that writer alone is the seed, whoever else pushes along the direction.
+    """
 
     __repr__ = brief
 
     direction: Float[Tensor, "d_model"]
     layer: int
+    only: Writer | None = None
+
+
+def firing_probe(run: "Run", head: tuple[int, int], dest: int | str = -1, src: int | str | None = None) -> Probe:
+    """A probe for the circuit behind one firing: along what the head moves from src to dest, and only that head.
+
+    Trace it with `end` at the firing's dest. Without a src: the token that dest attends to most.
+    """
+    layer, index, d, s = check_place(run, head, dest, src)
+    who = Writer("head", layer, index, d, s)
+    with exact_matmul():
+        moved = written_by(run, who, [d])[0]
+    return Probe(moved / moved.norm().clamp_min(1e-30), layer + 1, who)
 
 
 def linear_goal(writes: Writes, run: int, end: int, targets: list[int], against: list[int]) -> Goal:
@@ -90,8 +114,13 @@ def probe_goal(writes: Writes, run: int, end: int, probe: Probe) -> Goal:
         raise KeyholeError(f"a probe direction has {writes.model.dims.d_model} entries for this model.")
     if not 0 < probe.layer <= depth:
         raise KeyholeError(f"a probe reads layer 1 to {depth} (the last: the final norm).")
+    if probe.only is not None and probe.only.dest != end:
+        raise KeyholeError(f"{probe.only.kind} {probe.only.layer} writes at token {probe.only.dest}: trace from there.")
 
     def choose(attribution: Float[Tensor, "component"]) -> list[Seed]:
+        if probe.only is not None:
+            value = float(writes.written([run], [probe.only])[0] @ probe.direction.to(writes.local))
+            return [Seed(probe.only, value, value)]
         seeds = _linear_prefix(writes, end, attribution, layer=probe.layer)
         if not seeds:
             raise NothingToTraceError(

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.progress import silent
 from keyhole.tracing.levels import Options, trace
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.svt import trace_svt
@@ -29,4 +30,5 @@ def trace_by(
             "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those of "
             "svt (start, threshold, share, channels) are options of keyhole.tracing.trace_svt."
         )
-    return trace_svt(run, target, against=against, seeds=options.get("seeds"), end=options.get("end", -1))
+    told, seeds = options.get("progress") or silent, options.get("seeds")
+    return trace_svt(run, target, against=against, seeds=seeds, end=options.get("end", -1), progress=told)

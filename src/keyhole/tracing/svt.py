@@ -28,6 +28,7 @@ from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
+from keyhole.progress import Progress, silent
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
@@ -88,6 +89,7 @@ def trace_svt(
     share: float = 0.7,
     channels: ChannelChoice = "singular",
     end: int | str = -1,
+    progress: Progress = silent,
 ) -> Circuit:
     """Which circuit of heads is behind an answer, by singular vector tracing?
 
@@ -107,7 +109,7 @@ def trace_svt(
         likeliest = asked if isinstance(asked, Likeliest) else None
         settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
-        _grow_all(growing, rule)
+        _grow_all(growing, rule, progress)
         (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)
         return build_circuit(growing, _parameters(run, settings, rule, start=start), checked(check, run), facts)
 
@@ -159,7 +161,7 @@ def _given(run: "Run", settings: Settings, start: Sequence[Start], rule: _Rule) 
     return Growing(Writes([run]), 0, settings, [Seed(Writer("head", *place), w, w) for place, w in weights.items()])
 
 
-def _grow_all(circuit: Growing, rule: _Rule) -> None:
+def _grow_all(circuit: Growing, rule: _Rule, progress: Progress) -> None:
     """Explain layer by layer from the top: what waits at a layer is complete once all above it is done."""
     follows = cache(partial(_sources, circuit.run, rule=rule))
 
@@ -168,7 +170,9 @@ def _grow_all(circuit: Growing, rule: _Rule) -> None:
         return {place for place in heads if place[3] in follows(*place[:3])}
 
     waiting = firing(seed.writer for seed in circuit.seeds)
-    for layer in reversed(circuit.writes.attention_layers[1:]):
+    layers = circuit.writes.attention_layers[:0:-1]
+    for done, layer in enumerate(layers):
+        progress(done, len(layers))
         outputs = _outputs(circuit.writes, layer)
         for place in sorted(place for place in waiting if place[0] == layer):
             circuit.firings[place] = found = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)

@@ -31,8 +31,12 @@ def load_naming(path: str | Path) -> Naming:
 
 def to_json(naming: Naming) -> str:
     """Names as a JSON document; `from_json` gives back an equal record."""
-    document = {"schema": SCHEMA, "naming": asdict(naming)}
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return json.dumps(plain(naming), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def plain(naming: Naming) -> dict[str, Any]:
+    """The same document as plain data."""
+    return {"schema": SCHEMA, "naming": asdict(naming)}
 
 
 def from_json(text: str) -> Naming:

@@ -1,7 +1,7 @@
 """What do the representatives of a task say, side by side? The medoid of each value of a label, in names."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import channels_label, node_label
@@ -45,6 +45,12 @@ class Side:
     prompt: int
     tokens: tuple[str, ...]
     edges: tuple[NamedEdge, ...]  # strongest first
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON; signals by their ids alone, since a naming has them."""
+        edges = [{**vars(one), "signal": one.signal.id} for one in self.edges]
+        return {**vars(self), "tokens": list(self.tokens), "edges": edges}
 
     def __str__(self) -> str:
         text = " ".join(token.strip() for token in self.tokens)

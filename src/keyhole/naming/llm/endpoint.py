@@ -42,6 +42,7 @@ class Endpoint:
     base_url: str  # up to and without /chat/completions
     model: str
     patience: Patience = USUAL
+    keys: tuple[str, ...] = KEYS  # variables of the environment that may hold the key
 
     def __post_init__(self) -> None:
         try:
@@ -62,11 +63,11 @@ class Endpoint:
         return self.base_url.rstrip("/") + "/chat/completions"
 
 
-def key() -> str | None:
+def key(names: tuple[str, ...] = KEYS) -> str | None:
     """The key of the environment; None: there is none, and local servers need none."""
-    found = next((value for name in KEYS if (value := os.environ.get(name, "").strip())), None)
+    found = next((value for name in names if (value := os.environ.get(name, "").strip())), None)
     if found is not None and not (found.isascii() and found.isprintable()):
-        raise KeyholeError(f"the key in {' or '.join(KEYS)} has characters that no key has: copy it again.")
+        raise KeyholeError(f"the key in {' or '.join(names)} has characters that no key has: copy it again.")
     return found
 
 

@@ -77,7 +77,17 @@ def read_name(reply: Reply) -> str | None:
     if reply.status != "answered":
         return None
     found = [match[1] for line in reply.text.splitlines() if (match := _LINE.match(line.strip()))]
-    text = " ".join(found[-1].strip("\"'<> ").split()) if found else ""
+    text = _unquoted(" ".join(found[-1].strip("<> ").split())) if found else ""
     if not text or len(text) > _LONGEST or NONE in text.lower() or not re.search(r"\w", text):
         return None
     return text
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotation marks around it; those of a token that it ends with stay.
+
+    >>> _unquoted('"a name"'), _unquoted('src is "the"'), _unquoted('"to" or "for"')
+    ('a name', 'src is "the"', '"to" or "for"')
+    """
+    quote = text[:1]
+    return text.strip(f"{quote} ") if quote in ("'", '"') and text.endswith(quote) and text.count(quote) == 2 else text

@@ -20,7 +20,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from keyhole.errors import KeyholeError
-from keyhole.naming.llm.endpoint import KEYS, Endpoint, key
+from keyhole.naming.llm.endpoint import Endpoint, key
 
 _MOST = 8_000_000  # bytes of an answer
 _AGAIN = (408, 409, 425, 429)
@@ -72,7 +72,7 @@ _opener = build_opener(_Stay)
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
     """Send it once; raises KeyholeError where trying again would not help."""
-    secret, limit = key(), endpoint.patience.timeout
+    secret, limit = key(endpoint.keys), endpoint.patience.timeout
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "keyhole"}
     if secret is not None:
         headers["Authorization"] = f"Bearer {secret}"
@@ -140,7 +140,7 @@ def _refused(error: HTTPError, endpoint: Endpoint, body: dict[str, Any], *, said
         return Answered({"choices": [{"message": {"refusal": told}, "finish_reason": "content_filter"}]})
     if error.code in (401, 403):
         what = "refuses the key" if secret else "needs a key"
-        raise KeyholeError(f"{endpoint.base_url} {what}: set {KEYS[0]} in the environment.{about}")
+        raise KeyholeError(f"{endpoint.base_url} {what}: set {endpoint.keys[0]} in the environment.{about}")
     if error.code == 404:
         what = f"knows no model {endpoint.model!r}, or is no base URL: it should end before /chat/completions"
         raise KeyholeError(f"{endpoint.base_url} {what}.{about}")

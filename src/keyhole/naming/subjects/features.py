@@ -26,7 +26,7 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
     """Every dimension of some features, with both signs; `frame` is that of the study which found them."""
     found: list[Subject] = []
     for feature in features:
-        _require_fixed(model, feature.head, frame, f"the feature {feature.name!r}")
+        require_fixed(model, feature.head, frame, f"the feature {feature.name!r}")
         for k in range(feature.rank):
             name = f"{feature.head[0]}.{feature.head[1]} {feature.name} {k}"
             about = {"contrast": feature.name, "dimension": str(k)}
@@ -38,7 +38,7 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
 def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]:
     """Every discovered feature of a head, with both signs; the key's is turned where the two sides repel each other."""
     head = features.data.layer, features.data.head
-    _require_fixed(model, head, features.data.view.frame, "a discovered feature")
+    require_fixed(model, head, features.data.view.frame, "a discovered feature")
     found: list[Subject] = []
     for number, one in enumerate(features.found.features):
         sign = -1.0 if one.coupling < 0 else 1.0
@@ -63,7 +63,8 @@ def _both(
     return [one, opposite(one)]
 
 
-def _require_fixed(model: "Model", head: tuple[int, int], frame: Frame, what: str) -> None:
+def require_fixed(model: "Model", head: tuple[int, int], frame: Frame, what: str) -> None:
+    """Refuse a frame in which a feature is no direction of queries and keys."""
     require_head(model, head)
     if frame != "post_rope" and _rotates(model, head[0]):
         raise KeyholeError(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
-from keyhole.circuits.writer import SideName, Writer
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.precision import exact_matmul
 from keyhole.naming.subject import Subject
@@ -20,6 +20,7 @@ from keyhole.tracing.written import read_of
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.tracing.firing import Firing
 
 
 def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subject]:
@@ -30,16 +31,27 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
         for number, edge in signal_edges(circuit):
             into = circuit.nodes[edge.target]
             assert into.layer is not None and into.head is not None
-            head, writer = (into.layer, into.head), circuit.nodes[edge.source].writer
-            edge = replace(edge, channels=tuple(sorted(edge.channels)))
-            put = coordinates(run, head, edge, writer)
-            query, key = paired(run.model, head, _side(edge), edge.channels, coordinates=put)
-            about = {"side": edge.side, "channels": told_channels(edge.channels), "edge": str(number)}
-            about |= {"coordinates": told_coordinates(put)}
-            about |= {"writer": _label(circuit, edge.source), "into": _label(circuit, edge.target)}
-            name = f"{term_text(head, edge.side, edge.channels, writer)} #{number}"
-            found.append(Subject(name, "signal", head, query, key, about=about))
+            signal = Signal(circuit.nodes[edge.source].writer, _side(edge), edge.channels)
+            one = _subject(run, (into.layer, into.head), signal, _label(circuit, edge.target))
+            found.append(replace(one, id=f"{one.id} #{number}", about={**one.about, "edge": str(number)}))
     return found
+
+
+def firing_subject(firing: "Firing", signal: Signal) -> Subject:
+    """One signal of a firing that was explained."""
+    head = (firing.layer, firing.head)
+    into = node_label(Writer("head", *head, firing.dest, firing.src), firing.run.tokens)
+    with exact_matmul():
+        return _subject(firing.run, head, signal, into)
+
+
+def _subject(run: "Run", head: tuple[int, int], signal: Signal, into: str) -> Subject:
+    channels, writer = tuple(sorted(signal.channels)), signal.writer
+    put = coordinates(run, head, replace(signal, channels=channels), writer)
+    query, key = paired(run.model, head, signal.side, channels, coordinates=put)
+    about = {"side": signal.side, "channels": told_channels(channels), "coordinates": told_coordinates(put)}
+    about |= {"writer": node_label(writer, run.tokens), "into": into}
+    return Subject(term_text(head, signal.side, channels, writer), "signal", head, query, key, about=about)
 
 
 def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
@@ -47,7 +59,7 @@ def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
     return ((number, edge) for number, edge in enumerate(circuit.edges) if edge.side in ("dest", "src"))
 
 
-def coordinates(run: "Run", head: tuple[int, int], edge: Edge, writer: Writer) -> Float[Tensor, "channels"]:
+def coordinates(run: "Run", head: tuple[int, int], edge: Edge | Signal, writer: Writer) -> Float[Tensor, "channels"]:
     """What a writer put into the channels of an edge: a_k of the rotated query, or b_k of the rotated key."""
     side, om, ks = _side(edge), omega(run.model, head[0]), list(edge.channels)
     read = read_of(run, head, writer, [writer.dest], side=side)[0]
@@ -95,6 +107,6 @@ def _label(circuit: Circuit, node: int) -> str:
     return node_label(circuit.nodes[node], circuit.tokens)
 
 
-def _side(edge: Edge) -> SideName:
+def _side(edge: Edge | Signal) -> SideName:
     assert edge.side in ("dest", "src")
     return edge.side  # type: ignore[return-value]

@@ -4,7 +4,6 @@ from keyhole.reproduce.catalogue.entry import Published, entry, schematic
 
 _PYTHIA = "EleutherAI/pythia-160m with revisions"
 _THREE = "gpt2, EleutherAI/pythia-160m and google/gemma-2-2b"
-_NAMES = "needs names of signals (automatic interpretation), which are not built yet"
 
 PUBLISHED: tuple[Published, ...] = (
     schematic("talk-1", "Picture 1", "Recap of attention", "How queries, keys and values make attention."),
@@ -113,7 +112,6 @@ PUBLISHED: tuple[Published, ...] = (
         "Significant at a false discovery rate of 5 %: GPT-2 63 % (62-64), Pythia-160M 50 % (49-51), Gemma-2-2B 31 % "
         "(30-32).",
         needs=_THREE,
-        later=_NAMES,
     ),
     entry(
         "talk-20",
@@ -121,7 +119,6 @@ PUBLISHED: tuple[Published, ...] = (
         "How BABA prompts are solved",
         "Several heads mark IO as the second of a pair, S-inhibition heads suppress S, name movers copy IO.",
         needs="gpt2",
-        later=_NAMES,
     ),
     entry(
         "talk-21",
@@ -129,7 +126,6 @@ PUBLISHED: tuple[Published, ...] = (
         "How ABBA prompts are solved",
         "IO is found by structure and position instead.",
         needs="gpt2",
-        later=_NAMES,
     ),
     entry(
         "talk-22",

@@ -29,7 +29,7 @@ _STAND_IN = 600  # of a larger model that was not published: minutes instead of 
 _QUICK = 60
 _MEMBERS = 40  # prompts of each order that are run again for signals and removals
 _FEWEST = 30  # right answers, below which there is nothing to cut
-_TRACING = Tracing(through="heads", wrong="skip")  # as published
+TRACING = Tracing(through="heads", wrong="skip")  # as published
 _WHERE: Where = RIGHT
 Record = TypeVar("Record")
 
@@ -102,10 +102,10 @@ def _study(asked: Asked) -> Study:
             out=Path(folder) / "ioi.store",
             n=n,
             seed=asked.seed,
-            tracing=_TRACING,
+            tracing=TRACING,
             progress=asked.progress,
         )
-        of = _prompts(asked.model, store, own=own)
+        of = prompts_of(asked.model, store, own=own)
         found = families(store, where=_WHERE, seed=asked.seed, progress=asked.progress)
         prompts = {order: _with_order(found, order) for order in ORDERS}
         _require_enough(of, min(map(len, prompts.values())) >= 2)
@@ -117,7 +117,7 @@ def _study(asked: Asked) -> Study:
     return Study(asked, of, found, pair, (others[0], others[1]), model)
 
 
-def _prompts(source: str | None, store: Store, *, own: bool) -> Prompts:
+def prompts_of(source: str | None, store: Store, *, own: bool) -> Prompts:
     """Who solves the prompts, and whose answers are traced; refused if there are too few to say anything."""
     table = store.table("prompts", columns=["difference"])["difference"].to_pylist()
     solved = sum(one is not None and one > 0 for one in table)

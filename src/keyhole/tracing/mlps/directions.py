@@ -10,15 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
+from keyhole.models.precision import exact_matmul
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.sites import Sites, by_number
 from keyhole.tracing.targets import Tokens, token_ids
+from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.firing import Firing
 
 
 def toward(
@@ -49,7 +51,7 @@ class Readings:
     all keys, and d . o is what it does at src.
     """
 
-    writes: "Writes"
+    writes: Writes
     layer: int
     sites: Sites
 
@@ -93,8 +95,20 @@ class Readings:
         return out
 
 
+def read_along(firing: "Firing", signal: Signal) -> Float[Tensor, "d_model"]:
+    """The direction at a signal's token along which its firing reads it; where a head does not attend, the opposite.
+
+    Either way the signal's writer writes along it what the firing owes to it.
+    """
+    writes = Writes([firing.run])
+    with exact_matmul():
+        sites = Sites.of([(0, firing.head, firing.dest, firing.src)], writes.device)
+        d = Readings(writes, firing.layer, sites).along(signal.side, [0], [signal.channels])[0].double()
+    return d if firing.why == "here" else -d
+
+
 def values_along(
-    writes: "Writes", layer: int, sites: Sites, weights: Float[Tensor, "firing"], d: Float[Tensor, "firing d_model"]
+    writes: Writes, layer: int, sites: Sites, weights: Float[Tensor, "firing"], d: Float[Tensor, "firing d_model"]
 ) -> Float[Tensor, "firing d_model"]:
     """The direction at src along which a firing's value is read, if its write is read along d: W_V W_O d A / (m n)."""
     record, w = writes.record(layer), writes.weights(layer)

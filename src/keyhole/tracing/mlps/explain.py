@@ -6,8 +6,8 @@ The causes are the writers, and the offset, with the largest parts, until these 
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -63,6 +63,13 @@ class MlpWrite:
     def cancels(self) -> bool:
         """Do large parts cancel, so that causes are not stable?"""
         return self.cancellation > CANCELS
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, without vectors."""
+        hidden = ("g", "direction", "among", "index", "causes")
+        told = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in hidden}
+        causes = [asdict(cause) for cause in self.causes]
+        return {**told, "cancels": self.cancels, "causes": causes, "tokens": list(self.run.tokens)}
 
     def __str__(self) -> str:
         from keyhole.tracing.mlps.text import mlp_text

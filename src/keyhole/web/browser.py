@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.page import to_html
 from keyhole.errors import KeyholeError
+from keyhole.web.page import to_html
 
 _HEIGHT = 640  # pixels of the frame in a notebook
 
@@ -20,10 +20,11 @@ class Page:
 
     title: str
     html: str = field(repr=False)
+    height: int = field(default=_HEIGHT, repr=False)  # of its frame: a page in a sandbox cannot set it itself
 
     def _repr_html_(self) -> str:
         # A frame of its own: the page's styles and script touch nothing else in the notebook.
-        look = f'width="100%" height="{_HEIGHT}" style="border: none"'
+        look = f'width="100%" height="{self.height}" style="border: none" sandbox="allow-scripts allow-downloads"'
         return f'<iframe title="{html.escape(self.title)}" srcdoc="{html.escape(self.html)}" {look}></iframe>'
 
     def open(self) -> Path:

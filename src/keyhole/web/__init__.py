@@ -1,0 +1,1 @@
+"""How does one look at all this? One front end for the explorer, for one-file pages and for notebooks."""

@@ -1,0 +1,225 @@
+"""How does one look at a circuit or a firing in a notebook? In a widget: the explorer's views, the kernel behind them.
+
+What the views ask for (remove, boost, trace from here, ...) is computed on the run that the result came from, and what
+the user does to a circuit (pinned, grouped, renamed) can be read in `widget.view`.
+"""
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keyhole.circuits.shown import strongest
+from keyhole.errors import KeyholeError
+from keyhole.web.bundle import script, style
+from keyhole.web.live import Live
+from keyhole.web.page import EDGES, page_data
+from keyhole.web.server.spelling import spell
+from keyhole.web.server.work.firing import document
+
+try:
+    from anywidget import AnyWidget
+    from traitlets import Bool, Dict, Int, List, Unicode
+except ImportError as missing:
+    raise KeyholeError("widgets need anywidget, which is missing: pip install 'keyhole[notebook]'") from missing
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+    from keyhole.tracing.candidates import Keys
+    from keyhole.tracing.firing import Firing
+
+_NEAR = 1e-5  # attention weights that are the same
+_ASIDE: dict[str, Any] = {"effects": [], "mlp": None, "where": None}  # what belongs to one firing alone
+
+
+class Widget(AnyWidget):
+    """A circuit, a firing, or both. Everything it shows is plain data; `view` is what the user did to the circuit."""
+
+    _esm = script("widget.js", module=True)
+    _css = style("style.css", "circuit.css", "firing.css", "widget.css")
+    first = Unicode("circuit").tag(sync=True)  # which stands above
+    actions = Bool(False).tag(sync=True)  # is there a run that can be asked?
+    circuit: Any = Dict(default_value=None, allow_none=True).tag(sync=True)  # as in a circuit's file
+    names = Dict().tag(sync=True)
+    story: Any = List().tag(sync=True)
+    left_out = Unicode("").tag(sync=True)
+    view = Dict().tag(sync=True)
+    verified = Dict().tag(sync=True)  # what removals of edges did, by edge
+    firing: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
+    effects: Any = List().tag(sync=True)  # what removals of signals did, in the order they were asked for
+    mlp: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
+    where: Any = Dict(default_value=None, allow_none=True).tag(sync=True)
+    mode = Unicode("exact").tag(sync=True)  # of removals
+    tokens = Int(20_000)  # how much text "where else does it fire?" reads
+    busy = Dict().tag(sync=True)
+    errors = Dict().tag(sync=True)
+
+    _doing: ClassVar[dict[str, tuple[str, str]]] = {  # a wish's type: what does it, and where its error is told
+        "open-firing": ("_open", "firing"),
+        "trace-from": ("_trace", "circuit"),
+        "verify-edge": ("_verify", "circuit"),
+        "explain-mlp": ("_explain_mlp", "mlp"),
+        "where": ("_find", "where"),
+        **dict.fromkeys(("remove", "boost", "random"), ("_intervene", "effects")),
+        "forget": ("_forget", "effects"),
+        "close": ("_close", "effects"),
+    }
+
+    def __init__(self, run: "Run | None", **shown: Any) -> None:
+        super().__init__(actions=run is not None, **shown)
+        self._live = None if run is None else Live(run)
+        self._circuit: Circuit | None = None  # the one that is shown
+        self._keys: Keys = "all"
+        self.on_msg(lambda _, content, buffers: self.do(content))
+
+    def __repr__(self) -> str:
+        shown = [name for name in ("circuit", "firing") if getattr(self, name) is not None]
+        return f"<Widget of a {' and a '.join(shown)}>"
+
+    def do(self, wish: dict[str, Any]) -> None:
+        """What a click asks for; an error is told where its result would stand."""
+        if wish.get("type") not in self._doing:
+            raise KeyholeError(f"a widget does one of {', '.join(self._doing)}, not {wish.get('type')!r}.")
+        name, slot = self._doing[wish["type"]]
+        self.errors = {key: text for key, text in self.errors.items() if key != slot}
+        self.busy = {**self.busy, slot: {}}
+        try:
+            getattr(self, name)(wish)
+        except KeyholeError as error:
+            self.errors = {**self.errors, slot: str(error)}
+        except Exception as error:
+            self.errors = {**self.errors, slot: f"{type(error).__name__}: {error}"}
+            raise
+        finally:
+            self.busy = {key: value for key, value in self.busy.items() if key != slot}
+
+    @property
+    def live(self) -> Live:
+        """The run, to be asked."""
+        if self._live is None:
+            raise KeyholeError("this circuit was read from a file: give the model that made it, circuit.widget(model).")
+        return self._live
+
+    def show_circuit(self, circuit: "Circuit") -> None:
+        """Show this one; what was done to another goes."""
+        self._circuit = strongest(circuit, EDGES)
+        told = page_data(circuit)
+        self.view, self.verified, self.names, self.story = {}, {}, told["names"], told["story"]
+        self.left_out, self.circuit = told.get("left_out", ""), told["circuit"]
+
+    def show_firing(self, firing: dict[str, Any], keys: "Keys" = "all") -> None:
+        """Show this one, as the explorer's JSON has it; effects of another go."""
+        self._keys = keys
+        for name, value in {**_ASIDE, "firing": firing}.items():
+            setattr(self, name, value)
+
+    def _place(self) -> dict[str, Any]:
+        """The firing that is shown, as a request names it."""
+        shown = self.firing or {}
+        names = ("layer", "head", "dest", "src", "why", "tau")
+        return {**self.live.place, **{name: shown[name] for name in names}, "keys": self._keys}
+
+    def _tell(self, slot: str) -> Any:
+        def tell(done: int, total: int) -> None:
+            self.busy = {**self.busy, slot: {"done": done, "total": total}}
+
+        return tell
+
+    def _open(self, wish: dict[str, Any]) -> None:
+        at = {name: wish[name] for name in ("layer", "head", "dest", "src")}
+        self.show_firing(self.live.ask("firing", {**self.live.place, **at}))
+
+    def _trace(self, wish: dict[str, Any]) -> None:
+        at = {name: (self.firing or {})[name] for name in ("layer", "head", "dest", "src")}
+        self.show_circuit(self.live.trace({"from": at}, self._tell("circuit")))
+
+    def _verify(self, wish: dict[str, Any]) -> None:
+        if self._circuit is None or self._circuit.run is None:
+            raise KeyholeError("this circuit was read from a file: give the model that made it, circuit.widget(model).")
+        [row] = json.loads(spell(self._circuit.verify(edges=[wish["edge"]]).record()))["rows"]
+        self.verified = {**self.verified, str(wish["edge"]): row}
+
+    def _intervene(self, wish: dict[str, Any]) -> None:
+        side, signal, mode = wish["side"], wish["signal"], wish.get("mode") or self.mode
+        effect = {"id": 1 + max([0, *(one["id"] for one in self.effects)]), "outcome": None, "error": None}
+        effect |= {"type": wish["type"], "side": side, "signal": signal, "mode": mode}
+        same = {name: effect[name] for name in ("type", "side", "signal")}
+        others = [one for one in self.effects if {name: one[name] for name in same} != same]
+        self.effects = [*others, {**effect}]
+        asked = {"action": wish["type"], "side": side, "signals": None if signal is None else [signal], "mode": mode}
+        try:
+            effect["outcome"] = self.live.ask("intervene", {**self._place(), **asked})
+        except KeyholeError as error:
+            effect["error"] = str(error)
+        except BaseException:
+            effect["error"] = "This was stopped, or failed: the notebook's log tells why."
+            raise
+        finally:
+            self.effects = [*others, {**effect}]
+
+    def _explain_mlp(self, wish: dict[str, Any]) -> None:
+        self.mlp = None
+        self.mlp = self.live.ask("mlp", {**self.live.place, "layer": wish["layer"], "pos": wish["pos"]})
+
+    def _find(self, wish: dict[str, Any]) -> None:
+        self.where = None
+        shown = self.firing or {}
+        head = {**self.live.model, "what": f"{shown['layer']}.{shown['head']}"}
+        signal = {**self._place(), "side": wish["side"], "signal": wish["signal"]}
+        asked = {**(head if wish["side"] is None else signal), "tokens": self.tokens}
+        self.where = self.live.ask("where", asked, self._tell("where"))
+
+    def _forget(self, wish: dict[str, Any]) -> None:
+        self.effects = [one for one in self.effects if one["id"] != wish["id"]]
+
+    def _close(self, wish: dict[str, Any]) -> None:
+        what = wish["what"]
+        if what not in ("circuit", "firing", "mlp", "where"):
+            raise KeyholeError(f"there is no {what!r} to close.")
+        setattr(self, what, None)
+        self.errors = {key: text for key, text in self.errors.items() if key != what}
+
+
+def circuit_widget(circuit: "Circuit", model: "Model | None" = None) -> Widget:
+    """A circuit to walk through; one that was read from a file can be asked if its `model` is given."""
+    from dataclasses import replace
+
+    from keyhole.intervene.verification import run_of
+
+    run = (
+        circuit.run if circuit.run is not None and model is None else None if model is None else run_of(circuit, model)
+    )
+    widget = Widget(run, first="circuit")
+    widget.show_circuit(replace(circuit, run=run))
+    return widget
+
+
+def firing_widget(firing: "Firing") -> Widget:
+    """A firing with buttons that remove its signals and measure what happens."""
+    widget = Widget(firing.run, first="firing")
+    widget.show_firing(json.loads(spell(document(firing))), _keys(firing))
+    return widget
+
+
+def _keys(firing: "Firing") -> "Keys":
+    """Which keys were considered when it was explained? A firing does not tell, but its signals do."""
+    from keyhole.tracing.why import explain
+
+    choices: tuple[Keys, ...] = ("all", "source")
+    for keys in choices:
+        again = explain(
+            firing.run, (firing.layer, firing.head), firing.dest, firing.src, tau=firing.tau, keys=keys, why=firing.why
+        )
+        if _alike(again, firing):
+            return keys
+    raise KeyholeError("this firing cannot be explained again in the same way: has it been changed?")
+
+
+def _alike(a: "Firing", b: "Firing") -> bool:
+    """The same signals, and the same attention without them?"""
+
+    def signals(one: "Firing") -> list[Any]:
+        return [(signal.writer, side.side, signal.channels) for side in one.sides for signal in side.signals]
+
+    near = all(abs(x.after - y.after) < _NEAR for x, y in zip(a.sides, b.sides, strict=True))
+    return near and signals(a) == signals(b)

@@ -1,0 +1,118 @@
+"""How does a circuit look in a browser? One self-contained page: no network, no script from elsewhere."""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.shown import strongest
+from keyhole.circuits.text import circuit_text, words_label
+from keyhole.story.story import Story, tell
+from keyhole.story.text import held_pieces, step_label
+from keyhole.web.bundle import script, style
+
+EDGES = 4000  # a page carries so many at most: a browser draws and sorts them at once
+_PAGE = Path(__file__).with_name("static") / "page.html"
+
+
+def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story: Story | None = None) -> str:
+    """Tokens from left to right, layers from bottom to top: a page to walk through, as it is shown everywhere.
+
+    `names` of its edges, if there are some, stand beside them (see `keyhole.naming.attached`). The `story` may be one
+    whose effects were measured; without it, one is told without.
+    """
+    title = f"{circuit.model['name']}: why {words_label(circuit.parameters.target_text) or 'this direction'}?"
+    return one_file(
+        title,
+        page_data(circuit, names, story=story),
+        entry="file.js",
+        styles=("style.css", "circuit.css"),
+        text=circuit_text(circuit, names=names),
+    )
+
+
+def one_file(title: str, data: Any, *, entry: str, styles: Sequence[str], text: str) -> str:
+    """A page with its data, styles and script in it; the `text` is for readers without scripts."""
+    style_text = "\n" + style(*styles)
+    script_text = "\n" + script(entry) + "keyhole.start();\n"
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        policy=_policy(style_text, script_text),
+        style=style_text,
+        script=script_text,
+        text=f"<pre>{html.escape(text)}</pre>",
+        data=in_script(data),
+        view="{}",
+    )
+
+
+def page_data(
+    circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story: Story | None = None, most: int = EDGES
+) -> dict[str, Any]:
+    """What the circuit view is told: the circuit's own document, names by edge, and the story."""
+    part = strongest(circuit, most)
+    if story is None and circuit.influence:
+        story = tell(replace(circuit, run=None))  # of the whole: parts do not add up
+    told = names or {}
+    if part is not circuit and told:
+        identities = {_identity(circuit, edge): name for edge, name in told.items()}
+        told = {edge: identities[key] for edge in part.edges if (key := _identity(part, edge)) in identities}
+    data: dict[str, Any] = {
+        "circuit": json.loads(part.to_json()),
+        "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
+        "story": _story(part, story),
+    }
+    if part is not circuit:
+        data["left_out"] = (
+            f"left out: {len(circuit.edges) - len(part.edges):,} weak ones of {len(circuit.edges):,} edges, "
+            "which a .json file has"
+        )
+    return data
+
+
+def in_script(data: Any) -> str:
+    r"""JSON that can stand inside a script element, whatever texts are in it.
+
+    >>> in_script({"token": "</script>"})
+    '{"token":"\\u003c/script>"}'
+    """
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _policy(style_text: str, script_text: str) -> str:
+    """Nothing but this style and this script, by their sums; no picture, no frame, no request to anywhere."""
+    sums = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style_text, script_text)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{sums[0]}'; script-src 'sha256-{sums[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int, ...]]:
+    """What an edge is, in a circuit and in a part of it."""
+    return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, edge.channels
+
+
+def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
+    """The paths, with the nodes of the page that they pass; nothing where there is no story."""
+    if story is None:
+        return []
+    index = {node: i for i, node in enumerate(circuit.nodes)}
+    paths: list[dict[str, Any]] = [{"text": " ".join(held_pieces(story))}]
+    for path in story.paths:
+        steps: list[dict[str, Any]] = []
+        for step in path.steps:
+            nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
+            label = step_label(step, circuit.tokens).replace("<-", "←")
+            steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
+        nodes = [node for step in steps for node in step["nodes"]]
+        text = " → ".join(step["text"] for step in steps)
+        paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
+    return paths

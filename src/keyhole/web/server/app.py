@@ -1,0 +1,164 @@
+"""Which addresses answer, and with what? Files of the page, what there is, direct questions, and jobs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from keyhole.errors import KeyholeError
+from keyhole.version import __version__
+from keyhole.web.server.bodies import parse_body
+from keyhole.web.server.events import EventStream, disconnected
+from keyhole.web.server.jobs import ENDS, Event, FullError, Job, Jobs, Limits
+from keyhole.web.server.kept import Given, Kept
+from keyhole.web.server.kinds import KINDS
+from keyhole.web.server.security import BODY, Door, Guard, refusal
+from keyhole.web.server.spelling import spell
+from keyhole.web.server.static import File, files
+
+EXAMPLE = "When Mary and John went to the store, John gave a drink to"
+
+
+def create_app(door: Door, given: Given | None = None, limits: Limits | None = None) -> FastAPI:
+    """The server; everything that is asked passes its guard first."""
+    kept = Kept(given or Given())
+    served = files()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.jobs = jobs = Jobs(limits or Limits(), spell)
+        yield
+        await asyncio.to_thread(jobs.close)
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.kept = kept
+    app.add_middleware(Guard, door=door)
+    app.add_exception_handler(KeyholeError, _refused)
+    app.add_exception_handler(HTTPException, _missing)
+    app.add_api_route("/api/hello", _hello(kept), methods=["GET"])
+    app.add_api_route("/api/stores", _stores, methods=["GET"])
+    app.add_api_route("/api/jobs", _add_job, methods=["POST"], status_code=202)
+    app.add_api_route("/api/jobs/{number}", _job, methods=["GET"])
+    app.add_api_route("/api/jobs/{number}", _cancel, methods=["DELETE"])
+    app.add_api_route("/api/jobs/{number}/events", _events, methods=["GET"])
+    app.add_api_route("/api/{kind}", _ask, methods=["POST"])
+    for address, file in served.items():
+        app.add_api_route(address, _file(file), methods=["GET"])
+    return app
+
+
+def _hello(kept: Kept) -> Callable[[], Any]:
+    async def hello() -> Response:
+        models = [{"id": one, "name": one, "state": kept.state(one)} for one in list(kept.known)]
+        stores = [{"id": name, "path": str(path)} for name, path in kept.stores.items()]
+        return _json(
+            {
+                "version": __version__,
+                "models": models,
+                "stores": stores,
+                "names": kept.given.names is not None,
+                "limits": {"tokens": kept.given.tokens, "body": BODY},
+                "example": EXAMPLE,
+            }
+        )
+
+    return hello
+
+
+def _file(file: File) -> Callable[[], Any]:
+    async def give() -> Response:
+        return Response(file.path.read_bytes(), media_type=file.type)
+
+    return give
+
+
+async def _ask(request: Request, kind: str) -> Response:
+    """A question that is answered at once: it waits in the same queue, and goes with the client that asked."""
+    job = await _new_job(request, kind)
+    jobs: Jobs = request.app.state.jobs
+    queue = jobs.listen(job)
+    waits, gone = asyncio.create_task(_end_of(queue)), asyncio.create_task(disconnected(request.receive))
+    try:
+        await asyncio.wait([waits, gone], return_when=asyncio.FIRST_COMPLETED)
+        if waits.done():
+            return _ended(*waits.result())
+        jobs.cancel(job)
+        return refusal(499, "the client is gone.")
+    finally:
+        waits.cancel()
+        gone.cancel()
+        jobs.leave(job, queue)
+
+
+async def _end_of(queue: asyncio.Queue[Event]) -> Event:
+    while True:
+        event = await queue.get()
+        if event[0] in ENDS:
+            return event
+
+
+def _ended(name: str, data: bytes) -> Response:
+    if name == "cancelled":
+        return refusal(409, "this was stopped before it was done.")
+    status = 200 if name == "result" else 500 if b'"fault":true' in data else 400
+    return Response(data, status, media_type="application/json")
+
+
+async def _stores(request: Request) -> Response:
+    return await _ask(request, "stores")
+
+
+async def _new_job(request: Request, kind: str | None = None) -> Job:
+    values = parse_body(await request.body())
+    name = values.pop("kind", None) if kind is None else kind
+    if not isinstance(name, str) or name not in KINDS:
+        raise KeyholeError(f"there is no work of the kind {name!r}: there is {', '.join(KINDS)}.")
+    found = KINDS[name]
+    jobs: Jobs = request.app.state.jobs
+    return jobs.add(name, found.work(request.app.state.kept, values), quick=found.quick)
+
+
+async def _add_job(request: Request) -> Response:
+    return _json({"id": (await _new_job(request)).id}, 202)
+
+
+async def _job(request: Request, number: str) -> Response:
+    job = request.app.state.jobs.get(number)
+    told = {"id": job.id, "kind": job.kind, "state": job.state}
+    progress = job.progress if job.progress is not None else b"null"
+    content = spell(told)[:-1] + b',"progress":' + progress
+    if job.last is not None and job.last[0] == "result":
+        content += b',"result":' + job.last[1]
+    elif job.last is not None and job.last[0] == "error":
+        content += b"," + job.last[1][1:-1]
+    return Response(content + b"}", media_type="application/json")
+
+
+async def _cancel(request: Request, number: str) -> Response:
+    jobs: Jobs = request.app.state.jobs
+    job = jobs.get(number)
+    jobs.cancel(job)
+    return _json({"state": job.state if job.ended else "cancelled"})
+
+
+async def _events(request: Request, number: str) -> Response:
+    jobs: Jobs = request.app.state.jobs
+    return EventStream(jobs, jobs.get(number))
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(spell(value), status, media_type="application/json")
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return refusal(503 if isinstance(error, FullError) else 400, str(error))
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {404: "there is nothing at this address.", 405: "this address is not asked in this way."}
+    return refusal(error.status_code, sentences.get(error.status_code, "this cannot be answered."), request)

@@ -1,0 +1,290 @@
+"""Who waits for which work? One thread does it all, in turn; jobs tell how far they are, and can be stopped.
+
+What a job is told happens in the event loop's thread alone; the worker thread looks at nothing of it but the `stop`
+flag. Work is stopped where it reports progress: the report raises `Stopped`. There, too, long work lets quick work that
+waits go first, so that a click is answered while a circuit is verified.
+"""
+
+import asyncio
+import heapq
+import itertools
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from keyhole.errors import KeyholeError
+from keyhole.progress import Progress
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+Event = tuple[str, bytes]  # its name and its JSON
+ENDS = ("result", "error", "cancelled")
+_PAUSE = 0.05  # seconds between two reports of progress that are passed on
+
+
+class Stopped(BaseException):
+    """The work is not wanted any more. No Exception, so that nobody who goes on after errors goes on after this."""
+
+
+class FullError(KeyholeError):
+    """Too much waits already."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is kept and waited for."""
+
+    waiting: int = 64  # jobs
+    kept: int = 32  # finished jobs
+    kept_bytes: int = 64 << 20  # of their results
+    grace: float = 10.0  # seconds without a listener after which a job is stopped
+
+
+class Told:
+    """What work is given to report by: `progress` of one part, and `stage` for works that have several."""
+
+    def __init__(
+        self, stop: threading.Event, tell: Callable[[str, int, int], None], between: Callable[[], None]
+    ) -> None:
+        self._stop, self._tell, self._between, self._last = stop, tell, between, 0.0
+
+    def check(self) -> None:
+        """Stop here, if the work is not wanted any more; let others go first."""
+        if self._stop.is_set():
+            raise Stopped
+        self._between()
+
+    def progress(self, what: str) -> Progress:
+        """Reports for one named part of the work."""
+
+        def report(done: int, total: int) -> None:
+            self.check()
+            now = time.monotonic()
+            if now - self._last >= _PAUSE or done >= total:
+                self._last = now
+                self._tell(what, done, total)
+
+        return report
+
+    @contextmanager
+    def stage(self, what: str) -> Iterator[Progress]:
+        """The same, as the library's `Stage`."""
+        self.check()
+        yield self.progress(what)
+
+
+Work = Callable[[Told], bytes]
+
+
+@dataclass(eq=False)
+class Job:
+    """One piece of work and what became of it."""
+
+    kind: str
+    work: Work
+    quick: bool
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    state: State = "queued"
+    progress: bytes | None = None
+    last: Event | None = None  # how it ended
+    stop: threading.Event = field(default_factory=threading.Event)
+    listeners: set[asyncio.Queue[Event]] = field(default_factory=set)
+    seen: float = field(default_factory=time.monotonic)  # when somebody last listened
+
+    @property
+    def ended(self) -> bool:
+        """Is it over?"""
+        return self.last is not None
+
+
+class Jobs:
+    """All jobs, and the thread that does them. Made and asked inside a running event loop."""
+
+    def __init__(self, limits: Limits, spell: Callable[[Any], bytes]) -> None:
+        self.limits, self._spell = limits, spell
+        self._loop = asyncio.get_running_loop()
+        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._waiting: list[tuple[bool, int, Job]] = []  # quick ones first, then in order
+        self._order, self._ready, self._closed = itertools.count(), threading.Condition(), False
+        self._running: Job | None = None
+        self._thread = threading.Thread(target=self._work, name="keyhole-worker", daemon=True)
+        self._thread.start()
+
+    # -- in the event loop ---------------------------------------------------------------------------------
+
+    def add(self, kind: str, work: Work, *, quick: bool) -> Job:
+        """A new job, which waits for its turn."""
+        with self._ready:
+            if len(self._waiting) >= self.limits.waiting:
+                raise FullError(f"{len(self._waiting)} requests are waiting already: try again when some are done.")
+            job = Job(kind, work, quick)
+            self._jobs[job.id] = job
+            heapq.heappush(self._waiting, (not quick, next(self._order), job))
+            self._ready.notify()
+        self._watch(job)
+        return job
+
+    def get(self, number: str) -> Job:
+        """A job by its id."""
+        if number not in self._jobs:
+            raise KeyholeError("there is no such job: it ended long ago, or never was.")
+        job = self._jobs[number]
+        job.seen = time.monotonic()
+        return job
+
+    def ahead(self, job: Job) -> int:
+        """How many jobs come before this one."""
+        with self._ready:
+            before = sum(1 for entry in self._waiting if entry[2] is not job and not entry[2].ended)
+            return before + (self._running is not None and self._running is not job)
+
+    def cancel(self, job: Job) -> None:
+        """Stop it: at once if it waits, else where it next reports."""
+        job.stop.set()
+        if job.state == "queued":
+            self._forget(job)
+            self._end(job, "cancelled", ("cancelled", b"{}"))
+
+    def listen(self, job: Job) -> asyncio.Queue[Event]:
+        """All that is told of a job from now on, after how it stands; `leave` when it is not wanted any more."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        if job.last is not None:
+            queue.put_nowait(job.last)
+            return queue
+        queue.put_nowait(("queued", self._spell({"ahead": self.ahead(job)})))
+        if job.state == "running":
+            queue.put_nowait(("started", b"{}"))
+        if job.progress is not None:
+            queue.put_nowait(("progress", job.progress))
+        job.listeners.add(queue)
+        return queue
+
+    def leave(self, job: Job, queue: asyncio.Queue[Event]) -> None:
+        """Listen no more; a job that nobody listens to is stopped after a while."""
+        job.listeners.discard(queue)
+        job.seen = time.monotonic()
+        self._watch(job)
+
+    def close(self, wait: float = 2.0) -> None:
+        """Stop everything, and the thread."""
+        for job in list(self._jobs.values()):
+            if not job.ended:
+                self.cancel(job)
+        with self._ready:
+            self._closed = True
+            self._ready.notify()
+        self._thread.join(wait)
+
+    @property
+    def busy(self) -> bool:
+        """Is anything being done, or waiting?"""
+        with self._ready:
+            return self._running is not None or bool(self._waiting)
+
+    def _watch(self, job: Job) -> None:
+        if not job.ended and not job.listeners and not self._loop.is_closed():
+            left = self.limits.grace - (time.monotonic() - job.seen)
+            self._loop.call_later(max(0.01, left), self._deserted, job)
+
+    def _deserted(self, job: Job) -> None:
+        if job.ended or job.listeners:
+            return
+        if time.monotonic() - job.seen >= self.limits.grace:
+            self.cancel(job)
+        else:
+            self._watch(job)
+
+    def _forget(self, job: Job) -> None:
+        with self._ready:
+            self._waiting = [entry for entry in self._waiting if entry[2] is not job]
+            heapq.heapify(self._waiting)
+
+    def _publish(self, job: Job, event: Event) -> None:
+        if job.ended:
+            return
+        if event[0] == "started":
+            job.state = "running"
+        if event[0] == "progress":
+            job.progress = event[1]
+        for queue in job.listeners:
+            queue.put_nowait(event)
+
+    def _end(self, job: Job, state: State, event: Event) -> None:
+        if job.ended:
+            return
+        self._publish(job, event)
+        job.state, job.last, job.work = state, event, _nothing
+        job.listeners.clear()
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Forget the oldest finished jobs, as many as are too many."""
+        over = [job for job in self._jobs.values() if job.ended]
+        size = sum(len(job.last[1]) for job in over if job.last)
+        while over and (len(over) > self.limits.kept or (size > self.limits.kept_bytes and len(over) > 1)):
+            old = over.pop(0)
+            size -= len(old.last[1]) if old.last else 0
+            del self._jobs[old.id]
+
+    # -- in the worker's thread ----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._ready:
+                self._running = None
+                self._ready.wait_for(lambda: self._waiting or self._closed)
+                if self._closed:
+                    return
+                job = heapq.heappop(self._waiting)[2]
+                self._running = job
+            self._do(job)
+            del job  # its work may hold a run
+
+    def _quick_ones(self) -> None:
+        """Quick work that waits, while long work rests between two of its parts."""
+        while True:
+            with self._ready:
+                if not self._waiting or self._waiting[0][0] or self._closed:
+                    return
+                job = heapq.heappop(self._waiting)[2]
+            self._do(job)
+
+    def _do(self, job: Job) -> None:
+        def tell(what: str, done: int, total: int) -> None:
+            told = self._spell({"what": what, "done": done, "total": total})
+            self._later(self._publish, job, ("progress", told))
+
+        told = Told(job.stop, tell, _nobody if job.quick else self._quick_ones)
+        try:
+            told.check()
+            self._later(self._publish, job, ("started", b"{}"))
+            made = job.work(told)
+            told.check()
+            self._later(self._end, job, "done", ("result", made))
+        except Stopped:
+            self._later(self._end, job, "cancelled", ("cancelled", b"{}"))
+        except KeyholeError as error:
+            self._later(self._end, job, "failed", ("error", self._spell({"error": str(error)})))
+        except MemoryError:
+            sentence = "there is not enough memory for this: give a shorter prompt or a smaller model."
+            self._later(self._end, job, "failed", ("error", self._spell({"error": sentence})))
+        except Exception as error:  # a fault of ours must not take the worker, and with it every other request
+            sentence = f"this went wrong inside Keyhole ({type(error).__name__}: {str(error)[:200]}): please report it."
+            self._later(self._end, job, "failed", ("error", self._spell({"error": sentence, "fault": True})))
+
+    def _later(self, call: Callable[..., None], *arguments: Any) -> None:
+        """In the event loop; nobody hears it where that has ended."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _nothing(told: Told) -> bytes:
+    return b""
+
+
+def _nobody() -> None:
+    """Nobody goes first."""

@@ -1,0 +1,172 @@
+"""What does the worker keep between requests? Models, the last runs, what was made of them, stores and names.
+
+Only the worker's thread uses it, but for the lists of what there is. Modules that load torch are imported when the
+first request needs them: the server listens before.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+    from keyhole.naming.named import Naming
+    from keyhole.store.store import Store
+    from keyhole.web.server.bodies import Body
+
+ORGANISM = "organism"
+TOKENS = 2000  # of a prompt
+RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 3000, 4, 32  # kept at once
+_MADE = 64  # things made of one run
+
+T = TypeVar("T")
+State = Literal["known", "loading", "ready"]
+
+
+class Last(Generic[T]):
+    """The things that were used last; the oldest go where there are too many, or where they weigh too much together.
+
+    >>> last = Last[str](most=2)
+    >>> [last.get(key, lambda: key.upper()) for key in ("a", "b", "a", "c")], list(last.kept)
+    (['A', 'B', 'A', 'C'], ['a', 'c'])
+    """
+
+    def __init__(
+        self, most: int, heaviest: float = float("inf"), weigh: Callable[[T], float] = lambda thing: 0
+    ) -> None:
+        self.kept: OrderedDict[Hashable, T] = OrderedDict()
+        self._most, self._heaviest, self._weigh = most, heaviest, weigh
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """A thing by its key, made if it is not there."""
+        if key not in self.kept:
+            made = make()
+            self.kept[key] = made
+            while len(self.kept) > 1 and (len(self.kept) > self._most or self._weight() > self._heaviest):
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(key)
+        return self.kept[key]
+
+    def _weight(self) -> float:
+        return sum(self._weigh(thing) for thing in self.kept.values())
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run with what was made of it, which goes when the run goes."""
+
+    model: str
+    run: "Run"
+    made: Last[Any] = field(default_factory=lambda: Last[Any](_MADE))
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the server was started with."""
+
+    models: tuple[str, ...] = ()
+    stores: tuple[Path, ...] = ()
+    names: Path | None = None
+    tokens: int = TOKENS
+
+
+class Kept:
+    """Everything that requests share."""
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self.known: dict[str, None] = dict.fromkeys((ORGANISM, *given.models))
+        self.models: Last[Model] = Last(MODELS)
+        self.runs: Last[Ran] = Last(RUNS, RUN_TOKENS, lambda ran: len(ran.run))
+        self.circuits: Last[Circuit] = Last(CIRCUITS)
+        self.stores = named_paths(given.stores)
+        self._opened: dict[str, Store] = {}
+        self._naming: Naming | None = None
+        self._loading: str | None = None
+
+    def state(self, name: str) -> State:
+        """How far a model is; asked from any thread."""
+        return "ready" if name in self.models.kept else "loading" if name == self._loading else "known"
+
+    def model(self, name: str) -> "Model":
+        """A model, loaded once. What was loaded is known from then on."""
+
+        def make() -> "Model":
+            from keyhole.models.load import load
+
+            return load(None if name == ORGANISM else name)
+
+        if len(name) > 500:
+            raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")
+        self._loading = name
+        try:
+            found = self.models.get(name, make)
+        finally:
+            self._loading = None
+        self.known[name] = None
+        gone = [one for one in self.runs.kept if isinstance(one, tuple) and one[0] not in self.models.kept]
+        for key in gone:  # a run holds its model
+            del self.runs.kept[key]
+        return found
+
+    def ran(self, body: "Body") -> Ran:
+        """The run of a request's prompt."""
+        name, prompt, bos = body.text("model", ORGANISM), body.take("prompt"), body.flag("bos", None)
+        return self.run_of(name, prompt, bos)
+
+    def run_of(self, name: str, prompt: Any, bos: bool | None = None) -> Ran:
+        """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
+        from keyhole.models.prompts import encode
+
+        if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
+            raise KeyholeError("a prompt is a text or a list of token ids.")
+        model = self.model(name)
+        ids = encode(model, prompt, bos).ids
+        if len(ids) > self.given.tokens:
+            raise KeyholeError(
+                f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
+                "or use the library."
+            )
+        return self.runs.get((name, ids), lambda: Ran(name, model.run(list(ids))))
+
+    def store(self, name: str) -> "Store":
+        """A store that the server was started with."""
+        from keyhole.store.store import open_store
+
+        if name not in self.stores:
+            told = ", ".join(self.stores) or "none: start it with --store"
+            raise KeyholeError(f"there is no store {name!r} here (there is {told}).")
+        if name not in self._opened:
+            self._opened[name] = open_store(self.stores[name])
+        return self._opened[name]
+
+    def naming(self) -> "Naming | None":
+        """The names that the server was started with."""
+        if self.given.names is not None and self._naming is None:
+            from keyhole.naming.attached.files import load_naming
+
+            self._naming = load_naming(self.given.names)
+        return self._naming
+
+
+def named_paths(paths: Sequence[Path]) -> dict[str, Path]:
+    """Stores by short names: the folder's own, with a number where two have the same.
+
+    >>> list(named_paths([Path("a/ioi.store"), Path("b/ioi.store")]))
+    ['ioi.store', 'ioi.store (2)']
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        short, n = Path(os.path.abspath(path)).name, 2
+        name = short
+        while name in found:
+            name, n = f"{short} ({n})", n + 1
+        found[name] = path
+    return found

@@ -1,0 +1,92 @@
+"""How does the server begin and end? It tells its address once it really listens, and ends quietly."""
+
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from keyhole.errors import KeyholeError
+from keyhole.web.server.app import create_app
+from keyhole.web.server.jobs import Limits
+from keyhole.web.server.kept import ORGANISM, Given
+from keyhole.web.server.kinds import KINDS
+from keyhole.web.server.security import Door
+
+_GRACE = 2  # seconds for open answers at the end
+_CONNECTIONS = 256  # at once
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at this address, or why there is none."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (socket.gaierror, OverflowError) as error:
+        raise KeyholeError(
+            f"{host} port {port} is no address of this machine: give another --host or --port."
+        ) from error
+    found = socket.socket(family, kind, number)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(128)
+    except OSError as error:
+        found.close()
+        raise KeyholeError(
+            f"cannot listen on {host}:{port} ({error.strerror}): give another --port, or --port 0 for a free one."
+        ) from error
+    return found
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if not self.should_exit:
+            self._ready()
+
+
+def make_server(
+    given: Given,
+    own: socket.socket,
+    host: str,
+    ready: Callable[[Door], None],
+    limits: Limits | None = None,
+) -> uvicorn.Server:
+    """A server for a bound socket. `ready` is called once it listens; the first model is then loaded unasked."""
+    door = Door(host, own.getsockname()[1])
+    app = create_app(door, given, limits)
+
+    def began() -> None:
+        ready(door)
+        first = given.models[0] if given.models else ORGANISM
+        app.state.jobs.add("load", KINDS["load"].work(app.state.kept, {"model": first}), quick=True)
+
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        limit_concurrency=_CONNECTIONS,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE,
+    )
+    return _Server(config, began)
+
+
+def serve(given: Given, *, host: str, port: int, ready: Callable[[Door], None]) -> None:
+    """Serve until Ctrl-C."""
+    own = bound_socket(host, port)
+    try:
+        make_server(given, own, host, ready).run(sockets=[own])
+    except KeyboardInterrupt:  # which uvicorn raises again once all is closed
+        pass
+    finally:
+        own.close()

@@ -1,0 +1,1 @@
+"""Requests that become calls of the library, and its results that become JSON: one function per kind of work."""

@@ -1,0 +1,112 @@
+"""What happened in a prompt? Models, tokens and predictions, heads at a glance, one head's pattern."""
+
+import base64
+from dataclasses import asdict
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.models.precision import exact_matmul
+from keyhole.models.prompts import token_texts
+from keyhole.models.run import Run
+from keyhole.qk.channels import check_head
+from keyhole.qk.head_map import head_map
+from keyhole.tracing.exactness import Check, check_runs
+from keyhole.tracing.targets import targets_of
+from keyhole.tracing.upstream import Writes
+from keyhole.web.server.bodies import Body
+from keyhole.web.server.jobs import Told
+from keyhole.web.server.kept import ORGANISM, Kept, Ran
+
+CHECKED = 256  # tokens up to which a run is checked unasked
+ROWS = 128  # exact rows of a pattern
+FIRINGS = 200  # that are listed
+
+
+def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """A model's facts. Loading itself cannot be stopped half-way: a stopped request ends when it is done."""
+    name = body.text("model", ORGANISM)
+    body.done()
+    model = kept.model(name)
+    dims = asdict(model.dims)
+    facts = {"family": model.hf.config.model_type, "layers": len(model.blocks), **dims}
+    more = {"attention_layers": model.attention_layers, "fingerprint": model.fingerprint()}
+    return {"id": name, "name": model.name, **facts, **more, "tokenizer": model.tokenizer is not None}
+
+
+def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """Tokens, the likeliest next ones, and how exactly the run is rebuilt."""
+    ran, top = kept.ran(body), body.integer("top", 10, least=1, most=200)
+    asked = body.integer("end", -1)
+    checked = body.flag("check", None)
+    body.done()
+    told.check()
+    own = ran.run
+    end = own.position(asked, "end")
+    error = _error(ran) if checked or (checked is None and len(own) <= CHECKED) else {"error": None, "exact": None}
+    return {
+        "model": ran.model,
+        "bos": own.bos,
+        "token_ids": list(own.token_ids),
+        "tokens": list(own.tokens),
+        "end": end,
+        "predictions": predictions(own, own.logits[end], top),
+        **error,
+        "layers": len(own.layers),
+        "heads": own.model.dims.heads,
+    }
+
+
+def _error(ran: Ran) -> dict[str, Any]:
+    def make() -> Check:
+        with exact_matmul(), ran.run.model.steady():
+            return check_runs(Writes([ran.run]))[0]
+
+    check = ran.made.get("check", make)
+    errors = [check.scores, check.residuals, check.logits, check.mlps]
+    return {"error": max(e for e in errors if e is not None), "exact": check.exact}
+
+
+def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict[str, Any]]:
+    """The likeliest tokens."""
+    ids = targets_of(logits, None, min(top, len(logits)))
+    likely = logits.double().softmax(-1)
+    texts = token_texts(run.model.tokenizer, ids)
+    told = zip(ids, texts, likely[ids].tolist(), logits[ids].tolist(), strict=True)
+    return [{"id": i, "text": text, "probability": p, "logit": logit} for i, text, p, logit in told]
+
+
+def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """Every head at a glance, and the firings most above uniform."""
+    ran = kept.ran(body)
+    body.done()
+    told.check()
+    found = ran.made.get("heads", lambda: head_map(ran.run, most=FIRINGS, progress=told.progress("Looking at heads")))
+    return {
+        "tokens": list(ran.run.tokens),
+        "layers": ran.run.model.attention_layers,
+        "heads": [asdict(one) for one in found.heads],
+        "firings": [{**asdict(one), "times_uniform": one.times_uniform} for one in found.firings],
+    }
+
+
+def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """All weights of one head, a byte each, and some rows exactly."""
+    ran = kept.ran(body)
+    layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
+    n, record = len(ran.run), ran.run.layer(layer)
+    asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])
+    body.done()
+    dests = [ran.run.position(dest, "dest") for dest in asked[:ROWS]]
+    triangle = bytearray()
+    with exact_matmul():
+        for block in record.blocks:
+            told.check()
+            levels = (255 * record.weights([head], block)[0]).round().clamp(0, 255).byte().cpu().numpy()
+            for row, dest in zip(levels, block, strict=True):
+                triangle += row[: dest + 1].tobytes()
+        rows = record.weights([head], dests)[0].tolist() if dests else []
+    exact = [row[: dest + 1] for row, dest in zip(rows, dests, strict=True)]
+    coded = base64.b64encode(triangle).decode()
+    return {"layer": layer, "head": head, "n": n, "triangle": coded, "dests": dests, "weights": exact}

@@ -1,0 +1,152 @@
+// The explorer's page: one model of values, one address, and the views that look at them.
+import { wishes } from "./actions.js";
+import { follow } from "./flow.js";
+import { further } from "./further.js";
+import { fill, h } from "./lib/dom.js";
+import { plain } from "./lib/model.js";
+import { pane } from "./lib/pane.js";
+import { setTheme, themeButton } from "./lib/theme.js";
+import { fromQuery, TABS, toQuery } from "./url.js";
+import compare from "./views/compare.js";
+import contrasts from "./views/contrasts.js";
+import firing from "./views/firing.js";
+import heads from "./views/heads.js";
+import pattern from "./views/pattern.js";
+import predictions from "./views/predictions.js";
+import prompt from "./views/prompt.js";
+import store from "./views/store.js";
+import trace from "./views/trace.js";
+import verification from "./views/verification.js";
+
+/** @typedef {import("./url.js").Place} Place */
+/** @typedef {import("./lib/theme.js").Theme} Theme */
+
+const THEME = "keyhole-theme";
+const FURTHER = { verification, compare, store, contrasts }; // views that have the page's whole width
+
+/** @param {string} text @returns {object} */
+function kept(text) {
+  try {
+    return JSON.parse(text) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function start() {
+  const place = fromQuery(location.search);
+  const empty = {
+    hello: null,
+    run: null,
+    heads: null,
+    pattern: null,
+    firing: null,
+    circuit: null,
+    told: null,
+    verification: null,
+    mlp: null,
+    where: null,
+  };
+  const values = {
+    ...empty,
+    place,
+    effects: [],
+    names: {},
+    story: null,
+    verified: null,
+    themes: false,
+    actions: true,
+    errors: {},
+    busy: {},
+    mode: "exact",
+    view: kept(place.view),
+  };
+  /** @type {Record<string, (wish: any) => void>} */
+  let does = {};
+  const model = plain(values, {
+    onSend: (wish) => does[wish.type]?.(wish),
+    onSave: (own) =>
+      go({ view: Object.keys(own.view ?? {}).length ? JSON.stringify(own.view) : "" }, { replace: true }),
+  });
+  const arrive = (/** @type {Place} */ to) => {
+    model.set("place", to);
+    document.title = to.prompt
+      ? `${to.layer === null ? "" : `${to.layer}.${to.head} `}${to.prompt.slice(0, 60)} · Keyhole`
+      : "Keyhole";
+    more.arrive(to);
+    return flow.arrive(to);
+  };
+  const go = (/** @type {Partial<Place>} */ change, { replace = false } = {}) => {
+    const to = { ...model.get("place"), ...change };
+    const query = toQuery(to);
+    const keep = replace ? "replaceState" : "pushState";
+    if (query !== toQuery(model.get("place"))) history[keep](null, "", query || location.pathname);
+    return arrive(to);
+  };
+  const flow = follow(model, (change) => go(change, { replace: true }));
+  const more = further(model, flow.slots, go);
+  does = { ...wishes(model, flow, go), ...more.wishes };
+  addEventListener("popstate", () => {
+    const to = fromQuery(location.search);
+    if (to.view !== model.get("place").view) model.set("view", kept(to.view));
+    arrive(to);
+  });
+  layout(model);
+  flow.start().then((hello) => {
+    if (hello && !place.prompt) go({ prompt: hello.example }, { replace: true });
+    else if (hello) arrive(model.get("place"));
+  });
+}
+
+/** @param {import("./lib/model.js").Model} model */
+function layout(model) {
+  const theme = /** @type {Theme} */ (["light", "dark"].find((t) => t === localStorage.getItem(THEME)) ?? "auto");
+  const wear = (/** @type {Theme} */ to) => {
+    setTheme(document.body, to);
+    localStorage.setItem(THEME, to);
+    model.set("theme", to);
+  };
+  setTheme(document.body, theme);
+  model.set("theme", theme);
+  const brand = h(
+    "a",
+    { class: "brand", href: location.pathname, title: "Why does this head attend here?" },
+    h("img", { src: "icon.svg", alt: "", width: 22, height: 22 }),
+    "Keyhole",
+  );
+  const bar = h("div", { class: "ask" });
+  const top = h("header", { class: "top" }, brand, bar, themeButton(theme, wear));
+  const map = pane("Heads", "map-pane");
+  const said = pane("Answers", "answers-pane");
+  const tabs = h("div", { class: "tabs", role: "tablist" });
+  const middle = pane("", "middle", tabs);
+  const why = pane("Why here?", "why-pane");
+  const views = Object.fromEntries(TABS.map(([tab]) => [tab, h("div", { class: `view ${tab}` })]));
+  middle.body.append(...Object.values(views));
+  const left = h("div", { class: "left" }, map.el, said.el);
+  const main = h("main", {}, left, middle.el, why.el);
+  document.body.append(top, main);
+  const show = () => {
+    const now = /** @type {Place} */ (model.get("place"));
+    main.dataset.tab = now.tab;
+    const tabOf = (/** @type {string} */ tab, /** @type {string} */ text) => {
+      const open = () => model.send({ type: "tab", tab });
+      const on = String(tab === now.tab);
+      return h("button", { type: "button", role: "tab", "aria-selected": on, "data-tab": tab, onclick: open }, text);
+    };
+    fill(tabs, TABS.map(([tab, text]) => tabOf(tab, text)));
+    middle.title(now.tab === "pattern" && now.layer !== null ? `Head ${now.layer}.${now.head}` : "");
+    for (const [tab] of TABS) views[tab].hidden = tab !== now.tab;
+  };
+  model.on("change:place", show);
+  show();
+  prompt.render({ model, el: bar });
+  heads.render({ model, el: map.body });
+  predictions.render({ model, el: said.body });
+  pattern.render({ model, el: views.pattern });
+  trace.render({ model, el: views.circuit });
+  firing.render({ model, el: why.body });
+  for (const [tab, view] of Object.entries(FURTHER)) view.render({ model, el: views[tab] });
+}
+
+start();

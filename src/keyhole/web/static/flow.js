@@ -1,0 +1,190 @@
+// What must be asked for, now that the user is here? An answer is a key of the page's model; the newest question wins.
+import { ask, Cancelled, hello, job } from "./api.js";
+import { decode } from "./views/pattern/frame.js";
+
+/** @typedef {import("./lib/model.js").Model} Model */
+/** @typedef {import("./url.js").Place} Place */
+/** @typedef {(place: Place, signal: AbortSignal) => Promise<any>} Question */
+
+const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"];
+const TRACING = { tau: "dynamic", sinks: "keep" };
+
+/**
+ * Follows the user: `arrive(place)` asks for all that is not there yet.
+ * @param {Model} model
+ * @param {(change: Partial<Place>) => void} settle puts into the address what the page chose for the user
+ */
+export function follow(model, settle) {
+  const slots = slotsOf(model);
+  const asked = { run: "", pattern: "", firing: "", circuit: "" };
+
+  const prompt = async (/** @type {Place} */ place) => {
+    for (const key of ANSWERS) slots.drop(key);
+    model.set("effects", []);
+    const run = await slots.fill("run", (signal) => ask("run", placeOf(place), signal));
+    const heads = run && (await slots.fill("heads", (signal) => ask("heads", placeOf(place), signal)));
+    if (heads) settle(chosen(model.get("place"), run, heads));
+  };
+  const arrive = async (/** @type {Place} */ place) => {
+    const key = JSON.stringify(placeOf(place));
+    if (key !== asked.run) {
+      Object.assign(asked, { run: key, pattern: "", firing: "", circuit: "" });
+      await prompt(place);
+      return;
+    }
+    const { layer, head, dest, src } = place;
+    if (!model.get("run") || layer === null || head === null) return;
+    const pattern = `${layer}.${head}`;
+    if (pattern !== asked.pattern) {
+      asked.pattern = pattern;
+      slots.fill("pattern", async (signal) => decode(await ask("pattern", { ...placeOf(place), layer, head }, signal)));
+    }
+    const firing = `${layer}.${head}.${dest}.${src}`;
+    if (firing !== asked.firing && dest !== null && src !== null) {
+      asked.firing = firing;
+      for (const slot of ["mlp", "where"]) slots.drop(slot);
+      model.set("effects", []);
+      slots.fill("firing", (signal) => ask("firing", firingOf(place), signal));
+    }
+    const circuit = place.traced ? JSON.stringify(traceOf(place)) : "";
+    if (circuit !== asked.circuit) {
+      asked.circuit = circuit;
+      trace(model, slots, place);
+    }
+  };
+  return {
+    arrive,
+    slots,
+    start: () => slots.fill("hello", () => hello()),
+    again: () => {
+      asked.run = "";
+      return arrive(model.get("place"));
+    },
+    retrace: () => {
+      asked.circuit = "";
+      return arrive(model.get("place"));
+    },
+  };
+}
+
+/**
+ * Questions under way, one per key: a new one ends the old; errors and progress stand in `errors` and `busy`.
+ * @param {Model} model
+ */
+export function slotsOf(model) {
+  /** @type {Map<string, AbortController>} */
+  const open = new Map();
+  const note = (/** @type {"errors" | "busy"} */ where, /** @type {string} */ key, /** @type {any} */ value) =>
+    model.set(where, { ...model.get(where), [key]: value });
+  const stop = (/** @type {string} */ key) => {
+    open.get(key)?.abort();
+    open.delete(key);
+  };
+  const drop = (/** @type {string} */ key) => {
+    stop(key);
+    note("errors", key, null);
+    note("busy", key, null);
+    model.set(key, null);
+  };
+  const fill = async (/** @type {string} */ key, /** @type {(signal: AbortSignal) => Promise<any>} */ question) => {
+    stop(key);
+    const mine = new AbortController();
+    open.set(key, mine);
+    note("errors", key, null);
+    note("busy", key, {});
+    try {
+      const answer = await question(mine.signal);
+      if (open.get(key) !== mine) return null;
+      model.set(key, answer);
+      return answer;
+    } catch (error) {
+      if (open.get(key) !== mine) return null;
+      model.set(key, null);
+      note(
+        "errors",
+        key,
+        error instanceof Cancelled ? "Cancelled." : error instanceof Error ? error.message : String(error),
+      );
+      return null;
+    } finally {
+      if (open.get(key) === mine) {
+        open.delete(key);
+        note("busy", key, null);
+      }
+    }
+  };
+  const cancel = (/** @type {string} */ key) => open.get(key)?.abort(); // whoever asked hears of it
+  return {
+    fill,
+    cancel,
+    drop,
+    progress: (/** @type {string} */ key) => (/** @type {any} */ event) => note("busy", key, event),
+  };
+}
+
+/** @param {Place} place */
+export function placeOf(place) {
+  return { ...(place.model ? { model: place.model } : {}), prompt: place.prompt };
+}
+
+/** @param {Place} place */
+export function firingOf(place) {
+  const { layer, head, dest, src } = place;
+  return { ...placeOf(place), layer, head, dest, src };
+}
+
+/** @param {Place} place what identifies the circuit that was asked for */
+export function traceOf(place) {
+  if (place.traced === "stored") return { store: place.own.store ?? "", index: Number(place.own.index) };
+  const [layer, head, dest, src] = place.traced.split(".").map(Number);
+  const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
+  const asked = place.traced === "answer"
+    ? { target: ids(place.target), against: ids(place.against) }
+    : { from: { layer, head, dest, src } };
+  return { ...placeOf(place), ...TRACING, ...asked };
+}
+
+/** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
+async function trace(model, slots, place) {
+  for (const key of ["circuit", "told", "verification", "edge"]) slots.drop(key);
+  for (const key of ["story", "names", "verified"]) model.set(key, null);
+  if (!place.traced) return;
+  const found = await slots.fill("circuit", async (signal) => {
+    const answer = await job("trace", traceOf(place), { progress: slots.progress("circuit"), signal });
+    model.set("names", answer.names ?? {});
+    return answer.circuit;
+  });
+  if (!found) return;
+  const told = await slots.fill(
+    "told",
+    (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }),
+  );
+  if (told) model.set("story", told.paths.map((/** @type {any} */ path) => ({ ...path, nodes: nodesOf(found, path) })));
+}
+
+/** @param {any} circuit @param {any} path the nodes that a path's writers are */
+function nodesOf(circuit, path) {
+  const spell = (/** @type {any} */ w) => [w.kind, w.layer, w.head, w.dest, w.src].join();
+  const named = new Set(path.steps.flatMap((/** @type {any} */ step) => step.writers.map(spell)));
+  return circuit.nodes.flatMap(
+    (/** @type {any} */ node, /** @type {number} */ i) => (node.kind === "target" || named.has(spell(node)) ? [i] : [])
+  );
+}
+
+/**
+ * The head and the cell to begin with where the address names none that exists: what the last token attends to most
+ * above uniform.
+ * @param {Place} place @param {any} run @param {any} heads
+ * @returns {Partial<Place>}
+ */
+export function chosen(place, run, heads) {
+  const same = (/** @type {{ layer: number, head: number }} */ f) => f.layer === place.layer && f.head === place.head;
+  const known = heads.heads.some(same);
+  const { dest, src } = place;
+  if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
+  const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
+  const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
+  const away = last.find((/** @type {any} */ f) => f.src !== f.dest);
+  const best = away ?? last[0] ?? own[0] ?? (known ? heads.heads.find(same) : null);
+  return best ? { layer: best.layer, head: best.head, dest: best.dest, src: best.src } : {};
+}

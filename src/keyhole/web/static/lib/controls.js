@@ -1,0 +1,96 @@
+// How does one choose, and wait? Segments, lists and numbers that tell what was chosen; progress that can be stopped.
+import { h } from "./dom.js";
+
+/**
+ * A few choices side by side.
+ * @param {string} label @param {[string, string][]} choices value and text @param {string} now @param {(value: string) => void} pick
+ */
+export function segments(label, choices, now, pick) {
+  return h(
+    "div",
+    { class: "segments", role: "radiogroup", "aria-label": label },
+    choices.map(([value, text]) =>
+      h(
+        "button",
+        {
+          type: "button",
+          role: "radio",
+          "aria-checked": String(value === now),
+          "data-choice": value,
+          onclick: () => pick(value),
+        },
+        text,
+      ),
+    ),
+  );
+}
+
+/**
+ * @param {string} label @param {[string, string][]} choices @param {string} now @param {(value: string) => void} pick
+ */
+export function select(label, choices, now, pick) {
+  const list = h(
+    "select",
+    { "aria-label": label },
+    choices.map(([value, text]) => h("option", { value, selected: value === now }, text)),
+  );
+  list.addEventListener("change", () => pick(list.value));
+  return h("label", { class: "field" }, h("span", null, label), list);
+}
+
+/**
+ * @param {string} label @param {string} now @param {{ min: number, max: number, name: string }} how
+ */
+export function numberField(label, now, how) {
+  return h(
+    "label",
+    { class: "field" },
+    h("span", null, label),
+    h("input", {
+      type: "number",
+      class: "few",
+      value: now,
+      min: how.min,
+      max: how.max,
+      name: how.name,
+      "aria-label": label,
+    }),
+  );
+}
+
+/**
+ * How far a question is, with a button that ends it; what went wrong; or nothing.
+ * @param {import("./model.js").Model} model @param {string} what the slot @param {string} doing
+ */
+export function standing(model, what, doing) {
+  const [busy, error] = [model.get("busy")?.[what], model.get("errors")?.[what]];
+  if (error) return h("p", { class: "error", role: "alert" }, error);
+  if (!busy) return null;
+  const told = busy.ahead
+    ? `waiting for ${busy.ahead} before it`
+    : busy.total
+      ? `${busy.done.toLocaleString("en")} of ${busy.total.toLocaleString("en")}`
+      : "";
+  return h(
+    "div",
+    { class: "waiting", "data-waiting": what },
+    h("span", { class: "soft" }, busy.what ?? doing),
+    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": busy.what ?? doing }),
+    h("span", { class: "faint number" }, told),
+    h(
+      "button",
+      { type: "button", "data-action": "cancel", onclick: () => model.send({ type: "cancel", what }) },
+      "Cancel",
+    ),
+  );
+}
+
+/**
+ * Calls `draw` now and whenever one of these keys changes. What had the focus has it again, by its label.
+ * @param {import("./model.js").Model} model @param {string[]} keys @param {() => void} draw @returns {() => void} ends it
+ */
+export function watch(model, keys, draw) {
+  for (const key of keys) model.on(`change:${key}`, draw);
+  draw();
+  return () => keys.forEach((key) => model.off(`change:${key}`, draw));
+}

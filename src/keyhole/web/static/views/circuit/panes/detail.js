@@ -1,0 +1,212 @@
+// What is known about what is pinned? A node with what causes it and what it causes, an edge with its channels, or a
+// group.
+import { channelParts, isSink, nodeLabel } from "../../../lib/circuit.js";
+import { h } from "../../../lib/dom.js";
+import { count, number, share, signed } from "../../../lib/format.js";
+import { tokenMark } from "../../../lib/tokens.js";
+import { channelBars, edgeList, factList, renamer } from "./lists.js";
+
+/** @typedef {import("../graph.js").Indexed} Indexed */
+/** @typedef {import("../graph.js").Mark} Mark */
+/**
+ * @typedef {object} Does
+ * @property {(id: string, name: string) => void} rename @property {(ids: string[], name: string) => void} group
+ * @property {(id: string) => void} ungroup
+ * @property {(edge: number) => void} pick
+ * @property {(node: number) => void} pin
+ * @property {(edge: number) => void} expand
+ * @property {((content: any) => void) | null} send actions of a page with a model behind it
+ */
+/**
+ * @typedef {{ graph: Indexed, names: import("./table.js").Names, verified: Record<string, Record<string, any>>,
+ *   expanded: Set<number>, does: Does }} About
+ */
+
+/** @param {About} about @param {Mark[]} marks what is pinned */
+export function markDetail(about, marks) {
+  if (marks.length > 1) return severalDetail(about, marks);
+  const [mark] = marks;
+  const { graph, does } = about;
+  const inside = new Set(mark.members);
+  const into = mark.members
+    .flatMap((node) => graph.into[node])
+    .filter((edge) => !inside.has(graph.doc.edges[edge].from));
+  const out = mark.members.flatMap((node) => graph.from[node]).filter((edge) => !inside.has(graph.doc.edges[edge].to));
+  const one = mark.members.length === 1 && mark.kind !== "group";
+  return h(
+    "div",
+    { class: "detail" },
+    one ? nodeHead(about, mark) : groupHead(about, mark),
+    h(
+      "div",
+      { class: "acts" },
+      renamer(mark.label, (name) => does.rename(mark.id, name)),
+      mark.kind === "group" && h("button", { type: "button", onclick: () => does.ungroup(mark.id) }, "Ungroup"),
+      one && asks(graph, mark.members[0], does),
+    ),
+    edgeList(about, "Caused by", into, "from"),
+    edgeList(about, "Causes", out, "to"),
+  );
+}
+
+/** @param {About} about @param {Mark} mark */
+function nodeHead({ graph }, mark) {
+  const { doc } = graph;
+  const index = mark.members[0];
+  const node = doc.nodes[index];
+  const traced = doc.firings.find((one) => one.node === index);
+  const mlp = doc.mlps?.find((one) => one.node === index);
+  /** @type {[string, string][]} */
+  const facts = [];
+  if (node.attention !== null) facts.push(["attention", number(node.attention)]);
+  if (node.influence !== undefined && node.kind !== "target") facts.push(["of the answer", share(node.influence)]);
+  if (traced) facts.push(["explained down to", number(traced.tau)]);
+  if (isSink(node)) facts.push(["sink", "it attends to the first token"]);
+  if (node.leaf) facts.push(["not followed further", node.leaf]);
+  if (mlp)
+    facts.push(
+      ["kept by its causes", share(mlp.kept)],
+      ["left without them", share(mlp.left)],
+      ["cancellation", number(mlp.cancellation)],
+    );
+  const neurons = mlp?.neurons
+    .slice(0, 6)
+    .map(([neuron, part]) => `${neuron} (${share(part)})`)
+    .join(", ");
+  const where =
+    node.kind === "head"
+      ? [tokenMark(doc.tokens, node.dest), " ← ", tokenMark(doc.tokens, node.src)]
+      : [tokenMark(doc.tokens, node.dest)];
+  return [
+    h(
+      "h3",
+      null,
+      h("span", { class: `swatch ${mark.kind}` }),
+      nodeLabel(node, doc.tokens).split(" (")[0],
+      " ",
+      h("span", { class: "where" }, where),
+    ),
+    mark.named && h("p", { class: "given" }, mark.label),
+    factList(facts),
+    neurons && h("p", { class: "soft small" }, `Neurons: ${neurons}`),
+  ];
+}
+
+/** @param {About} about @param {Mark} mark */
+function groupHead({ graph, does }, mark) {
+  const { doc } = graph;
+  const names = mark.members.map((node) =>
+    h(
+      "li",
+      null,
+      h(
+        "button",
+        { type: "button", class: "plain", onclick: () => does.pin(node) },
+        nodeLabel(doc.nodes[node], doc.tokens),
+      ),
+    ),
+  );
+  return [
+    h("h3", null, h("span", { class: `swatch ${mark.kind}` }), mark.label),
+    h("p", { class: "soft" }, count(mark.members.length, "node")),
+    h("ul", { class: "members" }, names),
+  ];
+}
+
+/** @param {About} about @param {Mark[]} marks */
+function severalDetail({ does }, marks) {
+  const ids = marks.filter((mark) => mark.kind !== "target").map((mark) => mark.id);
+  const field = h("input", {
+    type: "text",
+    placeholder: "Name of the group",
+    "aria-label": "Name of the group",
+    maxlength: 60,
+  });
+  const make = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    does.group(ids, field.value.trim() || `group of ${ids.length}`);
+  };
+  return h(
+    "div",
+    { class: "detail" },
+    h("h3", null, `${marks.length} pinned`),
+    h("p", { class: "soft" }, marks.map((mark) => mark.label || mark.kind).join(", ")),
+    h(
+      "form",
+      { class: "acts", onsubmit: make },
+      field,
+      h("button", { type: "submit", disabled: ids.length < 2 }, "Group"),
+    ),
+  );
+}
+
+/** @param {About} about @param {number} index */
+export function edgeDetail(about, index) {
+  const { graph, names, does } = about;
+  const { doc } = graph;
+  const edge = doc.edges[index];
+  const parts = channelParts(doc, edge);
+  /** @type {[string, string][]} */
+  const facts = [
+    [
+      edge.side === "target"
+        ? "logits"
+        : edge.side === "dest" || edge.side === "src"
+          ? "attention lost"
+          : "share of the write",
+      edge.side === "target" ? signed(edge.weight) : number(edge.weight),
+    ],
+    ["ig", number(edge.ig)],
+    ["alone", number(edge.alone)],
+  ];
+  if (edge.influence !== undefined) facts.unshift(["of the answer", share(edge.influence)]);
+  const name = names[index];
+  const end = (/** @type {number} */ node) =>
+    h(
+      "button",
+      { type: "button", class: "plain", onclick: () => does.pin(node) },
+      nodeLabel(doc.nodes[node], doc.tokens),
+    );
+  return h(
+    "div",
+    { class: "detail" },
+    h("h3", null, h("span", { class: `side ${edge.side}` }, edge.side), " signal"),
+    h("p", null, end(edge.from), " → ", end(edge.to)),
+    name &&
+      h("p", { class: "given" }, name.text, name.outcome ? h("span", { class: "soft" }, ` (${name.outcome})`) : null),
+    factList(facts),
+    measured(about.verified[index]),
+    does.send &&
+      (edge.side === "dest" || edge.side === "src") &&
+      h(
+        "div",
+        { class: "acts" },
+        h(
+          "button",
+          { type: "button", onclick: () => does.send?.({ type: "verify-edge", edge: index }) },
+          "Remove and measure",
+        ),
+      ),
+    parts.length > 0 && channelBars(parts, about.expanded.has(index), () => does.expand(index)),
+  );
+}
+
+/** @param {Record<string, any> | undefined} row what a removal did, beside what was predicted */
+function measured(row) {
+  const told = Object.entries(row ?? {}).filter(([, value]) => typeof value === "number");
+  return (
+    told.length > 0 &&
+    h("div", null, h("h2", null, "Measured"), factList(told.map(([name, value]) => [name, number(value)])))
+  );
+}
+
+/** @param {Indexed} graph @param {number} index @param {Does} does */
+function asks(graph, index, does) {
+  const { kind, layer, head, dest, src } = graph.doc.nodes[index];
+  if (!does.send || kind !== "head") return null;
+  return h(
+    "button",
+    { type: "button", onclick: () => does.send?.({ type: "open-firing", layer, head, dest, src }) },
+    "Why here?",
+  );
+}

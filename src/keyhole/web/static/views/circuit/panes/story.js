@@ -1,0 +1,48 @@
+// How did the words become the answer? The largest paths, to read and to light up.
+import { h } from "../../../lib/dom.js";
+import { share } from "../../../lib/format.js";
+
+/** @typedef {{ text: string, influence?: number, effect?: number | null, nodes?: number[] }} StoryStep */
+/** @typedef {{ text: string, share?: number, nodes?: number[], steps?: StoryStep[] }} StoryPath */
+
+/**
+ * @param {StoryPath[]} story @param {{ hover: (nodes: number[] | null) => void, pin: (nodes: number[]) => void }} on
+ */
+export function storyList(story, on) {
+  const path = (/** @type {StoryPath} */ one) => {
+    const nodes = one.nodes ?? [];
+    if (one.share === undefined) return h("li", { class: "soft" }, one.text);
+    const steps = (one.steps ?? []).flatMap((step, index) => [
+      index > 0 && h("span", { class: "faint" }, " → "),
+      h("span", { class: "step", title: told(step) }, step.text),
+    ]);
+    return h(
+      "li",
+      null,
+      h(
+        "button",
+        {
+          type: "button",
+          class: "path",
+          onpointerenter: () => on.hover(nodes),
+          onpointerleave: () => on.hover(null),
+          onfocus: () => on.hover(nodes),
+          onblur: () => on.hover(null),
+          onclick: () => on.pin(nodes),
+        },
+        h("b", null, share(one.share)),
+        h("span", null, steps.length ? [...steps, h("span", { class: "faint" }, " → answer")] : one.text),
+      ),
+    );
+  };
+  return h("ol", { class: "story" }, story.map(path));
+}
+
+/** @param {StoryStep} step */
+function told(step) {
+  const facts = [];
+  if (step.influence !== undefined) facts.push(`influence ${share(step.influence)}`);
+  if (step.effect !== undefined && step.effect !== null)
+    facts.push(`effect ${step.effect.toFixed(2)} when it is removed`);
+  return facts.join(", ");
+}

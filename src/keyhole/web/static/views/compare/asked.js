@@ -1,0 +1,84 @@
+// Which two? At the left the page's own prompt, at the right another prompt, model, method, or a store's circuit.
+import { fill, h } from "../../lib/dom.js";
+import { select } from "../../lib/controls.js";
+import { short } from "../../lib/tokens.js";
+
+/** @typedef {import("../../lib/model.js").Model} Model */
+
+/** @type {[string, string][]} */
+const METHODS = [
+  ["", "ACC++"],
+  ["svt", "SVT"],
+];
+/** @type {[string, string][]} */
+const THROUGH = [
+  ["", "through MLPs"],
+  ["heads", "end at MLPs"],
+];
+
+/** @param {Model} model @param {HTMLElement} left @param {HTMLElement} right @returns {() => void} draws the form, and leaves what is being typed */
+export function asked(model, left, right) {
+  const prompt = h("textarea", {
+    rows: 2,
+    "aria-label": "The other prompt",
+    placeholder: "Another prompt, or none: the same",
+    spellcheck: "false",
+  });
+  const name = h("input", {
+    type: "text",
+    class: "model",
+    list: "keyhole-models",
+    "aria-label": "The other model",
+    placeholder: "same model",
+    spellcheck: "false",
+    autocomplete: "off",
+  });
+  const go = () =>
+    model.send({
+      type: "ask",
+      slot: "comparison",
+      change: {
+        "b.prompt": prompt.value.trim(),
+        "b.model": name.value.trim(),
+        "b.store": "",
+        "b.index": "",
+        compared: "1",
+        term: "",
+      },
+    });
+  prompt.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey) return;
+    event.preventDefault();
+    go();
+  });
+  const button = h("button", { type: "button", class: "go", "data-action": "compare", onclick: go }, "Compare");
+  const options = h("div", { class: "line-of" });
+  const stored = h("p", { class: "of-store" });
+  fill(right, stored, prompt, h("div", { class: "line-of" }, name, options, button));
+  return () => {
+    const place = model.get("place");
+    const { own } = place;
+    const change = (/** @type {string} */ key) => (/** @type {string} */ value) =>
+      model.send({ type: "own", change: { [key]: value, compared: own.compared ?? "" } });
+    const how = (/** @type {string} */ side) => [
+      select("method", METHODS, own[`${side}.method`] ?? "", change(`${side}.method`)),
+      select("MLPs", THROUGH, own[`${side}.through`] ?? "", change(`${side}.through`)),
+    ];
+    const fromStore = place.traced === "stored";
+    fill(
+      left,
+      h("p", { class: "said-prompt", title: "Edit it in the bar above" }, short(place.prompt, 160)),
+      h(
+        "div",
+        { class: "line-of" },
+        h("span", { class: "soft" }, place.model ?? "organism"),
+        fromStore ? h("span", { class: "soft" }, `${own.store}, prompt ${own.index}`) : how("a"),
+      ),
+    );
+    if (document.activeElement !== prompt) prompt.value = own["b.prompt"] ?? "";
+    if (document.activeElement !== name) name.value = own["b.model"] ?? "";
+    fill(options, how("b"));
+    stored.hidden = !own["b.index"];
+    fill(stored, `Prompt ${own["b.index"]} of ${own["b.store"]}; type another prompt to compare with that.`);
+  };
+}

@@ -1,0 +1,141 @@
+// Which circuit is behind the answer? How far the tracing is; then the circuit, its story, and whether it holds.
+import { fill, h } from "../lib/dom.js";
+import { count, share } from "../lib/format.js";
+import { progressBar, whenBusy } from "../lib/progress.js";
+import { setTheme } from "../lib/theme.js";
+import circuit from "./circuit.js";
+import { scatter, summary } from "./verified.js";
+
+/** @typedef {import("../lib/model.js").Model} Model */
+
+/**
+ * Keys: `circuit`, `told`, `verification`, `busy`, `errors`, `place`, and those of the circuit's view. Sends
+ * `{type: "trace"}`, `{type: "cancel", what}`, `{type: "verify", mode}`.
+ * @param {{ model: Model, el: HTMLElement }} where
+ */
+function render({ model, el }) {
+  const state = h("div", { class: "state", "aria-live": "polite" });
+  const stage = h("div", { class: "circuit-host" });
+  const below = h("div", { class: "holds" });
+  el.append(state, stage, below);
+  /** @type {(() => void) | void} */
+  let leave;
+  const host = () => {
+    leave?.();
+    leave = undefined;
+    fill(stage);
+    stage.hidden = !model.get("circuit");
+    if (model.get("circuit")) leave = circuit.render({ model, el: stage });
+    dress();
+  };
+  const dress = () => setTheme(stage, model.get("theme") ?? "auto"); // the page's choice, not the view's own
+  const say = () => fill(state, standing(model));
+  const tell = () => fill(below, model.get("circuit") ? [story(model), verification(model)] : null);
+  /** @type {[string, () => void][]} */
+  const heard = [
+    ["change:circuit", host],
+    ["change:circuit", say],
+    ["change:circuit", tell],
+    ["change:told", tell],
+    ["change:verification", tell],
+    ["change:theme", dress],
+    ["change:busy", whenBusy(model, ["circuit"], say)],
+    ["change:busy", whenBusy(model, ["told", "verification"], tell)],
+    ["change:errors", say],
+    ["change:errors", tell],
+  ];
+  for (const [event, does] of heard) model.on(event, does);
+  for (const does of [host, say, tell]) does();
+  return () => {
+    for (const [event, does] of heard) model.off(event, does);
+    leave?.();
+  };
+}
+
+export default { render };
+
+/** @param {Model} model nothing yet, under way, or what went wrong */
+function standing(model) {
+  const [busy, error] = [model.get("busy").circuit, model.get("errors").circuit];
+  const again = h(
+    "button",
+    { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
+    error ? "Trace again" : "Trace the answer",
+  );
+  if (busy) return [h("p", { class: "soft" }, "Tracing"), progressBar(model, "circuit")];
+  if (error) return [
+    h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
+    again,
+  ];
+  if (!model.get("circuit")) return [
+    h(
+      "p",
+      { class: "soft" },
+      "Nothing is traced yet. The circuit behind the answer takes a moment on small models, minutes on large ones.",
+    ),
+    again,
+  ];
+  return null;
+}
+
+/** @param {Model} model what the story's paths leave out; the paths themselves stand beside the drawing */
+function story(model) {
+  const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
+  if (!told && !busy && !error) return null;
+  const body = error
+    ? h("p", { class: "error", role: "alert" }, error)
+    : told
+    ? h("p", { class: "soft" }, held(told))
+    : progressBar(model, "told");
+  return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
+}
+
+/** @param {any} told */
+function held(told) {
+  const rest = [
+    ["weaker paths", told.weaker],
+    ["constants", told.constants],
+    ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed (${why})`, x]),
+  ];
+  const measured = told.metric
+    ? ` Effects are changes of the ${told.metric} when writers write nothing: measured, where influence is accounting.`
+    : "";
+  const others = rest.map(([what, x]) => `${what} ${share(x)}`).join(", ");
+  const first = `Its ${count(told.paths.length, "path")} from words hold ${share(told.held)} of the answer’s influence`;
+  return `${first}; ${others}.${measured}`;
+}
+
+/** @param {Model} model */
+function verification(model) {
+  const [found, busy, error] = [
+    model.get("verification"),
+    model.get("busy").verification,
+    model.get("errors").verification ?? model.get("errors").edge,
+  ];
+  const go = (/** @type {string} */ mode) =>
+    h(
+      "button",
+      { type: "button", "data-verify": mode, onclick: () => model.send({ type: "verify", mode }) },
+      `Verify (${mode})`,
+    );
+  const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
+  const body = busy
+    ? progressBar(model, "verification")
+    : error
+    ? h("p", { class: "error", role: "alert" }, error)
+    : found
+    ? [summary(found), scatter(found, model)]
+    : h(
+      "p",
+      { class: "soft" },
+      "Removes every signal of the circuit in the model’s own forward pass, beside random controls.",
+    );
+  return h(
+    "section",
+    { class: "verification", "aria-label": "Verification" },
+    h("h4", {}, "Does it hold?"),
+    body,
+    busy ? null : buttons,
+    found?.note ? h("p", { class: "faint" }, found.note) : null,
+  );
+}

@@ -1,0 +1,118 @@
+"""What do the guides show, and is it still so? Commands with their output, and Python with what it prints.
+
+A ```console block has commands after `$ ` and what they answer; a line `...` stands for any lines. A ```python block is
+run after those before it on the same page; a ```text block that follows at once is what it prints. Numbers agree to two
+per cent and a unit of their last digit, errors of rounding (below 1e-4) to a factor of 30. SmolLM2.gguf means the file
+that `make test` fetches.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands import keyhole
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?")
+_BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_MARK = "-- the next block --"
+_TINY = 1e-4
+SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command or a block of Python, what a page says that it answers (None: nothing), and where that stands."""
+
+    code: str
+    answer: str | None
+    span: tuple[int, int]  # of the answer in the page's text
+    python: bool = False
+
+
+def shown(text: str) -> list[Shown]:
+    """Everything on a page that is run, in its order."""
+    found: list[Shown] = []
+    for block in _BLOCK.finditer(text):
+        kind, body, start = block[1], block[2], block.start(2)
+        if kind == "python":
+            found.append(Shown(body, None, (block.end(), block.end()), python=True))
+        elif kind == "console":
+            found += _commands(body, start)
+        elif found and found[-1].python and not text[found[-1].span[1] : block.start()].strip():
+            found[-1] = Shown(found[-1].code, body, (start, start + len(body)), python=True)
+    return found
+
+
+def _commands(body: str, start: int) -> list[Shown]:
+    marks = [match.start() for match in re.finditer(r"^\$ ", body, re.MULTILINE)]
+    found = []
+    for at, end in zip(marks, [*marks[1:], len(body)], strict=True):
+        code, _, answer = body[at + 2 : end].partition("\n")
+        first = at + 2 + len(code) + 1
+        found.append(Shown(code, answer, (start + first, start + first + len(answer))))
+    return found
+
+
+def answers(things: Sequence[Shown], folder: Path) -> list[str]:
+    """What each of them answers when run in this folder, one after the other; Python in one process, in its turn."""
+    printed: list[str] = []
+    found = []
+    for one in things:
+        if one.python and not printed:
+            printed = _python([block.code for block in things if block.python], folder)
+        found.append(printed.pop(0) if one.python else _command(one.code, folder))
+    return found
+
+
+def _command(line: str, folder: Path) -> str:
+    words = [str(SMOLLM2) if word == "SmolLM2.gguf" else word for word in shlex.split(line, comments=True)]
+    assert words[0] == "keyhole", f"only commands of keyhole are run: {line}"
+    done = keyhole(*words[1:], folder=folder)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+
+
+def _python(blocks: Sequence[str], folder: Path) -> list[str]:
+    program = f"\nprint({_MARK!r})\n".join(blocks)
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    return [one.lstrip("\n") for one in made.stdout.split(_MARK + "\n")]
+
+
+def differences(said: str, answered: str) -> str | None:
+    """The first line of what is said that is not so; None: all of it is."""
+    lines, at, anywhere = answered.rstrip("\n").splitlines(), 0, False
+    for line in said.rstrip("\n").splitlines():
+        if line.strip() == "...":
+            anywhere = True
+            continue
+        places = range(at, len(lines)) if anywhere else range(at, min(at + 1, len(lines)))
+        place = next((i for i in places if same_line(line, lines[i])), None)
+        if place is None:
+            return f"{line!r} is said; {lines[at] if at < len(lines) else 'nothing more'!r} is answered"
+        at, anywhere = place + 1, False
+    return None if anywhere or at == len(lines) else f"more is answered: {lines[at]!r}"
+
+
+def same_line(a: str, b: str) -> bool:
+    """Equal but for spaces, drawn bars, and numbers a little off.
+
+    >>> same_line("error 3e-07, weight 0.920", "error 4e-07,  weight 0.921"), same_line("2 heads", "3 heads")
+    (True, False)
+    """
+    texts = [re.sub(r"[\s█▏▎▍▌▋▊▉─]+", " ", NUMBER.sub("#", line)).strip() for line in (a, b)]
+    pairs = zip(NUMBER.findall(a), NUMBER.findall(b), strict=False)
+    return texts[0] == texts[1] and all(_near(x, y) for x, y in pairs)
+
+
+def _near(a: str, b: str) -> bool:
+    x, y = (float(text.replace(",", "")) for text in (a, b))
+    if "e-" in a and abs(x) < _TINY:
+        return abs(y) < 30 * abs(x)
+    decimals = len(a.partition(".")[2].partition("e")[0])
+    unit = 10.0**-decimals if "." in a else 0.0
+    return abs(x - y) <= 0.02 * abs(x) + 1.01 * unit if "." in a or "e" in a else x == y

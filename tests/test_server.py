@@ -1,0 +1,770 @@
+"""The explorer's server: who is refused, what jobs do, and that every answer is the library's own."""
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+
+import keyhole
+from keyhole.cli import app as command_line
+from keyhole.family.families import families
+from keyhole.files import finite
+from keyhole.intervene import Cut, Metric
+from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.naming.attached.files import save_naming
+from keyhole.naming.judging import scores
+from keyhole.naming.name import Name
+from keyhole.naming.named import Named, Naming
+from keyhole.naming.subjects.signals import signal_subjects
+from keyhole.qk.firings import find_firings
+from keyhole.qk.head_map import head_map
+from keyhole.store import Outcome
+from keyhole.tasks import ioi
+from keyhole.tracing.linear import firing_probe
+from keyhole.web.server import kinds
+from keyhole.web.server.jobs import Limits, Told
+from keyhole.web.server.kept import Given
+from keyhole.web.server.security import BODY, Door
+from serving import FIRING, PROMPT, Served, events, serving, until
+from stores import stored
+
+pytestmark = pytest.mark.xdist_group("server")
+GRACE = 0.4
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, outcomes: list[Any]) -> Path:
+    return stored(tmp_path_factory.mktemp("stores") / "ioi.store", outcomes).path
+
+
+@pytest.fixture(scope="module")
+def served(store: Path) -> Iterator[Served]:
+    with serving(Given(stores=(store,)), Limits(grace=GRACE)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as made:
+        yield made
+
+
+def ask(client: httpx.Client, kind: str, **body: Any) -> dict[str, Any]:
+    answer = client.post(f"/api/{kind}", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def refused(client: httpx.Client, kind: str, **body: Any) -> str:
+    answer = client.post(f"/api/{kind}", json=body)
+    assert answer.status_code == 400, answer.text
+    return str(answer.json()["error"])
+
+
+def plain(value: Any) -> Any:
+    return json.loads(json.dumps(finite(value)))
+
+
+# -- who may ask ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:{port}",
+        "127.0.0.1.evil.example:{port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "",
+        "[::2]:{port}",
+    ],
+)
+def test_a_foreign_host_is_refused(served: Served, client: httpx.Client, host: str) -> None:
+    answer = client.get("/api/hello", headers={"Host": host.format(port=served.door.port)})
+    assert answer.status_code in (400, 421)
+    assert answer.status_code == 400 or "does not answer to that name" in answer.json()["error"]  # 400: uvicorn's own
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "LOCALHOST"])
+def test_own_names_are_answered(served: Served, client: httpx.Client, host: str) -> None:
+    own = f"{host}:{served.door.port}"
+    assert client.get("/api/hello", headers={"Host": own, "Origin": f"http://{own}"}).status_code == 200
+
+
+def test_hosts_of_other_addresses() -> None:
+    named, every = Door("box.lan", 80), Door("0.0.0.0", 7373)
+    assert named.knows_host("box.lan") and named.knows_host("box.lan:80") and not named.knows_host("other.lan")
+    assert every.knows_host("192.168.1.5:7373") and not every.knows_host("rebound.example:7373")
+    assert not Door("127.0.0.1", 7373).knows_host("192.168.1.5:7373")
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://localhost:{port}", None]
+)
+def test_a_foreign_origin_is_refused(served: Served, client: httpx.Client, origin: str | None) -> None:
+    own = {} if origin is None else {"Origin": origin.format(port=served.door.port)}
+    with httpx.Client(base_url=served.base, cookies=client.cookies) as other:
+        assert other.post("/api/run", json={"prompt": PROMPT}, headers=own).status_code == 403
+        assert other.delete("/api/jobs/x", headers=own).status_code == 403
+        expected = 403 if own else 400  # without one, events and answers are asked for by the page itself
+        assert other.get("/api/jobs/x/events", headers={**own, "Accept": "text/event-stream"}).status_code == expected
+        across = other.get("/api/hello", headers={"Sec-Fetch-Site": "cross-site"})
+        assert across.status_code == 403 and "access-control-allow-origin" not in across.headers
+
+
+def test_without_the_token_nothing_is_told(served: Served) -> None:
+    with httpx.Client(base_url=served.base, headers={"Origin": served.base}) as stranger:
+        for path in (
+            "/",
+            "/index.html",
+            "/api/hello",
+            "/api/jobs/x/events",
+            "/?token=",
+            "/?token=wrong",
+            "/api/hello?token=",
+        ):
+            answer = stranger.get(path)
+            assert answer.status_code == 401 and "keyhole explore" in answer.text, path
+            assert path.startswith("/api/") == (answer.headers["content-type"] == "application/json")
+        assert stranger.get(f"/api/hello?token={served.door.token}").status_code == 401  # exchanged at / alone
+        assert stranger.post("/api/run", json={"prompt": PROMPT}).status_code == 401
+        stranger.cookies.set(served.door.cookie_name, served.door.token)
+        assert stranger.get("/api/hello").status_code == 401  # the token is not the cookie
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> None:
+    with httpx.Client(base_url=served.base) as browser:
+        answer = browser.get(f"/?prompt=a%26b&token={served.door.token}")
+        assert answer.status_code == 303 and answer.headers["location"] == "/?prompt=a%26b"
+        cookie = answer.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=strict" in cookie and served.door.token not in cookie
+        assert browser.get("/").status_code == 200
+        assert browser.get("/?token=stale").status_code == 303  # an old address in a browser that is in already
+    linked = httpx.get(served.door.address, headers={"Sec-Fetch-Site": "cross-site"})
+    assert linked.status_code == 200 and 'http-equiv="refresh"' in linked.text and served.door.token not in linked.text
+
+
+def test_every_answer_carries_the_policy(served: Served, client: httpx.Client) -> None:
+    for answer in (client.get("/"), client.get("/api/hello"), httpx.get(served.base), client.get("/nothing")):
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ") and "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy and "form-action 'none'" in policy and "base-uri 'none'" in policy
+        told = {name: answer.headers[name] for name in ("x-content-type-options", "referrer-policy", "cache-control")}
+        assert told == {
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cache-control": "no-store",
+        }
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_bodies_are_bounded_and_json(client: httpx.Client) -> None:
+    large = json.dumps({"prompt": "a" * BODY}).encode()
+    assert client.post("/api/run", content=large, headers=JSON).status_code == 413
+    pieces = client.post("/api/run", content=iter([large[:1000]] * 100), headers=JSON)  # of no length told before
+    assert pieces.status_code == 413 and "64 kB" in pieces.json()["error"]
+    assert client.post("/api/run", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    for wrong in (b"[]", b"{", b"\xff", b'{"a": NaN}', b"[" * 5000):
+        assert client.post("/api/run", content=wrong, headers=JSON).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../server/app.py",
+        "/..%2fserver/app.py",
+        "/%2e%2e/server/app.py",
+        "/%2e%2e%2f%2e%2e%2fversion.py",
+        "/lib/../../page.py",
+        "//etc/passwd",
+        "/..\\server\\app.py",
+        "/jsconfig.json",
+        "/docs",
+        "/openapi.json",
+        "/redoc",
+    ],
+)
+def test_no_path_leads_out(served: Served, client: httpx.Client, path: str) -> None:
+    cookie = client.cookies[served.door.cookie_name]
+    own = f"Host: 127.0.0.1:{served.door.port}\r\nCookie: {served.door.cookie_name}={cookie}\r\nConnection: close"
+    with socket.create_connection(("127.0.0.1", served.door.port)) as raw:  # as it is: clients tidy such paths up
+        raw.sendall(f"GET {path} HTTP/1.1\r\n{own}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b""))
+    assert answer.split()[1] == b"404" and b"nothing at this address" in answer
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Work that counts, so that it is known whether it goes on."""
+
+    def __init__(self) -> None:
+        self.done, self.begun = 0, 0
+
+    def __call__(self, told: Told, steps: int) -> dict[str, int]:
+        self.begun += 1
+        progress = told.progress("Counting")
+        for step in range(steps):
+            progress(step, steps)
+            time.sleep(0.01)
+            self.done += 1
+        return {"counted": steps}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    work = Counted()
+    monkeypatch.setattr(
+        "keyhole.web.server.work.prompt.count", lambda _, body, told: work(told, body.integer("n")), raising=False
+    )
+    monkeypatch.setitem(kinds.KINDS, "count", kinds.Kind("prompt", "count", quick=False))
+    return work
+
+
+def begin(client: httpx.Client, **body: Any) -> str:
+    answer = client.post("/api/jobs", json=body)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def test_a_job_tells_how_far_it_is(client: httpx.Client, counted: Counted) -> None:
+    number = begin(client, kind="count", n=20)
+    told = list(events(client, number))
+    assert [name for name, _ in told][:2] == ["queued", "started"] and told[-1] == ("result", {"counted": 20})
+    steps = [one["done"] for name, one in told if name == "progress"]
+    assert steps == sorted(steps) and len(steps) >= 2 and all(one["total"] == 20 for n, one in told if n == "progress")
+    known = client.get(f"/api/jobs/{number}").json()
+    assert known["state"] == "done" and known["result"] == {"counted": 20} and known["kind"] == "count"
+    assert list(events(client, number)) == [("result", {"counted": 20})]  # heard again
+
+
+def test_a_job_that_fails_says_why(client: httpx.Client) -> None:
+    number = begin(client, kind="run", prompt="Mary zzz")
+    (name, told) = list(events(client, number))[-1]
+    assert name == "error" and "does not know 'zzz'" in told["error"]
+    assert client.get(f"/api/jobs/{number}").json()["error"] == told["error"]
+    assert client.post("/api/jobs", json={"kind": "nonsense"}).status_code == 400
+    assert client.get("/api/jobs/nonsense").status_code == 400
+
+
+def test_a_cancelled_job_really_stops(served: Served, client: httpx.Client, counted: Counted) -> None:
+    number, waits = begin(client, kind="count", n=10_000), begin(client, kind="count", n=10_000)
+    until(lambda: counted.done > 2)
+    assert client.delete(f"/api/jobs/{waits}").json() == {"state": "cancelled"}
+    assert client.delete(f"/api/jobs/{number}").json() == {"state": "cancelled"}
+    until(lambda: not served.jobs.busy, 2)
+    done = counted.done
+    time.sleep(0.1)
+    assert counted.done == done < 10_000 and counted.begun == 1  # nor did the one that waited ever begin
+    assert [name for name, _ in events(client, number)][-1] == "cancelled"
+
+
+def test_a_cancelled_search_stops_in_the_library(served: Served, client: httpx.Client) -> None:
+    number = begin(client, kind="where", what="3.1", tokens=2_000_000)
+    for name, told in events(client, number):
+        if name == "progress":
+            assert told["done"] < 200_000
+            client.delete(f"/api/jobs/{number}")
+        if name in ("result", "error", "cancelled"):
+            break
+    assert name == "cancelled"
+    until(lambda: not served.jobs.busy, 2)
+
+
+def test_what_nobody_waits_for_is_stopped(served: Served, client: httpx.Client, counted: Counted) -> None:
+    never = begin(client, kind="count", n=10_000)  # a tab that was killed before it listened
+    until(lambda: not served.jobs.busy, GRACE + 8)
+    left = begin(client, kind="count", n=10_000)
+    for name, _ in events(client, left):  # and one that was killed while it did
+        if name == "progress":
+            break
+    until(lambda: not served.jobs.busy, GRACE + 8)
+    assert [client.get(f"/api/jobs/{one}").json()["state"] for one in (never, left)] == ["cancelled", "cancelled"]
+    before = counted.done
+    with pytest.raises(httpx.ReadTimeout):
+        client.post("/api/count", json={"n": 10_000}, timeout=0.3)
+    until(lambda: not served.jobs.busy, 3)
+    assert before < counted.done < before + 200
+    assert ask(client, "count", n=80) == {"counted": 80}  # longer than the grace: whoever waits is heard
+
+
+def test_quick_work_goes_before_long_work(client: httpx.Client, counted: Counted, served: Served) -> None:
+    ask(client, "run", prompt=PROMPT)
+    number = begin(client, kind="count", n=10_000)
+    until(lambda: counted.done > 2)
+    begun = time.monotonic()
+    ask(client, "firing", **FIRING)
+    assert time.monotonic() - begun < 2 and client.get(f"/api/jobs/{number}").json()["state"] == "running"
+    client.delete(f"/api/jobs/{number}")
+    until(lambda: not served.jobs.busy, 2)
+
+
+def test_only_so_much_waits_and_is_kept(counted: Counted) -> None:
+    with serving(limits=Limits(waiting=5, kept=3, grace=60)) as own, own.client() as client:
+        first = begin(client, kind="count", n=100_000)
+        until(lambda: counted.done > 0)
+        answers = [client.post("/api/jobs", json={"kind": "count", "n": 1}) for _ in range(8)]
+        assert [answer.status_code for answer in answers] == [202] * 5 + [503] * 3
+        assert "try again" in answers[-1].json()["error"]
+        client.delete(f"/api/jobs/{first}")
+        until(lambda: not own.jobs.busy and all(job.ended for job in own.jobs._jobs.values()))
+        assert len(own.jobs._jobs) == 3 and counted.begun == 6
+        assert client.get(f"/api/jobs/{answers[4].json()['id']}").json()["state"] == "done"
+        assert "ended long ago" in client.get(f"/api/jobs/{first}").json()["error"]
+
+
+def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.work.prompt.run", lambda *_: 1 / 0)
+    answer = client.post("/api/run", json={"prompt": PROMPT})
+    assert answer.status_code == 500 and "ZeroDivisionError" in answer.json()["error"]
+    monkeypatch.undo()
+    assert ask(client, "run", prompt=PROMPT)["model"] == "organism"
+
+
+def test_twenty_clients_at_once(served: Served) -> None:
+    places = [(layer, head) for layer in range(1, 4) for head in range(8)][:20]
+
+    def one(place: tuple[int, int]) -> tuple[Any, ...]:
+        with served.client() as own:
+            found = ask(own, "firing", prompt=PROMPT, layer=place[0], head=place[1], dest=-1)
+            done = list(events(own, begin(own, kind="run", prompt=PROMPT)))[-1]
+            return found["layer"], found["head"], done[0]
+
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(one, places)) == [(*place, "result") for place in places]
+
+
+# -- what is answered ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(organism: keyhole.Model) -> keyhole.Run:
+    return organism.run(PROMPT)
+
+
+def test_hello_and_load(client: httpx.Client, organism: keyhole.Model, store: Path) -> None:
+    told = ask(client, "load")
+    assert told["fingerprint"] == organism.fingerprint() and told["layers"] == 4 and told["heads"] == 8
+    hello = client.get("/api/hello").json()  # "ready" below: the model is loaded by now
+    assert hello["models"] == [{"id": "organism", "name": "organism", "state": "ready"}]
+    assert hello["stores"] == [{"id": "ioi.store", "path": str(store)}] and hello["version"] == keyhole.__version__
+    assert "cannot load nonsense/model" in refused(client, "load", model="nonsense/model")
+    assert "nonsense" not in client.get("/api/hello").text  # what cannot be loaded is not known
+    assert "too long" in refused(client, "load", model="x" * 1000)
+
+
+def test_run(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "run", prompt=PROMPT, top=3)
+    assert (told["tokens"], told["token_ids"], told["bos"]) == (list(run.tokens), list(run.token_ids), run.bos)
+    likely = run.logits[-1].double().softmax(-1)
+    for one in told["predictions"]:
+        assert one["probability"] == pytest.approx(float(likely[one["id"]]), rel=1e-4)
+        assert one["text"] == run.model.tokenizer.decode([one["id"]])
+    assert told["predictions"][0]["id"] == int(likely.argmax()) and len(told["predictions"]) == 3
+    check = keyhole.check(run.model, PROMPT)
+    assert told["exact"] and told["error"] == pytest.approx(max(check.scores, check.residuals, check.logits))
+    assert ask(client, "run", prompt=list(run.token_ids), top=3)["predictions"] == told["predictions"]
+    assert ask(client, "run", prompt=PROMPT, check=False)["error"] is None
+
+
+def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "heads", prompt=PROMPT)
+    assert [(one["layer"], one["head"]) for one in told["heads"]] == [(x, h) for x in range(4) for h in range(8)]
+    sites = [one for one in find_firings(run) if one.src > 0]
+    assert len(sites) > 50
+    assert [(one["layer"], one["head"], one["dest"], one["src"]) for one in told["firings"]] == [
+        (one.layer, one.head, one.dest, one.src) for one in sites[:200]
+    ]
+    counts = np.arange(1, 16)
+    for one in told["heads"]:
+        weights = run.attention(one["layer"])[one["head"]].double().numpy()
+        times = (weights * counts[:, None])[:, 1:]
+        assert one["times_uniform"] == pytest.approx(times.max(), rel=1e-5)
+        assert one["attention"] == pytest.approx(weights[one["dest"], one["src"]], rel=1e-5)
+        rows = [
+            -(row[row > 0] * np.log(row[row > 0])).sum() / np.log(n)
+            for row, n in zip(weights[1:], counts[1:], strict=True)
+        ]
+        assert one["entropy"] == pytest.approx(np.mean(rows), rel=1e-5)
+        assert one["sink"] == pytest.approx(weights[1:, 0].mean(), rel=1e-5)
+        split = run.channels((one["layer"], one["head"]), one["dest"], one["src"])
+        assert one["sparsity"] == pytest.approx(split.sparsity, rel=1e-4)
+
+
+def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
+    sites = [one for one in find_firings(run) if one.src > 0]
+    found = head_map(run, most=7).firings
+    assert [(one.layer, one.head, one.dest, one.src) for one in found] == [
+        (one.layer, one.head, one.dest, one.src) for one in sites[:7]
+    ]
+    assert [one.attention for one in found] == pytest.approx([one.attention for one in sites[:7]], rel=1e-6)
+
+
+def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "pattern", prompt=PROMPT, layer=3, head=6)
+    weights = run.attention(3)[6].double().numpy()
+    bytes_ = np.frombuffer(base64.b64decode(told["triangle"]), np.uint8)
+    assert len(bytes_) == 15 * 16 // 2 and told["dests"] == list(range(15))
+    for dest in range(15):
+        row = weights[dest, : dest + 1]
+        assert told["weights"][dest] == pytest.approx(row.tolist(), abs=1e-6)
+        own = bytes_[dest * (dest + 1) // 2 :][: dest + 1]
+        assert np.abs(own / 255 - row).max() <= 0.5 / 255 + 1e-6
+    assert ask(client, "pattern", prompt=PROMPT, layer=3, head=6, dests=[-1])["dests"] == [14]
+    assert "there is no head 3.8" in refused(client, "pattern", prompt=PROMPT, layer=3, head=8)
+
+
+def test_a_firing(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "firing", **FIRING)
+    firing = run.explain((3, 6), 14, 11)
+    own = plain(firing.record())
+    for side, other in zip(told["sides"], own["sides"], strict=True):
+        for one in side["signals"]:
+            label, predicted = one.pop("label"), one.pop("predicted")
+            assert predicted == firing.attention - one["alone"] and ("(14:to" in label or "(11:gave" in label)
+        assert side == other
+    assert {name: told[name] for name in own if name != "sides"} == {n: own[n] for n in own if n != "sides"}
+    assert told["fires"] and told["why"] == "here" and told["note"] is None
+    assert told["row"] == pytest.approx(run.attention(3)[6, 14].tolist(), abs=1e-6)
+    split = plain(run.channels((3, 6), 14, 11).record())
+    assert {name: told["channels"][name] for name in split} == split
+    assert sum(split["relative_terms"]) + split["relative_rest"] == pytest.approx(split["relative_attention"], abs=1e-4)
+
+
+def test_why_not(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "firing", **{**FIRING, "src": 5})
+    own = run.explain((3, 6), 14, 5, why="not")
+    assert not told["fires"] and told["why"] == "not" and told["sides"][0]["after"] == own.sides[0].after
+    assert all(one["predicted"] == own.attention + one["alone"] for side in told["sides"] for one in side["signals"])
+    few = ask(client, "firing", **{**FIRING, "dest": 1, "src": 0})
+    assert few["sides"] == [] and "so few keys" in few["note"]
+    assert "below tau" in ask(client, "firing", **{**FIRING, "src": 5}, why="here")["note"]
+    assert ask(client, "firing", **{**FIRING, "src": 5}, tau=0.01)["why"] == "here"
+
+
+@pytest.mark.parametrize(("side", "mode"), [("dest", "exact"), ("src", "local")])
+@pytest.mark.parametrize("action", ["remove", "boost"])
+def test_intervene(client: httpx.Client, run: keyhole.Run, side: Any, mode: Any, action: str) -> None:
+    told = ask(client, "intervene", **FIRING, side=side, signals=[0, 1], mode=mode, action=action, draws=2)
+    firing = run.explain((3, 6), 14, 11)
+    cut = Cut(3, 6, 14, 11, firing.side(side).signals[:2])
+    metric = Metric(14, (int(run.logits[-1].argmax()),))
+    (own,) = intervene_by_hand(run, [cut], metric, mode=mode, boost=action == "boost")
+    for name in ("before", "after", "predicted", "metric_before", "metric_after", "norm_ratio", "cosine"):
+        assert told[name] == pytest.approx(getattr(own, name), abs=1e-5), name
+    assert told["agrees"] and len(told["controls"]) == 2 and abs(told["after"] - told["predicted"]) < 1e-4
+    assert (told["after"] < told["before"]) == (action == "remove")
+    assert told["row_after"][11] == pytest.approx(told["after"], abs=1e-6) and sum(told["row_after"]) == pytest.approx(
+        1, abs=1e-5
+    )
+    assert told["row_before"][11] == pytest.approx(told["before"], abs=1e-6)
+    assert sum(one["probability"] for one in told["answers_after"]) <= 1.000001 and len(told["answers_before"]) == 10
+
+
+def test_a_whole_side_falls_to_what_the_search_said(client: httpx.Client, run: keyhole.Run) -> None:
+    firing = run.explain((3, 6), 14, 11)
+    for side in firing.sides:
+        told = ask(client, "intervene", **FIRING, side=side.side, draws=3)
+        assert told["after"] == pytest.approx(side.after, abs=1e-4) and told["after"] < firing.tau
+        random = ask(client, "intervene", **FIRING, side=side.side, action="random", draws=3)
+        assert (
+            random["after"] == random["controls"][0]["after"] == pytest.approx(told["controls"][0]["after"], abs=1e-6)
+        )
+        assert abs(random["after"] - random["before"]) < told["before"] - told["after"]
+    free = ask(client, "intervene", **FIRING, side="dest", signals=[0], mode="global", draws=0)
+    assert free["agrees"] is None and free["answers_after"] != free["answers_before"]
+    assert "there is no signal 99" in refused(client, "intervene", **FIRING, side="dest", signals=[99])
+    assert "nothing is left" in refused(client, "intervene", **FIRING, side="dest", signals=[0], channels=[])
+    assert "mode is one of" in refused(client, "intervene", **FIRING, side="dest", mode="nonsense")
+
+
+def test_an_mlp(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "mlp", prompt=PROMPT, layer=3, pos=14, target=["Mary"], against=["John"])
+    own = run.explain_mlp(3, 14, run.toward("Mary", "John"))
+    assert told["value"] == pytest.approx(own.value, rel=1e-5) and told["left"] == pytest.approx(own.left, abs=1e-5)
+    assert [one["part"] for one in told["causes"]] == pytest.approx([one.part for one in own.causes], abs=1e-5)
+    assert [tuple(one) for one in told["neurons"]] == [(i, pytest.approx(share, abs=1e-5)) for i, share in own.neurons]
+    assert told["removed"]["agrees"] and told["removed"]["left"] == pytest.approx(own.left, abs=1e-3)
+
+
+def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "trace", prompt=PROMPT, target=["Mary"], against=["John"], through="heads")
+    assert told == {"circuit": json.loads(run.trace("Mary", against="John", through="heads").to_json()), "names": None}
+    svt = ask(client, "trace", prompt=PROMPT, target=["Mary"], against=["John"], method="svt")["circuit"]
+    assert svt == json.loads(run.trace("Mary", against="John", method="svt").to_json())
+    asked = {"prompt": PROMPT, "target": ["Mary"]}
+    circuit = run.trace("Mary")
+    assert ask(client, "trace", **asked)["circuit"] == json.loads(circuit.to_json())
+    story = ask(client, "story", **asked)
+    own = circuit.story()
+    assert story["held"] == pytest.approx(own.held) and story["text"] == str(own)
+    assert [one["share"] for one in story["paths"]] == pytest.approx([one.share for one in own.paths])
+    assert story["paths"][0]["text"].startswith("2:Mary -> ") and story["paths"][0]["steps"][0]["effect"] < -1
+    verified = ask(client, "verify", **asked, draws=1)
+    assert verified["agrees"] and verified.pop("text")
+    known = plain(circuit.verify(draws=1).record())
+    assert [row["node"] for row in verified["rows"]] == [row["node"] for row in known["rows"]]
+    for row, other in zip(verified["rows"], known["rows"], strict=True):
+        assert row["after"] == pytest.approx(other["after"], abs=1e-5) and row["predicted"] == pytest.approx(
+            other["predicted"], abs=1e-5
+        )
+    number = next(i for i, edge in enumerate(circuit.edges) if edge.side == "dest")
+    (row,) = ask(client, "verify", **asked, edge=number)["rows"]
+    assert row["edge"] == number and row["after"] == next(
+        pytest.approx(one["after"], abs=1e-5) for one in known["rows"] if one["edge"] == number
+    )
+    assert "cannot be cut" in refused(client, "verify", **asked, edge=0)
+    assert "there is no edge 9999" in refused(client, "verify", **asked, edge=9999)
+    assert "start keyhole explore with --names" in refused(client, "names", **asked)
+
+
+def test_names(run: keyhole.Run, tmp_path: Path) -> None:
+    circuit = run.trace("Mary")
+    subjects = signal_subjects(circuit)[:2]
+    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    named = [
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, ())
+        for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
+    ]
+    path = tmp_path / "names.json"
+    save_naming(Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint()), path)
+    with serving(Given(names=path)) as own, own.client() as client:
+        assert client.get("/api/hello").json()["names"] is True
+        told = ask(client, "names", prompt=PROMPT, target=["Mary"])
+        first = told["edges"][subjects[0].about["edge"]]
+        assert first == {"text": "dest is </script>", "outcome": "passes"}
+        assert told["edges"][subjects[1].about["edge"]]["outcome"] == "untested"
+        assert ask(client, "trace", prompt=PROMPT, target=["Mary"])["names"] == told["edges"]
+        assert set(told["heads"]) == {f"{one.head[0]}.{one.head[1]}" for one in subjects}
+
+
+def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:
+    told = ask(client, "trace", prompt=PROMPT, **{"from": {"layer": 3, "head": 6, "dest": 14, "src": 11}})["circuit"]
+    assert told == json.loads(run.trace(seeds=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
+    (last,) = [edge for edge in told["edges"] if edge["side"] == "target"]
+    seed = told["nodes"][last["from"]]
+    assert (seed["kind"], seed["layer"], seed["head"], seed["src"]) == ("head", 3, 6, 11) and last["influence"] == 1
+    assert {traced["node"] for traced in told["firings"]} >= {last["from"]}
+    assert "leave target and against out" in refused(
+        client, "trace", prompt=PROMPT, target=["Mary"], **{"from": {"layer": 3, "head": 6}}
+    )
+
+
+def test_compare(client: httpx.Client, run: keyhole.Run) -> None:
+    a, b = {"prompt": PROMPT}, {"prompt": PROMPT, "target": ["Mary"], "against": ["John"]}
+    told = ask(client, "compare", a=a, b=b)
+    one, other = run.trace(), run.trace("Mary", against="John")
+    assert told["a"] == json.loads(one.to_json()) and told["b"] == json.loads(other.to_json())
+    assert told["comparison"] == plain(keyhole.compare(one, other, model=run.model, members=0).record())
+
+
+def test_where(client: httpx.Client, organism: keyhole.Model, run: keyhole.Run) -> None:
+    from keyhole.naming.where import read_what, where
+
+    told = ask(client, "where", what="3.1:0", tokens=2000, top=3)
+    assert told == plain(
+        {**asdict(where(organism, read_what(organism, "3.1:0"), tokens=2000, top=3)), "model": "organism"}
+    )
+    heard = ask(client, "where", **FIRING, side="dest", signal=0, tokens=2000, top=3)
+    assert heard["what"] == "3.6 dest 3 <- mlp 0" and len(heard["shown"]) == 3
+    circuit = run.trace()
+    number = next(i for i, edge in enumerate(circuit.edges) if edge.side == "src")
+    edge = ask(client, "where", circuit={"prompt": PROMPT}, edge=number, tokens=2000, top=3)
+    assert edge["what"].endswith(f"#{number}")
+    assert "is no signal" in refused(client, "where", circuit={"prompt": PROMPT}, edge=0)
+    assert "keyhole where" in refused(client, "where", what="/etc/passwd#1")
+
+
+def test_stores(client: httpx.Client, organism: keyhole.Model, outcomes: list[Any], store: Path) -> None:
+    (told,) = client.get("/api/stores").json()["stores"]
+    opened = keyhole.open_store(store)
+    assert (
+        told["counts"] == opened.counts()
+        and told["prompts"] == 10
+        and set(told["labels"]) == set(opened.manifest.labels)
+    )
+    every = ask(client, "outcomes", store="ioi.store", limit=4, offset=5)
+    assert every["total"] == 10 and [row["index"] for row in every["rows"]] == [5, 6, 7, 8]
+    assert [row["status"] for row in every["rows"]] == [one.status for one in outcomes[5:9]]
+    assert (
+        every["rows"][0]["prompt"] == outcomes[5].example.text
+        and every["rows"][0]["labels"] == outcomes[5].example.labels
+    )
+    some = ask(client, "outcomes", store="ioi.store", where={"number": 3, "status": "circuit"})
+    assert [row["index"] for row in some["rows"]] == [3]
+    assert "no column 'nonsense'" in refused(client, "outcomes", store="ioi.store", where={"nonsense": "x"})
+    assert ask(client, "circuit", store="ioi.store", index=1)["circuit"] == json.loads(opened.circuit(1).to_json())
+    assert "nothing to trace" in refused(client, "circuit", store="ioi.store", index=7)
+    assert "no store '../x'" in refused(client, "circuit", store="../x", index=7)
+    assert ask(client, "verify", store="ioi.store", index=1, draws=0, edges=False)["agrees"]
+    assert "families need 10" in refused(client, "families", store="ioi.store")
+
+
+def test_families_and_sinks(organism: keyhole.Model, tmp_path: Path) -> None:
+    examples = ioi(12, seed=1)
+    found = keyhole.trace_many(organism.run_many([one.text for one in examples]), [one.answer for one in examples])
+    told: dict[str, Any] = {"correct": True, "predicted": "Mary", "probability": 0.75, "difference": 1.0}
+    pairs = enumerate(zip(examples, found, strict=True))
+    kept = [Outcome(i, one, "circuit" if own.heads else "headless", own, **told) for i, (one, own) in pairs]
+    whole = stored(tmp_path / "some.store", kept).path
+
+    with serving(Given(stores=(whole,))) as own, own.client() as client:
+        number = begin(client, kind="families", store=whole.name, all=True)
+        *before, (name, told) = events(client, number)
+        assert name == "result" and any(name == "progress" for name, _ in before)
+        found = families(keyhole.open_store(whole), where={})
+        record = plain(found.record())
+        assert {key: told[key] for key in record} == record
+        n = len(found.sample)
+        assert told["sample"] == found.sample.tolist() and len(told["tree"]) == n - 1 and len(told["labels"]) == n
+        levels = np.frombuffer(base64.b64decode(told["distances"]), np.uint8).reshape(n, n)
+        assert np.abs(levels / 255 - found.distances).max() <= 0.5 / 255 + 1e-6
+        sinks = ask(client, "sinks", store=whole.name, prompts=6, draws=19, controls=1)
+        direct = plain(keyhole.sinks(whole, organism, prompts=6, draws=19, controls=1).record())
+        assert sinks["share"] == direct["share"] and [side["found"] for side in sinks["sides"]] == [
+            s["found"] for s in direct["sides"]
+        ]
+
+
+def test_contrast(client: httpx.Client, organism: keyhole.Model) -> None:
+    from keyhole.contrast import Selection, StudySettings, report, study
+    from keyhole.contrast.recipes.built_in import built_in
+
+    told = ask(
+        client, "contrast", what="boxes", feature="order", prompts=24, tests=8, permutations=19, answers=2, draws=2
+    )
+    fits, test = built_in(organism, "boxes", (24, 8), feature="order", how={"wording": "plain", "n_boxes": 9})
+    settings = StudySettings(Selection("accuracy", 0.3), permutations=19, answers=2, draws=2)
+    own = plain(report.record(study(organism, fits, test, settings=settings)))
+    assert told["selected"] == own["selected"] and len(told["heads"]) == 32
+    for head, other in zip(told["heads"], own["heads"], strict=True):
+        assert head["features"]["order"]["share"] == pytest.approx(
+            other["features"]["order"]["share"], rel=1e-3, nan_ok=True
+        )
+    cloud = told["clouds"][told["selected"][0]]["order"]
+    assert len(cloud["queries"]) == len(cloud["keys"]) == len(cloud["labels"]) == 24 and sum(cloud["shares"]) <= 1.0001
+
+
+def test_requests_are_read_strictly(client: httpx.Client) -> None:
+    assert "has no 'prmpt'" in refused(client, "run", prompt=PROMPT, prmpt=1)
+    assert "needs prompt" in refused(client, "run")
+    assert "text or a list of token ids" in refused(client, "run", prompt=[True])
+    assert "top is 0" in refused(client, "run", prompt=PROMPT, top=0)
+    assert "layer should be a whole number" in refused(client, "firing", **{**FIRING, "layer": "3"})
+    assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})
+    assert "comes after dest" in refused(client, "firing", **{**FIRING, "dest": 3})
+    assert "why is one of" in refused(client, "firing", **FIRING, why="because")
+
+
+def test_long_prompts_are_refused_before_they_run(store: Path) -> None:
+    with serving(Given(tokens=20)) as own, own.client() as client:
+        assert "takes 20" in refused(client, "run", prompt=" ".join(["Mary"] * 21))
+        assert len(own.kept.runs.kept) == 0
+
+
+def test_texts_that_look_like_pages_stay_texts(client: httpx.Client) -> None:
+    answer = client.post("/api/run", json={"prompt": "</script><img src=x onerror=alert(1)>"})
+    assert answer.status_code == 400 and answer.headers["content-type"] == "application/json"
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "keyhole", "explore", "--no-browser"]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[tuple[subprocess.Popen[str], str, float]]:
+    begun = time.monotonic()
+    made = subprocess.Popen(
+        [*COMMAND, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+    )
+    assert made.stdout is not None
+    address = made.stdout.readline().strip()
+    yield made, address, time.monotonic() - begun
+    made.kill()
+    made.wait()
+
+
+def test_memory_is_flat_over_two_hundred_requests(process: tuple[subprocess.Popen[str], str, float]) -> None:
+    made, address, took = process
+    assert (
+        address.startswith("http://127.0.0.1:") and "/?token=" in address and took < 10
+    )  # 1 to 2 s on an idle machine
+    base = address.partition("/?")[0]
+    with httpx.Client(base_url=base, headers={"Origin": base}, timeout=60, follow_redirects=True) as client:
+        client.get(address)
+        names = ("Mary", "John", "Anna", "Peter", "Sarah", "Carl", "Emily", "Simon")
+
+        def some(n: int) -> None:
+            for i in range(n):
+                prompt = f"When {names[i % 8]} and {names[i // 8 % 2]} went to the store, John gave a drink to"
+                kind = "trace" if i % 20 == 0 else ("run", "heads", "firing", "pattern")[i % 4]
+                more = {"layer": 3, "head": i % 8} if kind in ("firing", "pattern") else {}
+                ask(client, kind, prompt=prompt, **more)
+
+        some(40)  # what is kept is full then
+        before = psutil.Process(made.pid).memory_info().rss
+        some(200)
+        grown = psutil.Process(made.pid).memory_info().rss - before
+    assert grown < 24 << 20, f"{grown >> 20} MB more after 200 requests"
+
+
+def test_a_port_in_use_is_one_line(process: tuple[subprocess.Popen[str], str, float]) -> None:
+    port = process[1].partition("/?")[0].rpartition(":")[2]
+    told = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, timeout=60, env=_environment())
+    assert (told.returncode, told.stdout, told.stderr.count("\n")) == (2, "", 1)
+    assert f"cannot listen on 127.0.0.1:{port}" in told.stderr and "--port 0" in told.stderr
+
+
+def test_ctrl_c_ends_it_quietly(process: tuple[subprocess.Popen[str], str, float]) -> None:
+    made, address, _ = process
+    base = address.partition("/?")[0]
+    with httpx.Client(base_url=base, headers={"Origin": base}, timeout=30, follow_redirects=True) as client:
+        client.get(address)
+        number = begin(client, kind="where", what="3.1", tokens=2_000_000)
+        for name, _ in events(client, number):
+            if name == "progress":
+                break
+        made.send_signal(signal.SIGINT)  # with work under way
+        assert made.wait(10) in (0, 130)
+    assert made.stdout is not None and made.stderr is not None
+    assert made.stdout.read() == "" and made.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "nowhere"], "is no store"),
+        (["--names", "nowhere.json"], "no file of names"),
+        (["--host", "no.such.host.invalid"], "no address of this machine"),
+        (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1"),
+    ],
+)
+def test_what_cannot_be_explored_is_refused_at_once(
+    options: list[str], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(keyhole.KeyholeError, match=said):
+        command_line(["explore", "--port", "0", "--no-browser", *options], standalone_mode=False)
+    assert ("opens this server to the network" in caplog.text) == ("--host" in options)

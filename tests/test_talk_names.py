@@ -1,0 +1,178 @@
+"""Slides on names: verdicts follow planted effects and nothing else; what random directions do as well is no effect."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drawn import check_drawn, keep_saved
+from keyhole.naming.beside.broken import BREAKS, EXTRA
+from keyhole.naming.judging.scores import Outcome, Share, share
+from keyhole.naming.signals import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
+from keyhole.naming.subject import Subject
+from keyhole.reproduce.catalogue import CATALOGUE
+from keyhole.reproduce.experiment import Experiment
+from keyhole.reproduce.job import Attempt, Job
+from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.runner import Task, experiments
+from keyhole.reproduce.talk import names, solved
+from keyhole.reproduce.talk.names import NamedShares
+from keyhole.reproduce.talk.solved import Solved
+from keyhole.reproduce.talk.study import Prompts
+from keyhole.reproduce.talk.ways import Follows, Way
+
+pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
+RUNS: dict[str, Attempt] = {**names.RUNS, **solved.RUNS}
+GPT2, OTHER = (Prompts(name, 600, 590, 580) for name in ("gpt2", "a/stand-in"))
+NOTHING = ("not", "needs a model")
+
+
+def verdicts(id: str, make: Callable[[Prompts], Any]) -> tuple[Verdict, Verdict]:
+    """How a record is judged if it is GPT-2's, and if it is another's; told and drawn as well."""
+    run, found = RUNS[id], []
+    assert isinstance(run, Experiment)
+    for of in (GPT2, OTHER):
+        record = make(of)
+        told = run.tell(record)
+        assert told.measured and told.numbers and "nan" not in told.measured
+        assert ("stood in" in told.note) == (of is OTHER)
+        found.append(run.judge(record))
+        run.draw(record)
+    return found[0], found[1]
+
+
+# -- how many names are right --------------------------------------------------------------------------------------
+
+
+def of(passed: int, signals: int, group: str = "") -> Share:
+    outcomes: list[Outcome] = ["passes"] * passed + ["fails"] * (signals - passed)
+    return share(group, outcomes)
+
+
+def shares(right: int, random: int, shuffled: int, *, n: int = 200) -> Callable[[Prompts], NamedShares]:
+    counts = {SHUFFLED: shuffled, ALONE: 20, RANDOM: random, RANDOM_PASS: 0}
+    controls = {group: of(passed, n, group) for group, passed in counts.items()}
+    return lambda prompts: NamedShares(prompts, of(right, n), of(right // 4, n), controls)
+
+
+def test_names_count_where_they_are_their_own_and_beyond_random_directions() -> None:
+    assert verdicts("talk-19", shares(126, 60, 10)) == ("partly", "partly")  # 63 %, and still by another judge
+    assert verdicts("talk-19", shares(182, 158, 12)) == ("partly", "partly")
+    assert verdicts("talk-19", shares(20, 8, 2)) == ("partly", "partly")  # far from 63 % refutes nothing
+    assert verdicts("talk-19", shares(126, 60, 120)) == NOTHING  # any name does
+    assert verdicts("talk-19", shares(0, 0, 0)) == NOTHING
+
+
+def test_names_that_random_directions_have_as_well_say_nothing_of_signals() -> None:
+    record = shares(126, 126, 10)(GPT2)
+    assert names.own_names(record) and not names.beyond_random(record)
+    assert verdicts("talk-19", shares(126, 126, 10)) == verdicts("talk-19", shares(100, 150, 10)) == NOTHING
+    assert not names.beyond_random(shares(130, 125, 10)(GPT2)) and names.beyond_random(shares(150, 125, 10)(GPT2))
+    alone = replace(record, controls={})
+    assert not names.own_names(alone) and not names.beyond_random(alone) and names.judge(alone) == "not"
+
+
+# -- how IO is found -----------------------------------------------------------------------------------------------
+
+
+def follows(kind: str, name: str) -> Follows:
+    """A direction that fires at a place, with a person, at both names, or nowhere."""
+    at: dict[Any, float] = {(how, src): 0.0 for how in BREAKS for src in ("IO", "S1", "S2", EXTRA)}
+    for how in BREAKS:
+        turned = how == "order"
+        at[how, "IO"] = {"place": 1.0 - turned, "person": 1.0, "both": 1.0, "none": 0.1}[kind]
+        at[how, "S1"] = {"place": float(turned), "person": 0.0, "both": 0.9, "none": 0.1}[kind]
+    return Follows(name, at)
+
+
+def way(order: str, kinds: str, random: str, *, heads: bool = True, seed: int = 0) -> Way:
+    letters = {"p": "place", "i": "person", "b": "both", "n": "none"}
+    own, nulls = (
+        tuple(follows(letters[x], f"{g} {i}") for i, x in enumerate(k)) for g, k in (("s", kinds), ("r", random))
+    )
+    rng = torch.Generator().manual_seed(seed)
+    vectors = [torch.randn(2, 8, generator=rng) for _ in own]
+    made = tuple(Subject(one.signal, "signal", (1, 6), *x) for one, x in zip(own, vectors, strict=True))
+    named = {"s 0": "src is the second name so far"}
+    movers, inhibition = (("1.6",), ("1.2",)) if heads else ((), ())
+    about: dict[str, Any] = {"names": named, "movers": movers, "inhibition": inhibition, "directions": made}
+    return Way(order=order, prompt=7, signals=own, random=nulls, **about)
+
+
+RANDOM_WAYS = "b" * 40 + "n" * 18 + "pi"
+
+
+def told(order: str, kinds: str, random: str = RANDOM_WAYS, **how: Any) -> Callable[[Prompts], Solved]:
+    other = way("ABBA" if order == "BABA" else "BABA", "ppp", random, seed=1)
+    return lambda prompts: Solved(prompts, way(order, kinds, random, **how), other)
+
+
+def test_a_place_is_followed_by_what_moves_to_the_other_person() -> None:
+    place, person, both = (follows(kind, "a") for kind in ("place", "person", "both"))
+    assert (place.place, place.person, person.place, person.person) == (True, False, False, True)
+    assert not (both.place or both.person) and place.anywhere and not place.extra
+    third = Follows("a", {**place.fires, ("extra name", EXTRA): 1.0, ("extra name", "IO"): 0.2})
+    assert third.extra and not Follows("a", {}).anywhere
+
+
+def test_baba_is_solved_as_published_where_all_three_are_seen() -> None:
+    assert verdicts("talk-20", told("BABA", "pppbb")) == ("reproduced", "partly")
+    assert verdicts("talk-20", told("BABA", "pppbb", heads=False)) == NOTHING  # one of three
+    assert verdicts("talk-20", told("BABA", "iiibb")) == NOTHING  # with the person
+    assert verdicts("talk-20", told("BABA", "bbbbb")) == NOTHING
+    assert verdicts("talk-20", told("BABA", "pppbb", "p" * 40 + "b" * 20)) == NOTHING  # random directions as well
+    assert verdicts("talk-20", told("BABA", "")) == NOTHING
+
+
+def test_abba_is_solved_by_other_signals_or_only_in_part() -> None:
+    assert verdicts("talk-21", told("ABBA", "pppbb")) == ("reproduced", "partly")
+    assert verdicts("talk-21", told("ABBA", "bbbbb")) == NOTHING
+
+    def same(prompts: Prompts) -> Solved:
+        record = told("ABBA", "pppbb")(prompts)
+        return replace(record, other=replace(record.other, directions=record.way.directions))
+
+    assert same(GPT2).shared == 3 and verdicts("talk-21", same) == ("partly", "partly")
+    turned = same(GPT2)
+    opposite = tuple(replace(one, key=-one.key) for one in turned.way.directions)
+    assert replace(turned, other=replace(turned.other, directions=opposite)).shared == 0
+
+
+def test_names_are_told_where_they_speak_of_a_place() -> None:
+    assert told("BABA", "ppp")(GPT2).said == ["s 0"]
+    plain = told("BABA", "ppp")(GPT2)
+    assert replace(plain, way=replace(plain.way, names={"s 0": "src is a name"})).said == []
+
+
+# -- the runners ---------------------------------------------------------------------------------------------------
+
+
+def test_the_organism_says_what_it_stood_in_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three to their end, from one study; the signals are of heads that look from the end at IO."""
+    saved, made, traced = keep_saved(monkeypatch), list[int](), names.bulk
+    monkeypatch.setattr(names, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    names._names.cache_clear()
+    for id, run in RUNS.items():
+        assert isinstance(run, Experiment)
+        job = Job(tmp_path / id, quick=True)
+        job.folder.mkdir()
+        record = run.measure(job)
+        text = run.tell(record)
+        assert run.judge(record) in ("partly", "needs a model") and "The built-in organism" in text.note
+        for path in run.outcome(record, job.folder).figures:
+            check_drawn(saved[path], path)
+        if isinstance(record, Solved):
+            assert len(record.way.signals) == len(record.way.random) == len(record.way.directions) == 4
+            assert record.way.movers and {one.head for one in record.way.directions}
+    assert made == [1]
+
+
+def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
+    found = experiments()
+    assert set(RUNS) == {"talk-19", "talk-20", "talk-21"}
+    assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
+    tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
+    assert {task.family for task in tasks} == {"keyhole.reproduce.talk.names"}
