@@ -28,6 +28,14 @@ test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs l
 test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
+.PHONY: test-versions
+test-versions: .cache/smollm2.gguf .cache/prose.txt  ## the core tests with the oldest and the newest torch and transformers that are allowed
+	$(BIN)/python tools/versions.py
+
+.PHONY: release
+release: .venv/installed-dev  ## builds the sdist and the wheel, checks them, and says what to upload
+	$(BIN)/python tools/release.py
+
 .PHONY: mutants
 mutants: .venv/installed-dev  ## breaks the library in one place at a time: would the tests notice?
 	OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py --jobs 2

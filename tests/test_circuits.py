@@ -19,6 +19,7 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.exports import to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, to_json
+from keyhole.circuits.mib import mib_from
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
@@ -108,6 +109,7 @@ def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> N
     weights = sorted(data["weight"] for *_, data in read.edges(data=True))
     assert weights == pytest.approx(sorted(e.weight for e in circuit.edges))
     mib = json.loads(to_mib(circuit))
+    assert mib_from(mib, "ours").kept
     assert any(name.endswith("->logits") for name in mib["edges"]) and any("<k>" in name for name in mib["edges"])
     with pytest.raises(KeyholeError, match="should end in"):
         circuit.save(tmp_path / "c.xlsx")

@@ -32,6 +32,7 @@ LAYERS = [
     ],
     *[
         ("naming",),
+        ("bridges",),
         ("figures",),
         ("lab",),
         ("reproduce",),

@@ -84,7 +84,19 @@ _HOMES = {
     "trace_many": "keyhole.tracing.levels",
 }
 _PACKAGES = (
-    *("circuits", "comparison", "contrast", "discover", "faithful", "family", "figures", "intervene", "lab", "many"),
+    *(
+        "bridges",
+        "circuits",
+        "comparison",
+        "contrast",
+        "discover",
+        "faithful",
+        "family",
+        "figures",
+        "intervene",
+        "lab",
+        "many",
+    ),
     *("models", "naming", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
 )
 

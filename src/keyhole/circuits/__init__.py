@@ -3,6 +3,7 @@
 from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
 from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, save, to_json
+from keyhole.circuits.neuronpedia import to_neuronpedia
 from keyhole.circuits.text import circuit_text
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "to_json",
     "to_mib",
     "to_networkx",
+    "to_neuronpedia",
 ]

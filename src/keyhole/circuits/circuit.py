@@ -142,7 +142,7 @@ class Circuit:
         return load_circuit(path)
 
     def save(self, path: "str | Path") -> None:
-        """Write the circuit: .json (lossless), .graphml, or .html (one self-contained page)."""
+        """Write the circuit: .json (lossless), .graphml, .mib, .neuronpedia.json, or .html (a self-contained page)."""
         from keyhole.circuits.files import save
 
         save(self, path)

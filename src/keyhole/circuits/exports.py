@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.text import node_label
 from keyhole.dataframes import Table, as_dataframe
+from keyhole.errors import KeyholeError
+from keyhole.models.mlp_facts import mlp_facts
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from keyhole.models.model import Model
 
 _IDENTITY = tuple(field.name for field in fields(Node))  # of the writer
 
@@ -64,11 +68,12 @@ def to_graphml(circuit: Circuit) -> str:
     return buffer.getvalue().decode("utf-8")
 
 
-def to_mib(circuit: Circuit) -> str:
+def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     """Edge scores under EAP-IG's names, as MIB reads them: `a1.h2->a3.h0<q>`, `m0->logits`.
 
     Those graphs know no tokens: edges of all tokens between two components are summed, by influence where a circuit
-    goes through MLPs. Biases and offsets have no place there and are left out.
+    goes through MLPs. Biases and offsets have no place there and are left out. The sizes of the model have: a circuit
+    that was read from a file needs the `model` that made it.
     """
     edges: dict[str, float] = {}
     for edge in circuit.edges:
@@ -80,10 +85,27 @@ def to_mib(circuit: Circuit) -> str:
         edges[name] = edges.get(name, 0.0) + (edge.weight if edge.influence is None else edge.influence)
     nodes = {_mib_name(node) for node in circuit.nodes} - {None}
     document = {
+        "cfg": _mib_sizes(circuit, model),
         "nodes": {name: {"in_graph": True} for name in sorted(n for n in nodes if n is not None)},
         "edges": {name: {"score": score, "in_graph": True} for name, score in sorted(edges.items())},
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
+    """What EAP-IG makes all edges of a model from."""
+    model = model if model is not None or circuit.run is None else circuit.run.model
+    if model is None:
+        raise KeyholeError(
+            "files for MIB tell the sizes of the model, which a circuit from a file does not know: give it."
+        )
+    if model.fingerprint() != circuit.model.get("fingerprint"):
+        raise KeyholeError(f"the circuit is of {circuit.model.get('name')}, and {model.name} has other weights.")
+    facts, dims = mlp_facts(model.hf.config), model.dims
+    if facts is None:
+        raise KeyholeError(f"it is not known of {model.name} what its MLPs read, which files for MIB tell.")
+    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model}
+    return {**sizes, "parallel_attn_mlp": facts.parallel}
 
 
 def _mib_name(node: Node) -> str | None:

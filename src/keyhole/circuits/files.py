@@ -20,16 +20,20 @@ _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "to
 
 
 def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None) -> None:
-    """Write a circuit as .json, .graphml, .html or .mib; the file appears whole or not at all.
+    """Write a circuit as .json, .neuronpedia.json, .graphml, .html or .mib; the file appears whole or not at all.
 
-    `names` of its edges are for the page alone: the other files tell what was measured.
+    `names` of its edges are for the page and Neuronpedia's graph: the other files tell what was measured.
     """
     from keyhole.circuits.exports import to_graphml, to_mib
+    from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
+    from keyhole.circuits.neuronpedia import to_neuronpedia
     from keyhole.web.page import to_html
 
     path = require_file(path, SUFFIXES)
     made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)
     writers = dict(zip(SUFFIXES, made, strict=True))
+    if path.name.lower().endswith(NEURONPEDIA):
+        writers[".json"] = partial(to_neuronpedia, names=names)
     write_at_once(path, writers[path.suffix.lower()](circuit))
 
 

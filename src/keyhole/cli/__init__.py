@@ -25,6 +25,7 @@ from keyhole.cli.lab import reproduce
 from keyhole.cli.look import channels, check, heads
 from keyhole.cli.name import name as name_command
 from keyhole.cli.proof import verify
+from keyhole.cli.sae import features
 from keyhole.cli.shared import shared
 from keyhole.cli.sinks import sinks
 from keyhole.cli.stability import stability
@@ -49,6 +50,7 @@ for command in (heads, channels, explain, trace, bulk, verify, contrast, discove
 for of_store in (families, compare, sinks, shared, curves, stability):
     app.command()(of_store)
 app.command()(where)
+app.command()(features)
 app.command()(name_command)
 app.add_typer(lab, name="lab")
 app.command()(cache)

@@ -152,7 +152,9 @@ def trace(
     constants: Annotated[
         Constants, typer.Option(help="What biases write: a baseline of MLPs, or causes as others.")
     ] = "baseline",
-    out: Annotated[list[Path] | None, typer.Option(help="Write .json, .graphml, .html or .mib; repeatable.")] = None,
+    out: Annotated[
+        list[Path] | None, typer.Option(help="Write .json, .neuronpedia.json, .graphml, .html or .mib; repeatable.")
+    ] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     story: Annotated[
         bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
@@ -171,8 +173,8 @@ def trace(
     """Which circuit is behind an answer?
 
     Without a target the likeliest next token is traced. A story (--story) says of every step what it is worth by the
-    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story and the page;
-    other files stay without.
+    circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
+    Neuronpedia's graph (mary.neuronpedia.json, for neuronpedia.org and circuit-tracer); other files stay without.
 
     Examples:
 

@@ -43,7 +43,8 @@ def compare(
     beside controls. Against a published circuit: precision, recall and F1.
 
     A and B are each one of: ioi.store, ioi.store:1 (a family of `keyhole families`), ioi.store[order=ABBA] (prompts
-    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than.
+    with a label), ioi.store#129 (the circuit of a prompt), mary.json, published:gpt2-ioi, published:gpt2-greater-than,
+    or a circuit file of EAP-IG or MIB (eap.mib, eap.json).
 
     Examples:
 
@@ -52,6 +53,8 @@ def compare(
         keyhole compare ioi.store:1 ioi.store:2 --prompts 100 --json
 
         keyhole compare gpt2.store published:gpt2-ioi --out scores.png
+
+        keyhole compare mary.json eap_ig.mib
     """
     places = require_places(out)
     with show.progress("Importing torch and transformers"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
@@ -36,6 +37,9 @@ def curves(
         str | None,
         typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas. Default: all."),
     ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB, scored beside them; repeatable.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Of random edges.")] = 3,
     seed: SeedOption = 0,
     out: OutOption = None,
@@ -49,6 +53,7 @@ def curves(
     f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
     and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads
     (ACC++ that ends at MLPs) and svt trace circuits; gradients and integrated attribute to edges; random is the floor.
+    Circuits that others found (--file; JSON of EAP-IG or MIB) are ranked by their own scores, wherever these are from.
 
     Examples:
 
@@ -56,12 +61,16 @@ def curves(
 
         keyhole curves ioi.store --methods accpp,gradients,random --baseline zero
 
+        keyhole curves gpt2.store --methods accpp,random --file eap_ig.json
+
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
     asked, places = _methods(methods), require_places(out)
     with show.progress("Importing torch and transformers"):
+        from keyhole.circuits.mib import read_mib
         from keyhole.faithful.curves import curves as measure
         from keyhole.store import open_store
+    given = [read_mib(path) for path in files or []]
     opened = open_store(store)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     with show.progress_bar("Cutting edges") as progress:
@@ -69,6 +78,7 @@ def curves(
             opened,
             loaded,
             methods=asked,
+            files=given,
             prompts=prompts,
             baseline=baseline,
             draws=draws,

@@ -150,14 +150,15 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
     ours, reference = (mine, its.reference) if its.reference is not None else (its, mine.reference)
     assert reference is not None
     unified: Unified = ours.unified()
+    _require_fit(unified, reference)
     thresholds = sorted({*THRESHOLDS, threshold}) if unified.circuits > 1 else [0.0]
     notes = [reference.note] if reference.note else []
     name = str(ours.model.get("name")).rsplit("/", 1)[-1]
-    if name not in (reference.model, reference.model + "-small"):
+    if reference.model and name not in (reference.model, reference.model + "-small"):
         notes.append(
             f"the published circuit is one of {reference.model}, and these are of {name}: this score says nothing"
         )
-    if ours.store is not None and ours.store.manifest.task.get("name") not in (reference.task, None):
+    if reference.task and ours.store is not None and ours.store.manifest.task.get("name") not in (reference.task, None):
         task = ours.store.manifest.task["name"]
         notes.append(f"the published circuit is for the task {reference.task}, and these prompts are of {task}")
     return Comparison(
@@ -168,6 +169,19 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
         published=score(unified, reference, thresholds=thresholds, seed=seed),
         notes=tuple(notes),
     )
+
+
+def _require_fit(unified: Unified, reference: Published) -> None:
+    """Refuse a circuit of a smaller model, where the reference does not tell by its name."""
+    layers, heads = reference.shape
+    beyond = [one for one in unified.named if one[1] >= layers or (one[2] or 0) >= heads]
+    if beyond and not reference.model:
+        _, layer, head = max(beyond)
+        raise KeyholeError(
+            f"{reference.name} is of a model of {layers} layers and {heads} heads, and here is layer {layer}"
+            + ("" if head is None else f" and head {head}")
+            + ": they are of another model."
+        )
 
 
 def _remarks(mine: Operand, its: Operand) -> list[str]:

@@ -5,6 +5,7 @@ ioi.store:1               family 1 of `keyhole families ioi.store`
 ioi.store[order=ABBA]     prompts with this label; several are parted by commas
 ioi.store#129             the circuit of prompt 129
 mary.json                 a circuit file
+eap.mib                   a circuit file of EAP-IG or MIB (.mib, or its .json)
 published:gpt2-ioi        a circuit that others found
 """
 
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.mib import is_mib, read_mib
 from keyhole.comparison.members import Member, draw, member
-from keyhole.comparison.published import Published, published
+from keyhole.comparison.published import Published, published, published_in
 from keyhole.comparison.unified import Unified, unify
 from keyhole.errors import KeyholeError
 from keyhole.family.columns import Granularity
@@ -117,6 +119,8 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
         return operand(published(text.removeprefix(PREFIX)))
     if Path(text).is_dir():
         return _whole(open_store(text), text)
+    if text.endswith((".json", ".mib")) and is_mib(text):
+        return Operand(text, reference=published_in(read_mib(text)))
     if text.endswith(".json"):
         return Operand(text, circuit=Member.of(Circuit.load(text)))
     return _part_of(text, {} if known is None else known)
@@ -151,8 +155,8 @@ def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
     if parts is None or store is None:
         raise KeyholeError(
             f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
-            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json), or "
-            f"{PREFIX}gpt2-ioi."
+            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json, or "
+            f".mib of EAP-IG and MIB), or {PREFIX}gpt2-ioi."
         )
     if parts["prompt"] is not None:
         number = int(parts["prompt"])

@@ -8,6 +8,7 @@ sizes are told, their members are drawn in pictures alone: see `MISSING`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keyhole.circuits.mib import MibEdge, MibFile
 from keyhole.errors import KeyholeError
 
 Named = tuple[str, int, int | None]  # kind, layer, head
@@ -26,6 +27,8 @@ class Published:
     kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
+    edges: frozenset[MibEdge] = frozenset()  # where the circuit is known edge by edge; those of words are left out
+    possible_edges: int = 0  # of the model, between components that could have been named, and the answer
 
     @property
     def components(self) -> frozenset[Named]:
@@ -102,3 +105,29 @@ def published(name: str) -> Published:
     if name not in PUBLISHED:
         raise KeyholeError(f"there is no published circuit {name!r} here: there are {', '.join(PUBLISHED)}.")
     return PUBLISHED[name]
+
+
+def published_in(file: MibFile) -> Published:
+    """A circuit of EAP-IG or MIB as one to compare with: the edges that are in it, and the components they join."""
+    edges = frozenset(edge for edge in file.kept if edge.source[0] != "embedding")
+    if not edges:
+        raise KeyholeError(
+            f"{file.name} has scores, but no circuit: no edge between components is in_graph. Score it by `keyhole "
+            "curves --file`, or take its best edges first."
+        )
+    ends = {place for edge in file.kept for place in (edge.source, edge.target)}
+    named = frozenset((kind, layer, head) for kind, layer, head in ends if layer is not None and kind != "embedding")
+    kinds = {"head": "heads", "mlp": "MLPs"}
+    return Published(
+        name=file.name,
+        model="",
+        task="",
+        method="",
+        source=file.name,
+        classes={told: frozenset(one for one in named if one[0] == kind) for kind, told in kinds.items()},
+        kinds=frozenset(kinds),
+        shape=(file.layers, file.heads),
+        note="the file does not tell its model nor its prompts: that they are the same is for you to know",
+        edges=edges,
+        possible_edges=file.possible,
+    )

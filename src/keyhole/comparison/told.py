@@ -7,6 +7,7 @@ from typing import Any
 
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import Exclusive, What, Which
+from keyhole.comparison.score import Score
 from keyhole.comparison.signals import HeadRow, SignalComparison, Spread
 from keyhole.comparison.terms import TermComparison, TermRow
 from keyhole.family.terms import Component, Term
@@ -78,14 +79,20 @@ def published_table(found: Comparison) -> Table:
     """Scores against a published circuit, over thresholds, with the recall of each class."""
     names = [name for name, _ in found.published[0].classes]
     columns = (">frequency", ">components", ">precision", ">recall", ">F1", ">random F1", *(f">{n}" for n in names))
+    if found.published[0].edges is not None:
+        columns = (*columns, ">edges", ">their precision", ">their recall", ">their F1", ">random F1")
     return columns, [
         (
-            *(f"{one.threshold:.2f}", str(one.score.found), f"{one.score.precision:.2f}", f"{one.score.recall:.2f}"),
-            *(f"{one.score.f1:.2f}", f"{one.random_f1:.2f}"),
+            *(f"{one.threshold:.2f}", *_scores(one.score, one.random_f1)),
             *(f"{own.both}/{own.there}" for _, own in one.classes),
+            *(() if one.edges is None else _scores(one.edges, one.random_edges_f1)),
         )
         for one in found.published
     ]
+
+
+def _scores(score: Score, chance: float) -> tuple[str, ...]:
+    return str(score.found), *(f"{one:.2f}" for one in (score.precision, score.recall, score.f1, chance))
 
 
 def comparison_table(found: Comparison) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
@@ -128,7 +135,8 @@ def heading(found: Comparison) -> str:
     """Both sides in a line."""
     sides = []
     for name, label, count, prompt in zip("ab", (found.a, found.b), found.circuits, found.representatives, strict=True):
-        circuits = "" if label.startswith("published:") else f", {count:,} circuit{'s' if count > 1 else ''}"
+        by_others = found.reference is not None and label.removeprefix("published:") == found.reference.name
+        circuits = "" if by_others else f", {count:,} circuit{'s' if count > 1 else ''}"
         told = f"; its representative is prompt {prompt}" if prompt is not None and count > 1 else ""
         sides.append(f"{name} is {label}{circuits}{told}")
     return "\n".join(sides)
@@ -150,6 +158,7 @@ def comparison_text(found: Comparison) -> str:
         lines.append(
             f"frequency {one.threshold:.2f}: precision {one.score.precision:.2f}, recall {one.score.recall:.2f}, "
             f"F1 {one.score.f1:.2f} (random {one.random_f1:.2f})"
+            + ("" if one.edges is None else f"; of edges F1 {one.edges.f1:.2f} (random {one.random_edges_f1:.2f})")
         )
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
@@ -177,6 +186,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
                 "threshold": one.threshold,
                 "random_f1": one.random_f1,
                 **_score(one.score),
+                "edges": None if one.edges is None else {**_score(one.edges), "random_f1": one.random_edges_f1},
                 "classes": {name: own.recall for name, own in one.classes},
                 "missed": [str(Component(*named)) for named in one.missed],
             }

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 from jaxtyping import Float
 
+from keyhole.circuits.mib import MibFile, read_mib
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithful.cohort import (
     LEAST,
@@ -19,7 +21,7 @@ from keyhole.faithful.cohort import (
     questions_of,
     usable,
 )
-from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, ranking, scores, traced
+from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, file_scores, ranking, scores, traced
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
@@ -39,6 +41,7 @@ def curves(
     model: "Model | None" = None,
     *,
     methods: Sequence[EdgeMethod] | None = None,
+    files: "Sequence[MibFile | Path | str]" = (),
     prompts: int = 32,
     baseline: Baseline = "mean",
     draws: int = 3,
@@ -48,8 +51,10 @@ def curves(
     """How much of a store's answers do the best edges of each method carry?
 
     All methods, unless some are named. They are shown so many `prompts` of the store, and edges are cut in as many
-    others. `draws` of random edges; `seed` is that of random orders. `progress` is told masks done.
+    others. `files` are circuits of EAP-IG or MIB, which are scored beside them as they are: best edges by their signed
+    scores. `draws` of random edges; `seed` is that of random orders. `progress` is told masks done.
     """
+    given = [file if isinstance(file, MibFile) else read_mib(file) for file in files]
     require_choice("baseline", baseline, Baseline)
     prompts_there = usable(store)
     shown, tried = _halves(prompts_there, prompts, baseline)
@@ -61,7 +66,15 @@ def curves(
         found, cut = (questions_of(store, model, numbers) for numbers in (shown, tried))
         name = str(store.manifest.task.get("name"))
         return compare_methods(
-            found, cut, methods or METHODS, means=means, task=name, draws=draws, seed=seed, progress=progress
+            found,
+            cut,
+            methods or METHODS,
+            files=given,
+            means=means,
+            task=name,
+            draws=draws,
+            seed=seed,
+            progress=progress,
         )
 
 
@@ -70,6 +83,7 @@ def compare_methods(
     tried: Sequence[Question],
     methods: Sequence[EdgeMethod],
     *,
+    files: "Sequence[MibFile]" = (),
     means: Means | None = None,
     task: str = "",
     draws: int = 3,
@@ -85,7 +99,12 @@ def compare_methods(
             f"no length has {LEAST} prompts to take a mean over: take the baseline zero, or more prompts."
         )
     wiring, rng = groups[0].masked.wiring, np.random.default_rng(seed)
-    ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)}
+    ranked: dict[str, Float[np.ndarray, "edge"] | None] = {
+        _named(file): file_scores(file, wiring, groups[0].masked.model.dims) for file in files
+    }
+    if len(ranked) < len(files):
+        raise KeyholeError("two files have the same name, and could not be told apart: rename one.")
+    ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)} | ranked
     orders = {
         method: [ranking(found, len(wiring), rng) for _ in range(draws if found is None else 1)]
         for method, found in ranked.items()
@@ -109,6 +128,10 @@ def compare_methods(
         curves=tuple(made),
         own=own_circuits(groups, tried, rng) if "accpp" in ranked else None,
     )
+
+
+def _named(file: MibFile) -> str:
+    return Path(file.name).name
 
 
 def _check(methods: Sequence[EdgeMethod], draws: int) -> None:
@@ -156,9 +179,7 @@ def kept(share: float, edges: int) -> int:
 class _Answers:
     """What is left of all answers with some edges; how often that was asked is told."""
 
-    def __init__(
-        self, groups: Sequence[Group], orders: Mapping[EdgeMethod, Sequence[np.ndarray]], progress: Progress
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress) -> None:
         self._groups, self._progress, self._done = groups, progress, 0
         alone = sum(method != "random" for method in orders)
         self._total = 2 + alone + (len(SHARES) - 1) * sum(len(own) for own in orders.values())

@@ -5,6 +5,7 @@ heads, svt  an edge's share of all weights into the same firing and side (into t
 gradients   the slope of the answer by the edge's mask, all edges kept: edge attribution patching
 integrated  the same along the way from no edge to all: all edges together are the whole change of the answer
 random      none
+a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
 """
 
 from collections import defaultdict
@@ -16,10 +17,12 @@ import torch
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.mib import MibFile
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import Group, Question
-from keyhole.faithful.wiring import Wiring
+from keyhole.faithful.wiring import Reader, Source, Wiring
 from keyhole.models.precision import exact_matmul
+from keyhole.models.weights import Dims
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
 
@@ -66,6 +69,20 @@ def circuit_scores(circuits: Iterable[Circuit], wiring: Wiring) -> Float[np.ndar
                 total[place] += edge.influence or 0.0
             elif whole[edge.target, edge.side] > 0:
                 total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
+    return np.asarray(total[tuple(wiring.edges.T)])
+
+
+def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, "edge"]:
+    """A file's scores, signed as they are; of a circuit without scores, 1 on its edges. What it lacks is 0."""
+    file.require_sizes(dims.layers, dims.heads, dims.d_model)
+    plain = not any(own.score for own in file.edges.values())
+    total = np.zeros(wiring.joined.shape)
+    for edge, own in file.edges.items():
+        _, layer, head = edge.target
+        place = wiring.place(Source(*edge.source), Reader(edge.side, layer, head))  # type: ignore[arg-type]
+        if place is None:
+            raise KeyholeError(f"{file.name} has edges that this model has not: {edge}.")
+        total[place] = float(own.kept) if plain else own.score
     return np.asarray(total[tuple(wiring.edges.T)])
 
 

@@ -78,6 +78,11 @@ class Wiring:
         reader = Reader(side) if target.kind == "target" else Reader(side, target.layer, target.head)
         return self._writer_numbers[writer], self._reader_numbers[reader]
 
+    def place(self, writer: Source, reader: Reader) -> tuple[int, int] | None:
+        """An edge by its two ends; None: there is none."""
+        ends = self._writer_numbers.get(writer), self._reader_numbers.get(reader)
+        return None if None in ends or not self.joined[ends] else ends  # type: ignore[return-value]
+
     def sides(self) -> dict[str, int]:
         """How many edges end at each kind of reader."""
         into = [self.readers[reader].side for _, reader in self.edges]

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.models.gguf import Opened, open_gguf
 from keyhole.models.model import Model, make_model
+from keyhole.models.neighbours import unwrapped
 from keyhole.models.quiet import quiet_libraries
 
 _TOKENIZER_FILES = (
@@ -31,7 +32,7 @@ Source = str | Path | tuple[Any, Any]
 
 
 def load(
-    source: Source | None = None,
+    source: Source | object | None = None,
     *,
     revision: str | None = None,
     dtype: torch.dtype | str = torch.float32,
@@ -41,12 +42,15 @@ def load(
     """Load a model that Keyhole can read.
 
     `source`: nothing (the built-in organism), a hub name such as "gpt2" (with `revision=` for a checkpoint), a
-    local folder, a `.gguf` file, or a pair (hf_model, tokenizer or None). Weights are loaded in float32 unless
-    `dtype` says otherwise ("auto": as stored), because rounding in half precision is far above 1e-4.
+    local folder, a `.gguf` file, a pair (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens'
+    bridge, whose Hugging Face model is taken. Weights are loaded in float32 unless `dtype` says otherwise ("auto": as
+    stored), because rounding in half precision is far above 1e-4.
 
     A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
     environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
     """
+    if source is not None and not isinstance(source, str | Path | tuple):
+        source = unwrapped(source)
     if isinstance(source, tuple):
         if revision is not None or device_map is not None or dtype != torch.float32:
             raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")

@@ -1,0 +1,201 @@
+"""How do Neuronpedia and circuit-tracer read a circuit? As an attribution graph, one JSON document.
+
+Their viewers draw what they know, and so nodes are called as these know them:
+
+    head at dest, for one src      "lorsa" (attention, a triangle); who wrote query and key is in `qk_tracing_results`
+    MLP, mixer                     "cross layer transcoder" (a circle), though it is a whole MLP and no feature
+    embedding, answer              "embedding", "logit"
+    bias, offset                   "bias", which they draw as they draw all that they do not know
+
+What is lost: a link has no side and no channels, so that several edges between two nodes become one link, their sum;
+`ig`, `alone`, thresholds, the order of removal and errors are in our own file alone. No node has a feature to look up.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.shown import SHOWN
+from keyhole.circuits.text import answer_label, node_label, words_label
+from keyhole.errors import KeyholeError
+from keyhole.version import __version__
+
+SUFFIX = ".neuronpedia.json"
+_TYPES = {"head": "lorsa", "mlp": "cross layer transcoder", "mixer": "cross layer transcoder"}
+_TYPES |= {"embedding": "embedding", "target": "logit"}
+
+
+def to_neuronpedia(
+    circuit: Circuit, *, names: Mapping[Edge, str] | None = None, slug: str | None = None, scan: str | None = None
+) -> str:
+    """A circuit as the graph that neuronpedia.org and circuit-tracer show.
+
+    `names` of its edges stand in the labels of the heads they end at; `slug` is what the graph is called there, and
+    `scan` the model, under the name that Neuronpedia has for it.
+    """
+    if not any(node.layer for node in circuit.nodes if node.kind not in ("embedding", "target")):
+        raise KeyholeError(
+            "Neuronpedia's viewer draws no graph that has nothing above layer 0, and this circuit has not: save it as "
+            ".json or .html."
+        )
+    ids = [_node_id(circuit, node) for node in circuit.nodes]
+    text = _prompt(circuit)
+    metadata: dict[str, Any] = {
+        "slug": slug or _slug(f"{text} {words_label(circuit.parameters.target_text)}"),
+        "scan": scan or _short(circuit.model.get("name", "model")),
+        "prompt_tokens": list(circuit.tokens),
+        "prompt": text,
+        "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
+        "info": {"description": _description(circuit), "generator": {"name": "keyhole", "version": __version__}},
+        "generation_settings": circuit.parameters.record(),
+    }
+    cumulative = _cumulative(circuit)
+    if cumulative:
+        shown = [one for one, share in zip(cumulative, circuit.influence, strict=True) if share >= SHOWN]
+        metadata["node_threshold"] = max(shown, default=1.0)
+    nodes = [_node(circuit, i, ids, cumulative, names or {}) for i in range(len(ids))]
+    query = {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
+    document = {"metadata": metadata, "qParams": query, "nodes": nodes, "links": _links(circuit, ids)}
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _node(
+    circuit: Circuit, i: int, ids: list[str], cumulative: list[float], names: Mapping[Edge, str]
+) -> dict[str, Any]:
+    node = circuit.nodes[i]
+    record: dict[str, Any] = {
+        "node_id": ids[i],
+        "feature": _feature(circuit, node),
+        "layer": _layer(circuit, node),
+        "ctx_idx": node.dest,
+        "feature_type": _TYPES.get(node.kind, "bias"),
+        "jsNodeId": ids[i],
+        "clerp": _label(circuit, i, names),
+    }
+    if cumulative:
+        record["influence"] = cumulative[i]
+    if node.kind == "head":
+        record["activation"] = circuit.attention[i]
+        record["qk_tracing_results"] = {
+            "pair_wise_contributors": [],  # the two sides are removed one after the other: there are no pairs
+            "top_q_marginal_contributors": _contributors(circuit, i, "dest", ids),
+            "top_k_marginal_contributors": _contributors(circuit, i, "src", ids),
+        }
+    if node.kind == "target":
+        record["is_target_logit"] = True
+        if circuit.parameters.target_probability:
+            record["token_prob"] = sum(circuit.parameters.target_probability)
+    return record
+
+
+def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
+    """One for all edges between two nodes: viewers find a link by its two ends."""
+    total: dict[tuple[int, int], float] = defaultdict(float)
+    for edge in circuit.edges:
+        total[edge.source, edge.target] += _weight(edge)
+    return [{"source": ids[a], "target": ids[b], "weight": weight} for (a, b), weight in total.items() if weight]
+
+
+def _contributors(circuit: Circuit, i: int, side: str, ids: list[str]) -> list[list[str | float]]:
+    """Who wrote one side of a firing, largest drop of its attention first."""
+    edges = sorted((edge for edge in circuit.edges_into(i) if edge.side == side), key=lambda edge: -edge.weight)
+    return [[ids[edge.source], edge.weight] for edge in edges]
+
+
+def _weight(edge: Edge) -> float:
+    return edge.weight if edge.influence is None else edge.influence
+
+
+def _cumulative(circuit: Circuit) -> list[float]:
+    """What their pruning goes by: the share of all influence that a node has together with all larger ones."""
+    order = sorted(range(len(circuit.influence)), key=lambda i: -circuit.influence[i])
+    total, so_far, found = sum(circuit.influence) or 1.0, 0.0, [0.0] * len(order)
+    for i in order:
+        so_far += circuit.influence[i]
+        found[i] = so_far / total
+    return found
+
+
+def _layer(circuit: Circuit, node: Node) -> str:
+    if node.kind == "target":
+        return str(max(other.layer or 0 for other in circuit.nodes) + 1)
+    return "E" if node.kind == "embedding" else str(node.layer)
+
+
+def _number(circuit: Circuit, node: Node) -> int:
+    """What tells nodes of one layer and token apart: who writes, and, of heads, the token that is read."""
+    plain = ("mlp", "mixer", "bias", "mlp_offset")
+    of_heads = ("head", "offset", "value_offset")
+    if node.kind in plain:
+        slot = plain.index(node.kind)
+    else:
+        slot = len(plain) + len(of_heads) * (node.head or 0) + of_heads.index(node.kind)
+    return slot * len(circuit.tokens) + node.src
+
+
+def _feature(circuit: Circuit, node: Node) -> int:
+    """Tokens by their place, answers by their token, others as Cantor's pair of layer and number."""
+    if node.kind == "embedding":
+        return node.dest
+    if node.kind == "target":
+        return circuit.parameters.target_ids[0] if circuit.parameters.target_ids else 0
+    layer, number = node.layer or 0, _number(circuit, node)
+    return (layer + number) * (layer + number + 1) // 2 + number
+
+
+def _node_id(circuit: Circuit, node: Node) -> str:
+    if node.kind == "embedding":
+        return f"E_{circuit.token_ids[node.dest]}_{node.dest}"
+    number = _feature(circuit, node) if node.kind == "target" else _number(circuit, node)
+    return f"{_layer(circuit, node)}_{number}_{node.dest}"
+
+
+def _label(circuit: Circuit, i: int, names: Mapping[Edge, str]) -> str:
+    """What a node is; of answers in the form that viewers read the token and its probability from."""
+    node, told = circuit.nodes[i], circuit.parameters
+    if node.kind == "target":
+        likely = f"{sum(told.target_probability):.3f}" if told.target_probability else "?"
+        answer = " ".join(told.target_text) or "a direction"
+        other = f' against "{" ".join(told.against_text)}"' if told.against_text else ""
+        return _plain(f'Output "{answer}"{other} (p={likely})')
+    named = [f"{edge.side}: {names[edge]}" for edge in circuit.edges_into(i) if edge in names]
+    return _plain("; ".join([node_label(node, circuit.tokens), *named]))
+
+
+def _plain(text: str) -> str:
+    """Without what a browser would take for a tag: viewers put labels into their pages as they are.
+
+    >>> "<" in _plain("<bos>"), _plain("0:a <- 3:b")
+    (False, '0:a <- 3:b')
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "\u2039", text)  # which looks like it
+
+
+def _prompt(circuit: Circuit) -> str:
+    spaced = any(token.startswith((" ", "\n")) for token in circuit.tokens)
+    return ("" if spaced else " ").join(circuit.tokens)
+
+
+def _description(circuit: Circuit) -> str:
+    unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer at its end"
+    return (
+        f"Keyhole's circuit{_plain(answer_label(circuit))}. Triangles are attention heads, one per token that they "
+        f"read, circles whole MLPs; links are {unit}. Who wrote a head's query and key is under QK tracing, as drops "
+        "of its attention when that is removed."
+    )
+
+
+def _slug(text: str) -> str:
+    """Words and numbers alone.
+
+    >>> _slug("When Mary and John, 'Mary'")
+    'when-mary-and-john-mary'
+    """
+    return "-".join(re.findall(r"[a-z0-9]+", text.lower()))[-80:].strip("-") or "circuit"
+
+
+def _short(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,256 @@
+"""Circuit files of EAP-IG and MIB: ours are theirs, theirs are read, and both are scored as any method is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import keyhole
+from commands import keyhole as typed
+from conftest import tiny_model
+from keyhole import Circuit, KeyholeError, Model
+from keyhole.circuits.exports import to_mib
+from keyhole.circuits.mib import MibEdge, Scored, is_mib, mib_from, read_mib
+from keyhole.comparison.compare import compare
+from keyhole.comparison.unified import unify
+from keyhole.faithful.cohort import Question, groups_of
+from keyhole.faithful.curves import compare_methods
+from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes
+from keyhole.faithful.masked import masked
+from keyhole.intervene import Metric
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture(scope="module")
+def circuit(organism: Model) -> Circuit:
+    return organism.run(PROMPT).trace("Mary", against="John")
+
+
+def all_edges(cfg: dict[str, Any]) -> Iterator[str]:
+    """Every edge that EAP-IG makes out of a cfg, written down from its description: slow and obvious."""
+    stream = ["input"]
+    for layer in range(cfg["n_layers"]):
+        heads = [f"a{layer}.h{head}" for head in range(cfg["n_heads"])]
+        yield from (f"{writer}->{head}<{slot}>" for writer in stream for head in heads for slot in "qkv")
+        before = list(stream)
+        stream += heads
+        yield from (f"{writer}->m{layer}" for writer in (before if cfg["parallel_attn_mlp"] else stream))
+        stream.append(f"m{layer}")
+    yield from (f"{writer}->logits" for writer in stream)
+
+
+def document(edges: dict[str, tuple[float, bool]], **cfg: Any) -> dict[str, Any]:
+    sizes = {"n_layers": 4, "n_heads": 8, "d_model": 64, "parallel_attn_mlp": False} | cfg
+    told = {name: {"score": score, "in_graph": kept} for name, (score, kept) in edges.items()}
+    return {"cfg": sizes, "nodes": {"input": {"in_graph": True}}, "edges": told}
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gpt_neox", "llama"])
+@pytest.mark.parametrize("through", ["mlps", "heads"])
+def test_our_files_have_edges_that_they_have(variant: str, through: Any) -> None:
+    model = tiny_model(variant)
+    run = model.run([3, 5, 7, 11, 3, 5])
+    best, worst = int(run.logits[-1].argmax()), int(run.logits[-1].argmin())
+    told = json.loads(to_mib(run.trace(best, against=worst, through=through, tau=0.01)))
+    dims = model.dims
+    assert told["cfg"] == {
+        "n_layers": dims.layers,
+        "n_heads": dims.heads,
+        "d_model": dims.d_model,
+        "parallel_attn_mlp": variant == "gpt_neox",
+    }
+    there = set(all_edges(told["cfg"]))
+    assert told["edges"] and set(told["edges"]) <= there
+    nodes = {end.split("<")[0] for name in there for end in name.split("->")}
+    assert set(told["nodes"]) <= nodes and all(set(own) == {"in_graph"} for own in told["nodes"].values())
+
+
+def test_sizes_come_from_the_model_alone(circuit: Circuit, organism: Model, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "mary.json")
+    stored = Circuit.load(tmp_path / "mary.json")
+    with pytest.raises(KeyholeError, match="does not know: give it"):
+        to_mib(stored)
+    with pytest.raises(KeyholeError, match="other weights"):
+        to_mib(stored, tiny_model("gpt2"))
+    assert to_mib(stored, organism) == to_mib(circuit)
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_as_it_says(tmp_path: Path) -> None:
+    told = document({"a0.h1->a2.h3<k>": (-0.5, True), "input->m0": (0.25, False), "m3->logits": (0.0, True)})
+    path = tmp_path / "peer.json"
+    path.write_text(json.dumps(told))
+    assert is_mib(path) and is_mib(tmp_path / "any.mib")
+    file = read_mib(path)
+    key = MibEdge(("head", 0, 1), ("head", 2, 3), "src")
+    last = MibEdge(("mlp", 3, None), ("target", None, None), "target")
+    assert file.edges[key] == Scored(-0.5, True) and file.kept == {key, last}
+    assert file.edges[MibEdge(("embedding", 0, None), ("mlp", 0, None), "mlp")] == Scored(0.25, False)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_all_edges_that_they_have_are_read_and_no_other(parallel: bool) -> None:
+    told = document({}, n_layers=3, n_heads=2, parallel_attn_mlp=parallel)
+    names = list(all_edges(told["cfg"]))
+    full = document(dict.fromkeys(names, (1.0, True)), **told["cfg"])
+    file = mib_from(full, "all")
+    assert len(file.edges) == len(names) == len(set(names))
+    assert file.possible == sum(not name.startswith("input") for name in names)
+    ends = ["input", "logits", *(f"m{i}" for i in range(3)), *(f"a{i}.h{j}" for i in range(3) for j in range(2))]
+    slots = {end: ["<q>", "<k>", "<v>"] if end.startswith("a") else [""] for end in ends}
+    every = {f"{a}->{b}{slot}" for a in ends for b in ends for slot in slots[b]}
+    for name in sorted(every - set(names)):
+        with pytest.raises(KeyholeError, match="not read here"):
+            mib_from(document({name: (1.0, True)}, **told["cfg"]), "one")
+
+
+BAD = [
+    ({"edges": {}}, "no edge has a score"),
+    ({"cfg": {}}, "no n_layers"),
+    ({"cfg": None}, "lacks cfg"),
+    ({"nodes": {"m0": {"in_graph": True, "neurons": [True]}}}, "of neurons"),
+    ({"edges": {"a0.h1=>m1": {"score": 1.0, "in_graph": True}}}, "edges are called as in"),
+    ({"edges": {"a0.h1->a1.h1": {"score": 1.0, "in_graph": True}}}, "end in <q>"),
+    ({"edges": {"a0.h1->m1<q>": {"score": 1.0, "in_graph": True}}}, "end in <q>"),
+    ({"edges": {"a0.h9->m1": {"score": 1.0, "in_graph": True}}}, "names a0.h9"),
+    ({"edges": {"m0->m4": {"score": 1.0, "in_graph": True}}}, "names m4"),
+    ({"edges": {"m0->m1": {"score": "1", "in_graph": True}}}, "should have a score"),
+    ({"edges": {"m0->m1": {"score": 1.0}}}, "should have a score"),
+    ({"edges": {"m0->m1": True}}, "should have a score"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD)
+def test_what_is_none_is_refused(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.mib"
+    path.write_text(json.dumps({**document({"m0->m1": (1.0, True)}), **change}))
+    with pytest.raises(KeyholeError, match=reason):
+        read_mib(path)
+
+
+def test_pickles_and_our_own_files_are_told_apart(circuit: Circuit, tmp_path: Path) -> None:
+    with pytest.raises(KeyholeError, match="pickle"):
+        read_mib(tmp_path / "graph.pt")
+    circuit.save(tmp_path / "mary.json")
+    assert not is_mib(tmp_path / "mary.json") and not is_mib(tmp_path / "none.json")
+
+
+# -- scored by curves ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_ours_is_the_circuit(circuit: Circuit) -> None:
+    made = masked([circuit.run])  # type: ignore[list-item]
+    dims = made.model.dims
+    file = mib_from(json.loads(to_mib(circuit)), "ours")
+    own = circuit_scores([circuit], made.wiring)
+    assert np.count_nonzero(own) > 20 and np.allclose(file_scores(file, made.wiring, dims), own)
+    plain = document(
+        dict.fromkeys(["m0->logits", "a0.h1->a2.h3<v>"], (0.0, True)), **json.loads(to_mib(circuit))["cfg"]
+    )
+    marked = file_scores(mib_from(plain, "binary"), made.wiring, dims)
+    assert sorted(made.wiring.name(int(i)) for i in np.flatnonzero(marked)) == ["0.1 -> 2.3 value", "MLP 0 -> answer"]
+    assert set(marked) == {0.0, 1.0}
+
+
+def test_another_models_file_is_refused(circuit: Circuit) -> None:
+    made = masked([circuit.run])  # type: ignore[list-item]
+    file = mib_from(document({"m0->m1": (1.0, True)}, n_layers=9), "other")
+    with pytest.raises(KeyholeError, match="9 layers"):
+        file_scores(file, made.wiring, made.model.dims)
+
+
+def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: Path) -> None:
+    """Slopes of the answer, once as a method and once out of a file: the same curve."""
+    prompts = [
+        f"When {a} and {b} went to the store, {b} gave a drink to" for a, b in [("Mary", "John"), ("John", "Mary")]
+    ]
+    runs = organism.run_many(prompts)
+    answers = [(230, 280), (280, 230)]
+    asked = [
+        Question(run, Metric(len(run) - 1, (right,), (wrong,)))
+        for run, (right, wrong) in zip(runs, answers, strict=True)
+    ]
+    groups = groups_of(asked)
+    wiring, found = groups[0].masked.wiring, slopes(groups)
+    sides = {"dest": "<q>", "src": "<k>", "value": "<v>", "mlp": "", "target": ""}
+    edges = {}
+    for (writer, reader), score in zip(wiring.edges, found, strict=True):
+        one, into = wiring.writers[writer], wiring.readers[reader]
+        parent = (
+            "input"
+            if one.kind == "embedding"
+            else f"a{one.layer}.h{one.head}"
+            if one.kind == "head"
+            else f"m{one.layer}"
+        )
+        child = (
+            "logits" if into.layer is None else f"m{into.layer}" if into.head is None else f"a{into.layer}.h{into.head}"
+        )
+        edges[f"{parent}->{child}{sides[into.side]}"] = (float(score), bool(score > 0))
+    dims = organism.dims
+    told = document(edges, n_layers=dims.layers, n_heads=dims.heads, d_model=dims.d_model)
+    path = tmp_path / "eap.json"
+    path.write_text(json.dumps(told))
+    curves = compare_methods(asked, asked, ["gradients", "random"], files=[read_mib(path)])
+    assert [curve.method for curve in curves.curves] == ["gradients", "random", "eap.json"]
+    own, its = curves["gradients"], curves["eap.json"]
+    assert np.allclose(own.answers, its.answers) and own.found == its.found
+    assert curves.cpr("eap.json") == pytest.approx(curves.cpr("gradients"))
+    assert curves.cmd("eap.json")[0] < curves.cmd("random")[0]
+    assert any(row[0] == "eap.json" for row in curves.cells[1]) and curves.plot() is not None
+    with pytest.raises(KeyholeError, match="same name"):
+        compare_methods(asked, asked, ["random"], files=[read_mib(path), read_mib(path)])
+
+
+# -- scored by comparison --------------------------------------------------------------------------------------------
+
+
+def test_precision_and_recall_are_counted_by_hand(circuit: Circuit, organism: Model, tmp_path: Path) -> None:
+    ours = sorted(name for name in json.loads(to_mib(circuit))["edges"] if not name.startswith("input"))
+    cfg = json.loads(to_mib(circuit))["cfg"]
+    other = next(name for name in all_edges(cfg) if name not in ours and not name.startswith("input"))
+    words = next(name for name in all_edges(cfg) if name.startswith("input"))
+    half = ours[: len(ours) // 2]
+    path = tmp_path / "peer.mib"
+    path.write_text(json.dumps(document(dict.fromkeys([*half, other, words], (1.0, True)), **cfg)))
+    found = compare(circuit, str(path))
+    (against,) = found.published
+    assert against.edges is not None
+    whole = len({edge.term for edge in unify([circuit]).edges})
+    assert (against.edges.there, against.edges.both) == (len(half) + 1, len(half))
+    assert len(ours) <= against.edges.found <= whole
+    assert against.edges.f1 == pytest.approx(2 * len(half) / (against.edges.found + len(half) + 1))
+    possible = sum(not name.startswith("input") for name in all_edges(cfg))
+    chance = 2 * (against.edges.found * (len(half) + 1) / possible) / (against.edges.found + len(half) + 1)
+    assert against.random_edges_f1 == pytest.approx(chance) and chance < 0.5 * against.edges.f1
+    assert against.score.recall > against.random_f1 and "for you to know" in str(found)
+    assert found.record()["published"][0]["edges"]["both"] == len(half)
+
+
+def test_what_has_no_circuit_is_not_compared(circuit: Circuit, tmp_path: Path) -> None:
+    path = tmp_path / "scores.mib"
+    path.write_text(json.dumps(document({"m0->m1": (1.0, False)})))
+    with pytest.raises(KeyholeError, match="curves --file"):
+        compare(circuit, str(path))
+    path.write_text(json.dumps(document({"m0->m1": (1.0, True)}, n_layers=2)))
+    with pytest.raises(KeyholeError, match="another model"):
+        compare(circuit, str(path))
+
+
+def test_by_the_command_line(circuit: Circuit, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "mary.json")
+    circuit.save(tmp_path / "mary.mib")
+    told = typed("compare", str(tmp_path / "mary.json"), str(tmp_path / "mary.mib"), "--json")
+    assert told.returncode == 0, told.stderr
+    (row,) = json.loads(told.stdout)["published"]
+    assert row["precision"] == row["recall"] == 1.0 and row["edges"]["recall"] == 1.0
+    assert keyhole.Circuit.load(tmp_path / "mary.json") == circuit

@@ -1,0 +1,173 @@
+"""Do Neuronpedia and circuit-tracer read our graphs? Their schema, and what their viewers stumble over beyond it."""
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import keyhole
+from commands import keyhole as typed
+from keyhole import Circuit, KeyholeError
+from keyhole.circuits.circuit import Edge, Node
+from keyhole.circuits.neuronpedia import to_neuronpedia
+from keyhole.circuits.shown import SHOWN, shown
+from keyhole.circuits.text import node_label
+
+SCHEMA = json.loads((Path(__file__).parent / "schemas" / "neuronpedia_graph.json").read_text())
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.fixture(scope="module", params=["mlps", "heads"])
+def circuit(request: pytest.FixtureRequest, organism: keyhole.Model) -> Circuit:
+    return organism.run(PROMPT).trace("Mary", against="John", through=request.param)
+
+
+def graph(circuit: Circuit, **options: Any) -> dict[str, Any]:
+    found = json.loads(to_neuronpedia(circuit, **options))
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def test_the_schema_refuses_what_is_none(circuit: Circuit) -> None:
+    found = graph(circuit)
+    for broken in (
+        {**found, "nodes": [{**found["nodes"][0], "feature": "3"}]},
+        {**found, "links": [{"source": "a", "target": "b"}]},
+        {**found, "metadata": {**found["metadata"], "scan": None}},
+        {name: value for name, value in found.items() if name != "qParams"},
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(broken, SCHEMA)
+
+
+def test_every_node_is_there_as_viewers_know_it(circuit: Circuit) -> None:
+    nodes = graph(circuit)["nodes"]
+    known = {"head": "lorsa", "mlp": "cross layer transcoder", "embedding": "embedding", "target": "logit"}
+    assert len(nodes) == len(circuit.nodes)
+    for node, own, attention in zip(nodes, circuit.nodes, circuit.attention, strict=True):
+        assert node["feature_type"] == known.get(own.kind, "bias") and node["ctx_idx"] == own.dest
+        if own.kind == "head":
+            assert (node["activation"], node["clerp"]) == (
+                attention,
+                node_label(own, circuit.tokens).replace("<bos>", "\u2039bos>"),
+            )
+        if own.kind not in ("embedding", "target"):
+            assert node["layer"] == str(own.layer)
+    assert {node["layer"] for node in nodes if node["feature_type"] == "embedding"} == {"E"}
+
+
+def test_what_viewers_tell_nodes_by_is_nodes_own(circuit: Circuit) -> None:
+    nodes = graph(circuit)["nodes"]
+    assert len({node["node_id"] for node in nodes}) == len(nodes)
+    assert len({(node["layer"], node["feature"], node["ctx_idx"]) for node in nodes}) == len(nodes)
+    above = max(int(node["layer"]) for node in nodes if node["feature_type"] not in ("logit", "embedding"))
+    (answer,) = (node for node in nodes if node["feature_type"] == "logit")
+    assert int(answer["layer"]) > above > 0
+    token, likely = answer["clerp"].split('"')[1], answer["clerp"].split("(p=")[1].split(")")[0]
+    assert (token, float(likely)) == ("Mary", pytest.approx(answer["token_prob"], abs=1e-3))
+
+
+def test_kinds_of_one_layer_and_token_do_not_collide(circuit: Circuit) -> None:
+    """All kinds and heads side by side, at one token."""
+    kinds = [Node(kind, 1, None, 3, 3) for kind in ("mlp", "mixer", "bias", "mlp_offset")]
+    heads = [Node(kind, 1, head, 3, 3) for kind in ("offset", "value_offset") for head in range(40)]
+    moved = [Node("head", 1, head, 3, src) for head in range(40) for src in range(4)]
+    nodes = (*kinds, *heads, *moved, circuit.nodes[-1])
+    full = replace(circuit, nodes=nodes, attention=(0.5,) * len(nodes), edges=(), firings=(), influence=(), mlps=())
+    found = graph(full)["nodes"]
+    assert len({(node["layer"], node["feature"], node["ctx_idx"]) for node in found}) == len(nodes)
+
+
+def test_links_are_edges_added_up(circuit: Circuit) -> None:
+    found = graph(circuit)
+    ids = [node["node_id"] for node in found["nodes"]]
+    links = {(link["source"], link["target"]): link["weight"] for link in found["links"]}
+    assert len(links) == len(found["links"])  # viewers find a link by its two ends
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    for edge in circuit.edges:
+        total[ids[edge.source], ids[edge.target]] += edge.weight if edge.influence is None else edge.influence
+    assert links == pytest.approx({ends: weight for ends, weight in total.items() if weight})
+
+
+def test_sides_are_queries_and_keys(circuit: Circuit) -> None:
+    found = graph(circuit)["nodes"]
+    for i, node in enumerate(found):
+        if circuit.nodes[i].kind != "head":
+            assert "qk_tracing_results" not in node
+            continue
+        for side, name in (("dest", "q"), ("src", "k")):
+            told = [tuple(one) for one in node["qk_tracing_results"][f"top_{name}_marginal_contributors"]]
+            own = [(found[e.source]["node_id"], e.weight) for e in circuit.edges_into(i) if e.side == side]
+            assert sorted(told) == sorted(own) and [w for _, w in told] == sorted((w for _, w in told), reverse=True)
+    assert any(node["qk_tracing_results"]["top_k_marginal_contributors"] for node in found if "activation" in node)
+
+
+def test_pruning_begins_with_what_our_page_shows(circuit: Circuit) -> None:
+    found = graph(circuit)
+    if not circuit.influence:
+        assert "node_threshold" not in found["metadata"] and "influence" not in found["nodes"][0]
+        return
+    limit = found["metadata"]["node_threshold"]
+    kept = [i for i, node in enumerate(found["nodes"]) if node["influence"] <= limit]
+    assert [circuit.nodes[i] for i in kept] == list(shown(circuit).nodes)
+    assert 0 < len(kept) < len(circuit.nodes) and all(circuit.influence[i] >= SHOWN for i in kept)
+
+
+def test_names_stand_where_they_end(circuit: Circuit) -> None:
+    edge = next(edge for edge in circuit.edges if edge.side == "dest")
+    labels = [node["clerp"] for node in graph(circuit, names={edge: "a name said twice"})["nodes"]]
+    assert [i for i, label in enumerate(labels) if "a name said twice" in label] == [edge.target]
+    assert labels[edge.target].endswith("; dest: a name said twice")
+
+
+def test_labels_are_no_markup(circuit: Circuit) -> None:
+    hostile = replace(circuit, tokens=("<img src=x onerror=alert(1)>", *circuit.tokens[1:]))
+    assert not any("<img" in node["clerp"] for node in graph(hostile)["nodes"])
+
+
+def test_answers_without_a_probability_or_a_token(circuit: Circuit) -> None:
+    bare = replace(circuit.parameters, target_probability=(), target_text=(), target_ids=(), against_text=())
+    (answer,) = (n for n in graph(replace(circuit, parameters=bare))["nodes"] if n["feature_type"] == "logit")
+    assert answer["clerp"] == 'Output "a direction" (p=?)' and "token_prob" not in answer
+
+
+def test_what_their_viewer_cannot_draw_is_refused(circuit: Circuit) -> None:
+    low = tuple(node for node in circuit.nodes if not node.layer)
+    flat = replace(circuit, nodes=low, attention=(None,) * len(low), edges=(), firings=(), influence=(), mlps=())
+    with pytest.raises(KeyholeError, match="above layer 0"):
+        to_neuronpedia(flat)
+
+
+def test_the_suffix_decides(circuit: Circuit, tmp_path: Path) -> None:
+    circuit.save(tmp_path / "mary.Neuronpedia.JSON")
+    circuit.save(tmp_path / "mary.json")
+    jsonschema.validate(json.loads((tmp_path / "mary.Neuronpedia.JSON").read_text()), SCHEMA)
+    assert Circuit.load(tmp_path / "mary.json") == circuit
+    with pytest.raises(KeyholeError, match="not a circuit that can be read"):
+        Circuit.load(tmp_path / "mary.Neuronpedia.JSON")
+
+
+def test_by_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "mary.neuronpedia.json"
+    told = typed("trace", PROMPT, "--target", "Mary", "--out", str(path))
+    assert told.returncode == 0, told.stderr
+    found = json.loads(path.read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert found["metadata"]["prompt"].endswith("John gave a drink to")
+
+
+def test_what_the_graph_is_called(circuit: Circuit) -> None:
+    metadata = graph(circuit, slug="mine", scan="gpt2-small")["metadata"]
+    assert (metadata["slug"], metadata["scan"]) == ("mine", "gpt2-small")
+    path = replace(circuit, model={**circuit.model, "name": "google/gemma-2-2b"})
+    assert graph(path)["metadata"]["scan"] == "gemma-2-2b"
+
+
+def test_edges_of_no_weight_are_no_links(circuit: Circuit) -> None:
+    edge = circuit.edges[0]
+    none = Edge(edge.source, edge.target, edge.side, 0.0, 0.0, 0.0, (), None if edge.influence is None else 0.0)
+    assert graph(replace(circuit, edges=(none,)))["links"] == []

@@ -1,0 +1,127 @@
+"""Is everything in the wheel? It is built, installed apart, and used from another folder as a stranger would."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+
+
+def tool(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert told.returncode == 0, told.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Unpacked, which is all that installing a wheel of plain files comes to."""
+    site = tmp_path_factory.mktemp("site")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def run(installed: Path, folder: Path, *command: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    cache = {"KEYHOLE_CACHE": str(folder / "cache"), "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    told = subprocess.run(
+        [sys.executable, *command], cwd=folder, env={**clean, **cache}, capture_output=True, text=True, timeout=400
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which files are kept is known by git")
+def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    assert not tool("release").source_files() - inside
+    needed = ("py.typed", "models/organism/model.safetensors", "models/organism/tokenizer.json", "reproduce/page.html")
+    assert {f"keyhole/{name}" for name in needed} <= inside
+    assert not any(name.startswith(("tests/", "tools/", "docs/")) or "__pycache__" in name for name in inside)
+
+
+def test_its_metadata_says_who_it_is(wheel: Path) -> None:
+    import keyhole
+
+    (name,) = (one for one in zipfile.ZipFile(wheel).namelist() if one.endswith("METADATA"))
+    text = zipfile.ZipFile(wheel).read(name).decode()
+    assert f"\nVersion: {keyhole.__version__}\n" in text and "\n# Keyhole\n" in text
+    assert "Description-Content-Type: text/markdown" in text and "License-Expression: MIT" in text
+
+
+def test_it_is_the_one_that_runs(installed: Path, tmp_path: Path) -> None:
+    code = f"""
+import keyhole, pathlib
+assert pathlib.Path(keyhole.__file__).is_relative_to({str(installed)!r}), keyhole.__file__
+model = keyhole.load()
+run = model.run({PROMPT!r})
+circuit = run.trace("Mary", against="John")
+for name in ("mary.json", "mary.html", "mary.mib", "mary.neuronpedia.json"):
+    circuit.save(name)
+print(keyhole.check(model, list(run.token_ids)).exact, keyhole.Circuit.load("mary.json") == circuit)
+"""
+    assert run(installed, tmp_path, "-c", code).split() == ["True", "True"]
+    assert "<html" in (tmp_path / "mary.html").read_text() and (tmp_path / "mary.mib").stat().st_size > 100
+
+
+@pytest.mark.slow
+def test_commands_run_from_another_folder(installed: Path, tmp_path: Path) -> None:
+    keyhole = ("-m", "keyhole")
+    assert "exact" in run(installed, tmp_path, *keyhole, "check")
+    assert "wrote mary.json" in run(installed, tmp_path, *keyhole, "trace", PROMPT, "--out", "mary.json")
+    run(installed, tmp_path, *keyhole, "verify", "mary.json", "--sides-only")
+    assert "svf-thm1" in run(installed, tmp_path, *keyhole, "reproduce", "svf-thm1", "--quick", "--out", "results")
+    assert (tmp_path / "results" / "results.json").is_file()
+    commands = run(installed, tmp_path, *keyhole, "--help")
+    if "explore" in commands:
+        assert "--port" in run(installed, tmp_path, *keyhole, "explore", "--help")
+
+
+def test_pictures_of_the_readme_have_addresses() -> None:
+    absolute: Any = tool("readme_hook").absolute
+    told = absolute("![a](docs/a.png) [b](docs/b.md) [c](#c) [d](https://d.org)", "https://github.com/me/key/", "1.2")
+    raw, page = "https://raw.githubusercontent.com/me/key/v1.2", "https://github.com/me/key/blob/v1.2"
+    assert told == f"![a]({raw}/docs/a.png) [b]({page}/docs/b.md) [c](#c) [d](https://d.org)"
+    whole = absolute((ROOT / "README.md").read_text(encoding="utf-8"), "https://github.com/me/key", "1")
+    assert "](docs/" not in whole and whole.count("https://raw.githubusercontent.com/me/key/v1/docs/") >= 2
+
+
+def test_the_oldest_and_the_newest_are_those_of_the_project() -> None:
+    pins = tool("versions").pins
+    asked = ["torch>=2.6,<2.14", "transformers>=5.15,<6", "numpy>=2.0"]
+    assert pins("oldest", asked, {}) == ["torch==2.6.*", "transformers==5.15.*"]
+    assert pins("newest", asked, {"torch": "2.13.0+cpu"}) == ["torch==2.13.0+cpu", "transformers>=5.15,<6"]
+    with pytest.raises(SystemExit, match="no oldest"):
+        pins("oldest", ["torch<2.14"], {})
+    assert all((ROOT / "tests" / f"{name}.py").is_file() for name in tool("versions").CORE)
+
+
+def test_what_a_citation_says_is_so() -> None:
+    import yaml
+
+    import keyhole
+
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (told["cff-version"], told["version"], told["license"]) == ("1.2.0", keyhole.__version__, "MIT")
+    assert {"message", "title", "authors"} <= set(told) and told["type"] == "software"
+    assert "explore" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
