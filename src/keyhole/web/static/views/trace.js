@@ -4,7 +4,7 @@ import { count, share } from "../lib/format.js";
 import { progressBar, whenBusy } from "../lib/progress.js";
 import { setTheme } from "../lib/theme.js";
 import circuit from "./circuit.js";
-import { scatter, summary } from "./verified.js";
+import { summary } from "./verified.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 
@@ -124,7 +124,10 @@ function verification(model) {
     : error
     ? h("p", { class: "error", role: "alert" }, error)
     : found
-    ? [summary(found), scatter(found, model)]
+    ? [
+      summary(found),
+      h("button", { type: "button", "data-tab-to": "verification", onclick: () => model.send({ type: "tab", tab: "verification" }) }, "Every removal"),
+    ]
     : h(
       "p",
       { class: "soft" },
