@@ -21,12 +21,17 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole verify demo/mary.json
 	$(BIN)/keyhole contrast lists --out demo/lists
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
+	@echo "To look around with the mouse: $(BIN)/keyhole explore"
 
 test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+
+.PHONY: docs
+docs: .venv/installed-dev  ## the docs as a site in .cache/site, which needs no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 .PHONY: test-versions
 test-versions: .cache/smollm2.gguf .cache/prose.txt  ## the core tests with the oldest and the newest torch and transformers that are allowed

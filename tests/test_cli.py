@@ -96,7 +96,7 @@ def test_explain_on_the_organism() -> None:
 
 
 def test_trace_and_verify_files(tmp_path: Path) -> None:
-    files = [tmp_path / f"c.{ending}" for ending in ("json", "graphml", "html", "mib")]
+    files = [tmp_path / f"c.{ending}" for ending in ("json", "graphml", "html", "mib", "svg")]
     outs = [part for file in files for part in ("--out", str(file))]
     done = keyhole("trace", PROMPT, "--target", "Mary", "--against", "John", *outs)
     assert done.returncode == 0 and "answer at" in done.stdout and all(file.stat().st_size for file in files)

@@ -50,7 +50,7 @@ CONVENIENCES = {
     ("models/model.py", "Model.contrast"),
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "show", "story", "to_html", "verify")],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
-    ("circuits/files.py", "save"),
+    *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),
     *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
     ("intervene/rows.py", "Verification._repr_html_"),

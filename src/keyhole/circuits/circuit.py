@@ -142,7 +142,7 @@ class Circuit:
         return load_circuit(path)
 
     def save(self, path: "str | Path") -> None:
-        """Write the circuit: .json (lossless), .graphml, .mib, .neuronpedia.json, or .html (a self-contained page)."""
+        """Write it: .json (lossless), .html (one page), .png, .svg, .pdf, .graphml, .mib or .neuronpedia.json."""
         from keyhole.circuits.files import save
 
         save(self, path)

@@ -14,15 +14,17 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, read_text, require, require_fields
 
-SUFFIXES = (".json", ".graphml", ".html", ".mib")
+DOCUMENTS = (".json", ".graphml", ".html", ".mib")
+PICTURES = (".png", ".svg", ".pdf")
+SUFFIXES = (*DOCUMENTS, *PICTURES)
 _NODE_KINDS, _KINDS, _SIDES = get_args(NodeKind), get_args(Kind), get_args(EdgeSide)
 _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
 
 
 def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None) -> None:
-    """Write a circuit as .json, .neuronpedia.json, .graphml, .html or .mib; the file appears whole or not at all.
+    """Write a circuit as .json, .neuronpedia.json, .graphml, .html, .mib or a picture (.png, .svg, .pdf), at once.
 
-    `names` of its edges are for the page and Neuronpedia's graph: the other files tell what was measured.
+    `names` of its edges are for the page, the picture and Neuronpedia's graph: the other files tell what was measured.
     """
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
@@ -30,11 +32,21 @@ def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None
     from keyhole.web.page import to_html
 
     path = require_file(path, SUFFIXES)
+    if path.suffix.lower() in PICTURES:
+        _draw(circuit, path, names)
+        return
     made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)
-    writers = dict(zip(SUFFIXES, made, strict=True))
+    writers = dict(zip(DOCUMENTS, made, strict=True))
     if path.name.lower().endswith(NEURONPEDIA):
         writers[".json"] = partial(to_neuronpedia, names=names)
     write_at_once(path, writers[path.suffix.lower()](circuit))
+
+
+def _draw(circuit: Circuit, path: Path, names: Mapping[Edge, str] | None) -> None:
+    from keyhole.figures.circuit import circuit_figure
+    from keyhole.figures.style import save as save_figure
+
+    save_figure(circuit_figure(circuit, names=names), path)
 
 
 def to_json(circuit: Circuit) -> str:

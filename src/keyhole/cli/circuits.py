@@ -153,7 +153,8 @@ def trace(
         Constants, typer.Option(help="What biases write: a baseline of MLPs, or causes as others.")
     ] = "baseline",
     out: Annotated[
-        list[Path] | None, typer.Option(help="Write .json, .neuronpedia.json, .graphml, .html or .mib; repeatable.")
+        list[Path] | None,
+        typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
     ] = None,
     depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
     story: Annotated[
