@@ -222,6 +222,10 @@ def test_families(page: Page, made: Made) -> None:
     place = {"tab": "store", "store": "ioi.store", "part": "families", "grain": "heads", "k": "2"}
     cut = answered(page, "families", lambda: opened(page, made, **place))
     expect(page.locator(".verdict-line")).to_have_text(cut["verdict"])
+    word = {(True, True): "yes", (True, False): "yes", (False, True): "no, a split", (False, False): "no"}
+    rows = [word[level["separate"], level["split"]] for level in cut["levels"] for _ in level["nulls"]]
+    beside = page.locator("table[aria-label='Families beside chance'] tbody tr td:last-child")
+    assert sorted(beside.all_inner_texts()) == sorted(rows)
     expect(page.locator("canvas.clusters")).to_have_attribute("data-leaves", str(len(cut["sample"])))
     expect(page.locator(".family")).to_have_count(len(cut["families"]))
     for card, family in zip(page.locator(".family").all(), cut["families"], strict=True):
