@@ -17,6 +17,7 @@ from pathlib import Path
 from commands import keyhole
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?")
+_DRAWN = re.compile(r"[\u2500-\u259f]+")  # bars, rules, branches
 _BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = "-- the next block --"
 _TINY = 1e-4
@@ -84,18 +85,19 @@ def _python(blocks: Sequence[str], folder: Path) -> list[str]:
 
 
 def differences(said: str, answered: str) -> str | None:
-    """The first line of what is said that is not so; None: all of it is."""
-    lines, at, anywhere = answered.rstrip("\n").splitlines(), 0, False
-    for line in said.rstrip("\n").splitlines():
-        if line.strip() == "...":
-            anywhere = True
-            continue
-        places = range(at, len(lines)) if anywhere else range(at, min(at + 1, len(lines)))
-        place = next((i for i in places if same_line(line, lines[i])), None)
-        if place is None:
-            return f"{line!r} is said; {lines[at] if at < len(lines) else 'nothing more'!r} is answered"
-        at, anywhere = place + 1, False
-    return None if anywhere or at == len(lines) else f"more is answered: {lines[at]!r}"
+    """Where what is said is not so; None: all of it is. Lines may be broken elsewhere: terminals differ in width."""
+    found, at = _words(answered), 0
+    parts = [_words(part) for part in f"\n{said.rstrip()}\n".split("\n...\n")]
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        starts = range(at, len(found) - len(part) + 1) if number else [at]
+        if last and number and part:
+            starts = range(len(found) - len(part), len(found) - len(part) + 1)
+        begin = next((i for i in starts if i >= at and _same(part, found[i : i + len(part)])), None)
+        if begin is None:
+            return f"{' '.join(part)!r} is said; {' '.join(found[at : at + len(part)])!r} is answered"
+        at = begin + len(part)
+    return None if at == len(found) or not parts[-1] else f"more is answered: {' '.join(found[at:])!r}"
 
 
 def same_line(a: str, b: str) -> bool:
@@ -104,9 +106,21 @@ def same_line(a: str, b: str) -> bool:
     >>> same_line("error 3e-07, weight 0.920", "error 4e-07,  weight 0.921"), same_line("2 heads", "3 heads")
     (True, False)
     """
-    texts = [re.sub(r"[\s█▏▎▍▌▋▊▉─]+", " ", NUMBER.sub("#", line)).strip() for line in (a, b)]
-    pairs = zip(NUMBER.findall(a), NUMBER.findall(b), strict=False)
-    return texts[0] == texts[1] and all(_near(x, y) for x, y in pairs)
+    return _same(_words(a), _words(b))
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split() if not _DRAWN.fullmatch(word)]
+
+
+def _same(a: Sequence[str], b: Sequence[str]) -> bool:
+    return len(a) == len(b) and all(map(_same_word, a, b))
+
+
+def _same_word(a: str, b: str) -> bool:
+    if NUMBER.sub("#", a) != NUMBER.sub("#", b):
+        return False
+    return all(_near(x, y) for x, y in zip(NUMBER.findall(a), NUMBER.findall(b), strict=True))
 
 
 def _near(a: str, b: str) -> bool:
