@@ -116,7 +116,7 @@ def defaults(function: Callable[..., Any]) -> dict[str, Any]:
 def test_defaults_agree(command: Callable[..., Any], function: Callable[..., Any], shared: set[str]) -> None:
     at_the_command_line, in_python = defaults(command), defaults(function)
     assert {name: at_the_command_line[name] for name in shared} == {name: in_python[name] for name in shared}
-    both = set(at_the_command_line) & set(in_python) - {"model", "progress", "head", "prompts", "out"}
+    both = set(at_the_command_line) & set(in_python) - {"model", "progress", "head", "prompts", "out", "files"}
     assert both - shared <= {"target", "channels", "edges"}, "a parameter of both that is not compared"
 
 

@@ -509,7 +509,7 @@ def test_the_estimate_is_exact_where_names_differ(tmp_path: Path) -> None:
 def test_the_model_explains_and_rules_judge(tmp_path: Path) -> None:
     with talking(tmp_path, knows_the_rule) as (talk, server):
         found = with_model(talk, lambda explainer, judges: name_signals(SIGNALS, explainer, RULES))
-        assert len(server.bodies) == 2 and all(one.outcome() == "passes" for one in found.signals)
+        assert len(server.bodies) == 2 and all(one.outcome() == "above chance" for one in found.signals)
 
 
 def test_no_valid_interpretation_is_an_outcome_and_asks_nothing(tmp_path: Path) -> None:

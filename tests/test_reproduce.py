@@ -182,7 +182,7 @@ def test_a_slide_follows_its_figure(tmp_path: Path) -> None:
     both = reproduce(["svf-fig3", "talk-7"], tmp_path, runs={"svf-fig3": counting(calls, "not")}, fresh=True)
     assert calls == ["svf-fig3"] * 2 and {result.state for result in both.values()} == {"not"}
     reproduce(["svf-fig3"], tmp_path, runs={"svf-fig3": counting(calls, "partly")}, seed=1)
-    row = next(line for line in to_markdown(read_results(tmp_path)).splitlines() if line.startswith("| talk-7 "))
+    row = next(line for line in to_markdown(read_results(tmp_path)).splitlines() if line.startswith("| `talk-7` "))
     assert "| partly: that of svf-fig3, not counted again |" in row
 
 
@@ -273,10 +273,12 @@ def test_models_do_not_replace_each_other(tmp_path: Path) -> None:
     kept = read_results(tmp_path)
     pictures = {(tmp_path / result.figures[0]).read_bytes() for result in kept.values() if result.finished}
     assert len(kept) == 4 and pictures == {PIXEL, b"x", b"y"}
-    for text in (to_markdown(kept), to_html(kept, tmp_path)):
-        assert "1 of" in text and "1 reproduced." in text
-        assert "With gpt2: partly." in text and "With the stand-in: not on a stand-in." in text
-        assert "an/other" not in text
+    table, page = to_markdown(kept), to_html(kept, tmp_path)
+    assert all("1 of" in text and "1 reproduced." in text and "an/other" not in text for text in (table, page))
+    assert "With gpt2: partly." in page and "With the stand-in: not on a stand-in." in page
+    assert table.rstrip().endswith(f"| {real}, gpt2, the organism |") or table.rstrip().endswith(
+        f"| {real}, the organism, gpt2 |"
+    )
     calls: list[str] = []
     reproduce(["cc-fig9"], tmp_path, runs={"cc-fig9": counting(calls)}, model=real)
     assert calls == []
@@ -601,7 +603,7 @@ def test_quick_runs_end_to_end(tmp_path: Path) -> None:
     assert "organism" in two[1]["note"] and two[1]["note"].startswith("Quick")
     for figure in two[0]["figures"] + two[1]["figures"]:
         assert (tmp_path / "out" / figure).is_file()
-    assert "| cc-fig7 |" in table.read_text()
+    assert "| `cc-fig7` |" in table.read_text()
 
 
 @pytest.mark.slow

@@ -436,7 +436,7 @@ def test_what_a_page_leaves_out_is_said(browser: Browser, tmp_path: Path) -> Non
         assert f"{len(made.edges) - len(kept):,} weak ones of {len(made.edges):,} edges" in said
         opened.page.locator(".below").fill("30")
         expect(opened.page.locator(".amount")).to_contain_text("of 4,000 edges")
-        assert opened.page.locator(".mark[data-mark]").count() > 60
+        opened.page.wait_for_function("document.querySelectorAll('.mark[data-mark]').length > 60")
 
 
 def test_a_small_circuit_without_heads(browser: Browser, circuit: Circuit, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ def brief(record: Any) -> str:
     >>> import torch
     >>> from keyhole.tracing.linear import Probe
     >>> brief(Probe(torch.zeros(128), 3))
-    'Probe(direction=float32[128], layer=3)'
+    'Probe(direction=float32[128], layer=3, only=None)'
     """
     told = ", ".join(f"{one.name}={_short(getattr(record, one.name))}" for one in fields(record) if one.repr)
     return f"{type(record).__name__}({told})"
