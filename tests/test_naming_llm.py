@@ -476,7 +476,7 @@ def test_a_model_that_knows_the_rule_passes_and_one_that_refuses_never_does(tmp_
         found = with_model(talk, naming)
         assert {str(one.name) for one in found.signals} == {RULE} and found.explainer == "tiny"
         for kind in ("detection", "fuzzing", "intruder"):
-            assert all(one.outcome(kind) == "passes" for one in found.signals)
+            assert all(one.outcome(kind) == "above chance" for one in found.signals)
         test = found.signals[0].test()
         assert test is not None and (test.accuracy, test.auc, test.unanswered) == (1, 1, 0)
         assert found == name_signals(SIGNALS, llm_explainer(talk), llm_judges(talk), model="tiny")  # one at a time
