@@ -66,6 +66,8 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/long_prompts.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/contrast.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/naming.py
+	$(BIN)/python benchmarks/explorer.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/payload.py --paper
 	$(BIN)/python benchmarks/svf.py
 

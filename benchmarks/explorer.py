@@ -24,9 +24,9 @@ from pages import chromium
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 CLICKS = 12
-THERE = """([dest, src]) => {
-  const told = document.querySelector('.why .which')?.textContent.match(/[0-9]+(?=\\D*←)|(?<=←\\D*)[0-9]+/g);
-  return told && told.at(-2) === dest && told.at(-1) === src && document.querySelector('.why .sentence');
+THERE = """([name, src]) => {
+  const [before, after] = (document.querySelector('.why .which')?.textContent ?? '').split('←');
+  return before.startsWith(name) && after?.startsWith(src) && document.querySelector('.why .sentence');
 }"""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
@@ -38,8 +38,11 @@ def explained(page: Page, heads: list[tuple[int, int]]) -> list[float]:
         page.click(f"svg.heads [data-layer='{layer}'][data-head='{head}']")
         page.wait_for_selector(f".why .which .headname:text-is('{layer}.{head}')")
         page.wait_for_load_state("networkidle")
-        cell = page.locator(".view.pattern button.firing").nth(1)
-        where = [cell.get_attribute("data-dest"), cell.get_attribute("data-src")]
+        cells = page.locator(".view.pattern button.firing")
+        if cells.count() < 2:  # the first is explained already
+            continue
+        cell = cells.nth(1)
+        where = [f"{layer}.{head}{cell.get_attribute('data-dest')}", cell.get_attribute("data-src")]
         began = time.perf_counter()
         cell.click()
         page.wait_for_function(THERE, arg=where)

@@ -110,7 +110,7 @@ def summary(rows: list[Row]) -> None:
             else (
                 "untested"
                 if test is None or test.corrected is None
-                else "passes"
+                else "above chance"
                 if test.corrected <= LEVEL
                 else "fails"
             )
