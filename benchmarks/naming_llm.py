@@ -26,7 +26,7 @@ from keyhole.naming.gathering.gather import gather
 from keyhole.naming.judging.judge import RULES, Judge
 from keyhole.naming.judging.pose import Asking, Halves, pose
 from keyhole.naming.judging.questions import QuestionKind
-from keyhole.naming.judging.scores import LEVEL, Outcome, Tested, corrected, share, tested
+from keyhole.naming.judging.scores import LEVEL, RIGHT, Outcome, Tested, corrected, share, tested
 from keyhole.naming.judging.split import split
 from keyhole.naming.llm import Endpoint, Patience, Prompting, Talk, estimate, open_transcript, with_model
 from keyhole.naming.name import Explainer, Name
@@ -120,7 +120,7 @@ def summary(rows: list[Row]) -> None:
         middle = f"{median(test.accuracy for test in done):.2f}" if done else "none"
         aucs = [test.auc for test in done if test.auc is not None]
         auc = f"{median(aucs):.2f}" if aucs else "none"
-        print(f"{way:<18} {share(way, outcomes)}; median accuracy {middle}, median AUC {auc}", flush=True)
+        print(f"{way:<18} {share(way, outcomes, RIGHT)}; median accuracy {middle}, median AUC {auc}", flush=True)
 
 
 def measure(asked: argparse.Namespace) -> None:
