@@ -110,6 +110,7 @@ def test_own_names_are_answered(served: Served, client: httpx.Client, host: str)
 
 def test_hosts_of_other_addresses() -> None:
     named, every = Door("box.lan", 80), Door("0.0.0.0", 7373)
+    assert Door("Box.lan", 80).knows_host("box.lan") and not named.knows_host("box.lan:" + 5000 * "8")
     assert named.knows_host("box.lan") and named.knows_host("box.lan:80") and not named.knows_host("other.lan")
     assert every.knows_host("192.168.1.5:7373") and not every.knows_host("rebound.example:7373")
     assert not Door("127.0.0.1", 7373).knows_host("192.168.1.5:7373")
@@ -180,6 +181,7 @@ def test_bodies_are_bounded_and_json(client: httpx.Client) -> None:
     assert client.post("/api/run", content=large, headers=JSON).status_code == 413
     pieces = client.post("/api/run", content=iter([large[:1000]] * 100), headers=JSON)  # of no length told before
     assert pieces.status_code == 413 and "64 kB" in pieces.json()["error"]
+    assert client.request("GET", "/api/stores", content=large).status_code == 413
     assert client.post("/api/run", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
     for wrong in (b"[]", b"{", b"\xff", b'{"a": NaN}', b"[" * 5000):
         assert client.post("/api/run", content=wrong, headers=JSON).status_code == 400
@@ -315,6 +317,17 @@ def test_quick_work_goes_before_long_work(client: httpx.Client, counted: Counted
     assert time.monotonic() - begun < 2 and client.get(f"/api/jobs/{number}").json()["state"] == "running"
     client.delete(f"/api/jobs/{number}")
     until(lambda: not served.jobs.busy, 2)
+
+
+def test_a_job_knows_how_many_go_before_it(counted: Counted) -> None:
+    with serving(limits=Limits(grace=60)) as own, own.client() as client:
+        numbers = [begin(client, kind="count", n=100_000)]
+        until(lambda: counted.done > 0)
+        numbers += [begin(client, kind="count", n=1) for _ in range(3)]
+        ahead = [own.jobs.ahead(own.jobs.get(number)) for number in numbers]
+        assert ahead == [0, 1, 2, 3]  # whoever came later is not before it
+        for number in numbers:
+            client.delete(f"/api/jobs/{number}")
 
 
 def test_only_so_much_waits_and_is_kept(counted: Counted) -> None:
@@ -673,6 +686,8 @@ def test_requests_are_read_strictly(client: httpx.Client) -> None:
     assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})
     assert "comes after dest" in refused(client, "firing", **{**FIRING, "dest": 3})
     assert "why is one of" in refused(client, "firing", **FIRING, why="because")
+    for seed in (-1, 1 << 70):  # generators differ in what they take
+        assert "seed is" in refused(client, "intervene", **FIRING, side="dest", seed=seed)
 
 
 def test_long_prompts_are_refused_before_they_run(store: Path) -> None:

@@ -46,7 +46,7 @@ def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every side and signal removed in the model's own pass, beside controls."""
     circuit, model = circuit_of(kept, body, told)
     mode, draws = body.choice("mode", get_args(Mode), "exact"), body.integer("draws", 3, least=0, most=50)
-    edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.integer("seed", 0)
+    edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.seed()
     body.done()
     options: Any = {"mode": mode, "draws": draws, "edges": edges if edge is None else [edge], "seed": seed}
     found = circuit.verify(_needed(circuit, model), **options, progress=told.progress("Verifying"))
