@@ -53,7 +53,7 @@ def made(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     told = {"task": "evil", "text": text, "answer": "w3", "against": (), "answers": ("w3",), "template": "one"}
     one = Example(**told, roles={"END": (len(text) - 1, len(text))}, continuation=" w3", labels={"kind": EVIL[0]})
     bulk([one, replace(one, labels={"kind": "w2"})], keyhole.load(evil), out=folder / "evil.store")
-    given = [str(evil), "--store", str(store.path), "--store", str(folder / "evil.store")]
+    given = ["organism", str(evil), "--store", str(store.path), "--store", str(folder / "evil.store")]
     with explorer(*given, "--names", str(folder / "names.json")) as address:
         yield Made(address, store, naming, evil)
 

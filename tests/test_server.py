@@ -378,6 +378,7 @@ def test_hello_and_load(client: httpx.Client, organism: keyhole.Model, store: Pa
     assert told["fingerprint"] == organism.fingerprint() and told["layers"] == 4 and told["heads"] == 8
     hello = client.get("/api/hello").json()  # "ready" below: the model is loaded by now
     assert hello["models"] == [{"id": "organism", "name": "organism", "state": "ready"}]
+    assert hello["first"] == "organism" and Given(models=("gpt2", "organism")).first == "gpt2"
     assert hello["stores"] == [{"id": "ioi.store", "path": str(store)}] and hello["version"] == keyhole.__version__
     assert "cannot load nonsense/model" in refused(client, "load", model="nonsense/model")
     assert "nonsense" not in client.get("/api/hello").text  # what cannot be loaded is not known

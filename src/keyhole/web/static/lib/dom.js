@@ -37,6 +37,21 @@ export function fill(el, ...children) {
 }
 
 /**
+ * Draws anew; who went by keys finds the focus on the same button again, by what it is called and where it stands.
+ * @param {Element} el @param {() => void} draw
+ */
+export function keepingFocus(el, draw) {
+  const own = document.activeElement;
+  const name = (/** @type {Element} */ one) =>
+    [one.closest("[data-signal]"), one].map((at) => JSON.stringify({ .../** @type {any} */ (at)?.dataset })).join() + one.textContent;
+  const was = own && own !== el && el.contains(own) ? name(own) : null;
+  draw();
+  if (was === null || own?.isConnected) return;
+  const same = [...el.querySelectorAll("button, select, [tabindex]")].find((one) => name(one) === was);
+  if (same instanceof HTMLElement) same.focus({ preventScroll: true });
+}
+
+/**
  * @template {HTMLElement | SVGElement} E
  * @param {E} el @param {Attrs | null | undefined} attrs @param {Child[]} children
  */
