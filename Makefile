@@ -20,7 +20,7 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --out demo/mary.json --out demo/mary.html
 	$(BIN)/keyhole verify demo/mary.json
 	$(BIN)/keyhole contrast lists --out demo/lists
-	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
+	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists. To explore any prompt: $(BIN)/keyhole explore"
 
 test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"

@@ -390,7 +390,9 @@ def test_a_button_that_is_pressed_by_keys_keeps_the_focus(page: Page, address: s
     expect(page.locator(button)).to_be_focused()
 
 
-@pytest.mark.parametrize("view", ['{"groups": 5, "pinned": null, "sort": [], "below": "x"}', '{"groups": [{}, 1]}', "7"])
+@pytest.mark.parametrize(
+    "view", ['{"groups": 5, "pinned": null, "sort": [], "below": "x"}', '{"groups": [{}, 1]}', "7"]
+)
 def test_a_damaged_address_still_shows_the_circuit(page: Page, address: str, view: str) -> None:
     opened(page, address, traced="answer", tab="circuit", view=view)
     expect(page.locator(".circuit-host svg.circuit .mark").first).to_be_visible()

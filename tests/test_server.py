@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.naming.attached.edges import edge_names
 from keyhole.naming.attached.files import save_naming
+from keyhole.naming.attached.same import distinct
 from keyhole.naming.judging import scores
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
@@ -552,20 +554,25 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     circuit = run.trace("Mary")
-    subjects = signal_subjects(circuit)[:2]
-    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    subjects = distinct(signal_subjects(circuit))[:3]
+    passes = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    tests = (passes, replace(passes, passing=0.5), replace(passes, corrected=0.5))  # the last one fails
+    texts = ("dest is </script>", "dest is a number", "src is a name")
     named = [
-        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, ())
-        for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), (test,), ())
+        for one, text, test in zip(subjects, texts, tests, strict=True)
     ]
     path = tmp_path / "names.json"
-    save_naming(Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint()), path)
+    naming = Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint())
+    save_naming(naming, path)
     with serving(Given(names=path)) as own, own.client() as client:
         assert client.get("/api/hello").json()["names"] is True
         told = ask(client, "names", prompt=PROMPT, target=["Mary"])
-        first = told["edges"][subjects[0].about["edge"]]
-        assert first == {"text": "dest is </script>", "outcome": "passes"}
-        assert told["edges"][subjects[1].about["edge"]]["outcome"] == "untested"
+        first, second, third = (told["edges"].get(one.about["edge"]) for one in subjects)
+        assert first == {"text": "dest is </script>"} and third is None  # what fails is no name
+        assert second == {"text": "dest is a number (above chance, not so here)"}
+        known = edge_names(circuit, naming).items()
+        assert told["edges"] == {str(circuit.edges.index(edge)): {"text": text} for edge, text in known}
         assert ask(client, "trace", prompt=PROMPT, target=["Mary"])["names"] == told["edges"]
         assert set(told["heads"]) == {f"{one.head[0]}.{one.head[1]}" for one in subjects}
 

@@ -3,9 +3,9 @@
 A random direction reads something, too: where it fires most, texts often have something in common, and a name that says
 so is right. So a name passes only if it is more right than random directions' names are, by its rank among theirs: of
 names that say no more than these do, the nominal share passes at most. One p-value has to serve for both questions, the
-larger of Fisher's and the rank's, corrected over signals, those without a name among them: ranks count random directions
-without one, and where only the named were counted of the signals, chance would have more tries than are corrected for.
-Ranks among few are coarse: n random directions give no p-value below 1 / (n + 1).
+larger of Fisher's and the rank's, corrected over all signals, those without a name, too: ranks count random directions
+without one, and if signals without one were left out, chance would have more tries than are corrected for. Ranks among
+few are coarse: n random directions give no p-value below 1 / (n + 1).
 """
 
 import random
