@@ -287,6 +287,15 @@ def test_names_and_their_evidence(page: Page, made: Made) -> None:
     assert where(page)["signal"] == last.id
 
 
+def test_a_choice_that_is_made_by_keys_keeps_the_focus(page: Page, made: Made) -> None:
+    opened(page, made, tab="store")
+    choice = ".store-bar [data-choice=names]"
+    page.focus(choice)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr[data-signal]")
+    expect(page.locator(choice)).to_be_focused()
+
+
 def test_a_store_whose_texts_are_no_words(page: Page, made: Made) -> None:
     opened(page, made, tab="store", store="evil.store")
     expect(page.locator("tr[data-index]")).to_have_count(2)

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import keyhole
+from conftest import tiny_model
 from keyhole.cli import app as command_line
 from keyhole.family.families import families
 from keyhole.files import finite
@@ -37,6 +38,7 @@ from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.linear import firing_probe
+from keyhole.web.live import Live
 from keyhole.web.server import kinds
 from keyhole.web.server.jobs import Limits, Told
 from keyhole.web.server.kept import Given
@@ -432,6 +434,13 @@ def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
         (one.layer, one.head, one.dest, one.src) for one in sites[:7]
     ]
     assert [one.attention for one in found] == pytest.approx([one.attention for one in sites[:7]], rel=1e-6)
+
+
+def test_a_pattern_tells_how_many_keys_a_window_leaves(client: httpx.Client) -> None:
+    run = tiny_model("mistral").run(list(range(1, 13)))
+    seen = Live(run).ask("pattern", {"model": "this", "prompt": list(run.token_ids), "layer": 1, "head": 0})["visible"]
+    assert seen == run.layer(1).visible().sum(-1).tolist() and max(seen) < len(run)
+    assert ask(client, "pattern", prompt=PROMPT, layer=3, head=6)["visible"] == list(range(1, 16))
 
 
 def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:

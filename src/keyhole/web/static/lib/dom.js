@@ -37,18 +37,25 @@ export function fill(el, ...children) {
 }
 
 /**
- * Draws anew; who went by keys finds the focus on the same button again, by what it is called and where it stands.
- * @param {Element} el @param {() => void} draw
+ * Draws anew. Whoever goes by keys finds the focus on the same button again, by what it is called and its row.
+ * @param {() => void} draw
  */
-export function keepingFocus(el, draw) {
+export function keepingFocus(draw) {
   const own = document.activeElement;
-  const name = (/** @type {Element} */ one) =>
-    [one.closest("[data-signal]"), one].map((at) => JSON.stringify({ .../** @type {any} */ (at)?.dataset })).join() + one.textContent;
-  const was = own && own !== el && el.contains(own) ? name(own) : null;
+  const above = [];
+  for (let at = own?.parentElement; at; at = at.parentElement) above.push(at);
+  const was = own && called(own);
   draw();
-  if (was === null || own?.isConnected) return;
-  const same = [...el.querySelectorAll("button, select, [tabindex]")].find((one) => name(one) === was);
+  if (!(own instanceof HTMLElement) || own.isConnected) return;
+  const left = above.find((one) => one.isConnected);
+  const same = [...(left?.querySelectorAll(own.tagName) ?? [])].find((one) => called(one) === was);
   if (same instanceof HTMLElement) same.focus({ preventScroll: true });
+}
+
+/** @param {Element} one */
+function called(one) {
+  const told = [one.closest("[data-signal], tr"), one].map((at) => (at instanceof HTMLElement ? { ...at.dataset } : {}));
+  return JSON.stringify([...told, one.getAttribute("aria-label"), one.textContent]);
 }
 
 /**

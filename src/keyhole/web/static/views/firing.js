@@ -53,7 +53,7 @@ function render({ model, el }) {
   const draw = () => {
     const firing = /** @type {Firing | null} */ (model.get("firing"));
     const kept = el.scrollTop;
-    keepingFocus(box, () => fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model)));
+    keepingFocus(() => fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model)));
     el.scrollTop = kept;
     box.classList.toggle("late", Boolean(firing && model.get("busy")?.firing));
   };
