@@ -489,7 +489,8 @@ LONG = """async (n) => {
     for (let d = 1000; d < n; d += 50) { weights[d * n] = 0.2; weights[d * n + d - 900] = 0.8; }
     const tokens = Array.from({ length: n }, (_, i) => `t${i}`);
     const place = { layer: 3, head: 1, dest: null, src: null };
-    const values = { run: { tokens }, pattern: { size: n, weights, tau }, place, errors: {}, busy: {} };
+    const visible = tokens.map((_, i) => i + 1);
+    const values = { run: { tokens }, pattern: { size: n, weights, tau, visible }, place, errors: {}, busy: {} };
     const model = plain(values, { onSend: (wish) => { window.wish = wish; } });
     const el = document.createElement("div");
     el.id = "long";

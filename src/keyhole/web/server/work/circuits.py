@@ -67,7 +67,7 @@ def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 
 def edge_names(kept: Kept, circuit: Circuit, model: Model) -> dict[str, dict[str, str]] | None:
-    """Names that are right, with what they lack, by the number of the edge; None: there are none, or of another model."""
+    """Right names by the number of the edge, with what they lack; None: there are none, or of another model."""
     naming = kept.naming()
     if naming is None or naming.fingerprint != circuit.model.get("fingerprint"):
         return None
