@@ -42,11 +42,12 @@ export function fill(el, ...children) {
  */
 export function keepingFocus(draw) {
   const own = document.activeElement;
+  if (!own?.matches("button, select, input")) return draw(); // of the page itself all text would be read each time
   const above = [];
-  for (let at = own?.parentElement; at; at = at.parentElement) above.push(at);
-  const was = own && called(own);
+  for (let at = own.parentElement; at; at = at.parentElement) above.push(at);
+  const was = called(own);
   draw();
-  if (!(own instanceof HTMLElement) || own.isConnected) return;
+  if (own.isConnected) return;
   const left = above.find((one) => one.isConnected);
   const same = [...(left?.querySelectorAll(own.tagName) ?? [])].find((one) => called(one) === was);
   if (same instanceof HTMLElement) same.focus({ preventScroll: true });
