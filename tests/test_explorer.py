@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from chromium import Watched, chromium
 from explorers import EVIL, evil_model, explorer
@@ -220,6 +220,13 @@ def test_why_a_head_does_not_attend(page: Page, address: str, run: Run) -> None:
     assert firing.side("dest").after > firing.attention
 
 
+def test_of_two_keys_one_may_have_much_attention_and_not_fire(page: Page, address: str, run: Run) -> None:
+    opened(page, address, head="0.0", dest="1", src="0")
+    weight = float(run.layer(0).weights([0], [1])[0, 0, 0])
+    assert 0.5 < weight < 1
+    expect(page.locator(".why .sentence")).to_have_text(f"The head gives {weight:.0%} of its attention here.")
+
+
 def test_an_mlp_has_causes_and_neurons(page: Page, address: str, run: Run, firing: Firing) -> None:
     opened(page, address)
     page.click(".half.src .writer button:has-text('mlp 0')")
@@ -366,6 +373,31 @@ def test_keys_alone_lead_there(page: Page, address: str) -> None:
     assert at["head"] == "2.5" and int(at["src"]) < int(at["dest"])
 
 
+def test_a_tab_that_is_opened_by_keys_keeps_the_focus(page: Page, address: str) -> None:
+    opened(page, address)
+    page.focus(".tabs [data-tab=circuit]")
+    page.keyboard.press("Enter")
+    expect(page.locator(".tabs [data-tab=circuit]")).to_have_attribute("aria-selected", "true")
+    expect(page.locator(".tabs [data-tab=circuit]")).to_be_focused()
+
+
+def test_a_button_that_is_pressed_by_keys_keeps_the_focus(page: Page, address: str) -> None:
+    opened(page, address)
+    button = ".half.src [data-signal='0'] [data-does=boost]"
+    page.focus(button)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".effect .numbers")  # the pane was drawn anew, twice
+    expect(page.locator(button)).to_be_focused()
+
+
+@pytest.mark.parametrize(
+    "view", ['{"groups": 5, "pinned": null, "sort": [], "below": "x"}', '{"groups": [{}, 1]}', "7"]
+)
+def test_a_damaged_address_still_shows_the_circuit(page: Page, address: str, view: str) -> None:
+    opened(page, address, traced="answer", tab="circuit", view=view)
+    expect(page.locator(".circuit-host svg.circuit .mark").first).to_be_visible()
+
+
 def test_another_model_and_tokens_that_look_like_markup(page: Page, address: str, evil: Path) -> None:
     opened(page, address)
     prompt = " ".join(EVIL) + " w1 w2 " + " ".join(EVIL)
@@ -383,6 +415,17 @@ def test_another_model_and_tokens_that_look_like_markup(page: Page, address: str
     page.fill("textarea", IOI)
     page.press("textarea", "Enter")
     expect(page.locator(".tokens .chip").nth(2)).to_have_text("Mary")
+
+
+def test_the_page_begins_with_the_model_that_was_asked_for(page: Page, address: str, evil: Path) -> None:
+    def hello(route: Route) -> None:
+        known = {"first": str(evil), "example": "w1 w2 w3"}  # as after `keyhole explore EVIL`, in words that it has
+        route.fulfill(json={**route.fetch().json(), **known})
+
+    page.route("**/api/hello", hello)
+    page.goto(address)
+    page.wait_for_selector(".tokens .chip")
+    assert page.locator(".prompt input.model").input_value() == where(page)["model"] == str(evil)
 
 
 def test_a_trace_can_be_cancelled(page: Page, address: str, evil: Path) -> None:
@@ -446,7 +489,8 @@ LONG = """async (n) => {
     for (let d = 1000; d < n; d += 50) { weights[d * n] = 0.2; weights[d * n + d - 900] = 0.8; }
     const tokens = Array.from({ length: n }, (_, i) => `t${i}`);
     const place = { layer: 3, head: 1, dest: null, src: null };
-    const values = { run: { tokens }, pattern: { size: n, weights, tau }, place, errors: {}, busy: {} };
+    const visible = tokens.map((_, i) => i + 1);
+    const values = { run: { tokens }, pattern: { size: n, weights, tau, visible }, place, errors: {}, busy: {} };
     const model = plain(values, { onSend: (wish) => { window.wish = wish; } });
     const el = document.createElement("div");
     el.id = "long";

@@ -53,7 +53,7 @@ def made(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     told = {"task": "evil", "text": text, "answer": "w3", "against": (), "answers": ("w3",), "template": "one"}
     one = Example(**told, roles={"END": (len(text) - 1, len(text))}, continuation=" w3", labels={"kind": EVIL[0]})
     bulk([one, replace(one, labels={"kind": "w2"})], keyhole.load(evil), out=folder / "evil.store")
-    given = [str(evil), "--store", str(store.path), "--store", str(folder / "evil.store")]
+    given = ["organism", str(evil), "--store", str(store.path), "--store", str(folder / "evil.store")]
     with explorer(*given, "--names", str(folder / "names.json")) as address:
         yield Made(address, store, naming, evil)
 
@@ -289,6 +289,15 @@ def test_names_and_their_evidence(page: Page, made: Made) -> None:
     shown = last.examples[0]
     expect(page.locator(".example").first.locator("mark").first).to_have_text(shown.tokens[min(shown.src, shown.dest)])
     assert where(page)["signal"] == last.id
+
+
+def test_a_choice_that_is_made_by_keys_keeps_the_focus(page: Page, made: Made) -> None:
+    opened(page, made, tab="store")
+    choice = ".store-bar [data-choice=names]"
+    page.focus(choice)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("tr[data-signal]")
+    expect(page.locator(choice)).to_be_focused()
 
 
 def test_a_store_whose_texts_are_no_words(page: Page, made: Made) -> None:

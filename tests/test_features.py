@@ -111,6 +111,8 @@ def test_what_is_no_autoencoder_is_refused(tmp_path: Path) -> None:
 def test_what_has_no_direction_is_refused() -> None:
     known = dictionary_of(torch.cat([directions(5, 8), torch.zeros(2, 8)]))
     assert known.dead == 2 and len(nearest_features(directions(1, 8)[0], known, top=100).features) == 5
+    with pytest.raises(KeyholeError, match="all 3 are zero"):
+        nearest_features(directions(1, 8)[0], dictionary_of(torch.zeros(3, 8)))
     with pytest.raises(KeyholeError, match="another model"):
         nearest_features(torch.ones(9), known)
     with pytest.raises(KeyholeError, match="near to nothing"):

@@ -524,9 +524,20 @@ def test_the_rank_among_random_directions() -> None:
     assert beyond(own, []) == own
     sure = [one and replace(one, p=1e-6) for one in own]
     assert [one and one.passing for one in beyond(sure, others)] == pytest.approx(
-        [5 / 8, 5 / 8, 5 / 8, 5 / 8, 3 / 4, None]
+        [3 / 4, 3 / 4, 3 / 4, 3 / 4, 9 / 10, None]  # of six: the one without a name counts, too
     )
     assert [one and one.passing for one in beyond(own, others)] == [1.0] * 5 + [None]  # not above chance
+
+
+def test_where_most_have_no_name_chance_passes_no_more_often() -> None:
+    """Signals like random directions, four of five of both without a name: a family with any that passes is a fault."""
+    rng, faults = np.random.default_rng(3), 0
+    for _ in range(400):
+        named, right = rng.random(240) < 0.2, rng.random(240)
+        rows = [replace(_scored(a, 0.5), p=1e-9) if n else None for n, a in zip(named, right, strict=True)]
+        found = beyond(rows[:40], rows[40:])
+        faults += any(one is not None and one.passing is not None and one.passing <= 0.05 for one in found)
+    assert faults / 400 <= 0.05
 
 
 def test_random_directions_are_held_against_one_another() -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ import psutil
 import pytest
 
 import keyhole
+from conftest import tiny_model
 from keyhole.cli import app as command_line
 from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.naming.attached.edges import edge_names
 from keyhole.naming.attached.files import save_naming
+from keyhole.naming.attached.same import distinct
 from keyhole.naming.judging import scores
 from keyhole.naming.name import Name
 from keyhole.naming.named import Named, Naming
@@ -35,6 +38,7 @@ from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.linear import firing_probe
+from keyhole.web.live import Live
 from keyhole.web.server import kinds
 from keyhole.web.server.jobs import Limits, Told
 from keyhole.web.server.kept import Given
@@ -110,6 +114,7 @@ def test_own_names_are_answered(served: Served, client: httpx.Client, host: str)
 
 def test_hosts_of_other_addresses() -> None:
     named, every = Door("box.lan", 80), Door("0.0.0.0", 7373)
+    assert Door("Box.lan", 80).knows_host("box.lan") and not named.knows_host("box.lan:" + 5000 * "8")
     assert named.knows_host("box.lan") and named.knows_host("box.lan:80") and not named.knows_host("other.lan")
     assert every.knows_host("192.168.1.5:7373") and not every.knows_host("rebound.example:7373")
     assert not Door("127.0.0.1", 7373).knows_host("192.168.1.5:7373")
@@ -180,6 +185,7 @@ def test_bodies_are_bounded_and_json(client: httpx.Client) -> None:
     assert client.post("/api/run", content=large, headers=JSON).status_code == 413
     pieces = client.post("/api/run", content=iter([large[:1000]] * 100), headers=JSON)  # of no length told before
     assert pieces.status_code == 413 and "64 kB" in pieces.json()["error"]
+    assert client.request("GET", "/api/stores", content=large).status_code == 413
     assert client.post("/api/run", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
     for wrong in (b"[]", b"{", b"\xff", b'{"a": NaN}', b"[" * 5000):
         assert client.post("/api/run", content=wrong, headers=JSON).status_code == 400
@@ -317,6 +323,17 @@ def test_quick_work_goes_before_long_work(client: httpx.Client, counted: Counted
     until(lambda: not served.jobs.busy, 2)
 
 
+def test_a_job_knows_how_many_go_before_it(counted: Counted) -> None:
+    with serving(limits=Limits(grace=60)) as own, own.client() as client:
+        numbers = [begin(client, kind="count", n=100_000)]
+        until(lambda: counted.done > 0)
+        numbers += [begin(client, kind="count", n=1) for _ in range(3)]
+        ahead = [own.jobs.ahead(own.jobs.get(number)) for number in numbers]
+        assert ahead == [0, 1, 2, 3]  # whoever came later is not before it
+        for number in numbers:
+            client.delete(f"/api/jobs/{number}")
+
+
 def test_only_so_much_waits_and_is_kept(counted: Counted) -> None:
     with serving(limits=Limits(waiting=5, kept=3, grace=60)) as own, own.client() as client:
         first = begin(client, kind="count", n=100_000)
@@ -365,6 +382,7 @@ def test_hello_and_load(client: httpx.Client, organism: keyhole.Model, store: Pa
     assert told["fingerprint"] == organism.fingerprint() and told["layers"] == 4 and told["heads"] == 8
     hello = client.get("/api/hello").json()  # "ready" below: the model is loaded by now
     assert hello["models"] == [{"id": "organism", "name": "organism", "state": "ready"}]
+    assert hello["first"] == "organism" and Given(models=("gpt2", "organism")).first == "gpt2"
     assert hello["stores"] == [{"id": "ioi.store", "path": str(store)}] and hello["version"] == keyhole.__version__
     assert "cannot load nonsense/model" in refused(client, "load", model="nonsense/model")
     assert "nonsense" not in client.get("/api/hello").text  # what cannot be loaded is not known
@@ -416,6 +434,13 @@ def test_few_firings_of_many_are_the_strongest(run: keyhole.Run) -> None:
         (one.layer, one.head, one.dest, one.src) for one in sites[:7]
     ]
     assert [one.attention for one in found] == pytest.approx([one.attention for one in sites[:7]], rel=1e-6)
+
+
+def test_a_pattern_tells_how_many_keys_a_window_leaves(client: httpx.Client) -> None:
+    run = tiny_model("mistral").run(list(range(1, 13)))
+    seen = Live(run).ask("pattern", {"model": "this", "prompt": list(run.token_ids), "layer": 1, "head": 0})["visible"]
+    assert seen == run.layer(1).visible().sum(-1).tolist() and max(seen) < len(run)
+    assert ask(client, "pattern", prompt=PROMPT, layer=3, head=6)["visible"] == list(range(1, 16))
 
 
 def test_pattern(client: httpx.Client, run: keyhole.Run) -> None:
@@ -538,20 +563,25 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
 
 def test_names(run: keyhole.Run, tmp_path: Path) -> None:
     circuit = run.trace("Mary")
-    subjects = signal_subjects(circuit)[:2]
-    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    subjects = distinct(signal_subjects(circuit))[:3]
+    passes = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    tests = (passes, replace(passes, passing=0.5), replace(passes, corrected=0.5))  # the last one fails
+    texts = ("dest is </script>", "dest is a number", "src is a name")
     named = [
-        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), tests, ())
-        for one, text, tests in zip(subjects, ("dest is </script>", "src is a name"), ((test,), ()), strict=True)
+        Named(one.id, one.kind, one.head, dict(one.about), Name(text, "hand"), (test,), ())
+        for one, text, test in zip(subjects, texts, tests, strict=True)
     ]
     path = tmp_path / "names.json"
-    save_naming(Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint()), path)
+    naming = Naming("organism", "hand", 0, tuple(named), (), run.model.fingerprint())
+    save_naming(naming, path)
     with serving(Given(names=path)) as own, own.client() as client:
         assert client.get("/api/hello").json()["names"] is True
         told = ask(client, "names", prompt=PROMPT, target=["Mary"])
-        first = told["edges"][subjects[0].about["edge"]]
-        assert first == {"text": "dest is </script>", "outcome": "passes"}
-        assert told["edges"][subjects[1].about["edge"]]["outcome"] == "untested"
+        first, second, third = (told["edges"].get(one.about["edge"]) for one in subjects)
+        assert first == {"text": "dest is </script>"} and third is None  # what fails is no name
+        assert second == {"text": "dest is a number (above chance, not so here)"}
+        known = edge_names(circuit, naming).items()
+        assert told["edges"] == {str(circuit.edges.index(edge)): {"text": text} for edge, text in known}
         assert ask(client, "trace", prompt=PROMPT, target=["Mary"])["names"] == told["edges"]
         assert set(told["heads"]) == {f"{one.head[0]}.{one.head[1]}" for one in subjects}
 
@@ -673,6 +703,8 @@ def test_requests_are_read_strictly(client: httpx.Client) -> None:
     assert "there is no layer 9" in refused(client, "firing", **{**FIRING, "layer": 9})
     assert "comes after dest" in refused(client, "firing", **{**FIRING, "dest": 3})
     assert "why is one of" in refused(client, "firing", **FIRING, why="because")
+    for seed in (-1, 1 << 70):  # generators differ in what they take
+        assert "seed is" in refused(client, "intervene", **FIRING, side="dest", seed=seed)
 
 
 def test_long_prompts_are_refused_before_they_run(store: Path) -> None:

@@ -71,6 +71,8 @@ def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, t
         raise KeyholeError("a vector that is zero or not finite is near to nothing.")
     if top < 1:
         raise KeyholeError(f"ask for at least one feature, not for {top}.")
+    if len(decoder) == decoder.dead:
+        raise KeyholeError(f"{decoder.name} has no feature with a direction: all {len(decoder):,} are zero.")
     top = min(top, len(decoder) - decoder.dead, len(x))
     x = x / length
     chosen, shares = _pursuit(x, decoder.directions, top)

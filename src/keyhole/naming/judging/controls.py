@@ -3,8 +3,9 @@
 A random direction reads something, too: where it fires most, texts often have something in common, and a name that says
 so is right. So a name passes only if it is more right than random directions' names are, by its rank among theirs: of
 names that say no more than these do, the nominal share passes at most. One p-value has to serve for both questions, the
-larger of Fisher's and the rank's, corrected over signals. Ranks among few are coarse: n random directions give no
-p-value below 1 / (n + 1).
+larger of Fisher's and the rank's, corrected over all signals, those without a name, too: ranks count random directions
+without one, and if signals without one were left out, chance would have more tries than are corrected for. Ranks among
+few are coarse: n random directions give no p-value below 1 / (n + 1).
 """
 
 import random
@@ -27,12 +28,11 @@ def beyond(own: Sequence[Tested | None], others: Sequence[Tested | None]) -> lis
     ranks = sorted(_rank(one) for one in others)
     if not ranks:
         return list(own)
-    shares = [0.0 if one is None else _as_well(one, ranks) for one in own]
-    both = benjamini_hochberg([max(one.p, p) for one, p in zip(own, shares, strict=True) if one is not None])
-    values = iter(both)
+    shares = [1.0 if one is None else _as_well(one, ranks) for one in own]
+    both = benjamini_hochberg([1.0 if one is None else max(one.p, p) for one, p in zip(own, shares, strict=True)])
     return [
-        None if one is None else replace(one, beyond=p, passing=next(values))
-        for one, p in zip(own, shares, strict=True)
+        None if one is None else replace(one, beyond=p, passing=corrected)
+        for one, p, corrected in zip(own, shares, both, strict=True)
     ]
 
 

@@ -59,6 +59,7 @@ def _hello(kept: Kept) -> Callable[[], Any]:
             {
                 "version": __version__,
                 "models": models,
+                "first": kept.given.first,
                 "stores": stores,
                 "names": kept.given.names is not None,
                 "limits": {"tokens": kept.given.tokens, "body": BODY},

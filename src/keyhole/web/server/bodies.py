@@ -7,6 +7,7 @@ from keyhole.errors import KeyholeError
 from keyhole.strict import parse_json
 
 _NONE: Any = object()
+_SEEDS = (1 << 32) - 1
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
@@ -57,6 +58,10 @@ class Body:
         if (least is not None and found < least) or (most is not None and found > most):
             raise KeyholeError(f"{name} is {found}, and should be {_range(least, most)}.")
         return found
+
+    def seed(self) -> int:
+        """Where drawing begins: a number that every generator takes."""
+        return int(self.integer("seed", 0, least=0, most=_SEEDS))
 
     def number(self, name: str, default: Any = _NONE) -> Any:
         """A number."""

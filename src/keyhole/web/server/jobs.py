@@ -139,8 +139,10 @@ class Jobs:
     def ahead(self, job: Job) -> int:
         """How many jobs come before this one."""
         with self._ready:
-            before = sum(1 for entry in self._waiting if entry[2] is not job and not entry[2].ended)
-            return before + (self._running is not None and self._running is not job)
+            own = next((entry for entry in self._waiting if entry[2] is job), None)
+            if own is None:
+                return 0  # its turn has come
+            return sum(entry[:2] < own[:2] for entry in self._waiting) + (self._running is not None)
 
     def cancel(self, job: Job) -> None:
         """Stop it: at once if it waits, else where it next reports."""

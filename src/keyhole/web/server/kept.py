@@ -76,6 +76,11 @@ class Given:
     names: Path | None = None
     tokens: int = TOKENS
 
+    @property
+    def first(self) -> str:
+        """The model that the page begins with: what was asked for on the command line, if anything was."""
+        return self.models[0] if self.models else ORGANISM
+
 
 class Kept:
     """Everything that requests share."""

@@ -8,7 +8,7 @@ import uvicorn
 from keyhole.errors import KeyholeError
 from keyhole.web.server.app import create_app
 from keyhole.web.server.jobs import Limits
-from keyhole.web.server.kept import ORGANISM, Given
+from keyhole.web.server.kept import Given
 from keyhole.web.server.kinds import KINDS
 from keyhole.web.server.security import Door
 
@@ -65,8 +65,7 @@ def make_server(
 
     def began() -> None:
         ready(door)
-        first = given.models[0] if given.models else ORGANISM
-        app.state.jobs.add("load", KINDS["load"].work(app.state.kept, {"model": first}), quick=True)
+        app.state.jobs.add("load", KINDS["load"].work(app.state.kept, {"model": given.first}), quick=True)
 
     config = uvicorn.Config(
         app,

@@ -22,6 +22,7 @@ BODY = 64 << 10  # bytes of a request
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WILDCARDS = ("0.0.0.0", "::", "")
 SAFE = ("GET", "HEAD")
+_PORT = 5  # digits
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -61,7 +62,7 @@ class Door:
         name, given = _split_host(host)
         if (given or 80) != self.port:
             return False
-        return name in (*LOOPBACK, self.host) or (self.host in WILDCARDS and _is_number(name))
+        return name in (*LOOPBACK, self.host.lower()) or (self.host in WILDCARDS and _is_number(name))
 
     def knows_cookie(self, request: Request) -> bool:
         """Has this browser been let in?"""
@@ -93,18 +94,11 @@ class Guard:
             return
         with_headers = _with_headers(send)
         request = Request(scope, receive)
-        answer = self._refused(request) or self._signed_in(request)
-        if answer is None and request.method not in SAFE:
-            body = await _body(request)
-            if isinstance(body, Response):
-                answer = body
-            else:
-                await self.app(scope, _again(body, receive), with_headers)
-                return
-        if answer is not None:
+        answer = self._refused(request) or self._signed_in(request) or await _body(request)  # a GET may have one, too
+        if isinstance(answer, Response):
             await answer(scope, receive, with_headers)
-            return
-        await self.app(scope, receive, with_headers)
+        else:
+            await self.app(scope, _again(answer, receive), with_headers)
 
     def _refused(self, request: Request) -> Response | None:
         hosts = request.headers.getlist("host")
@@ -154,7 +148,7 @@ def _split_host(host: str) -> tuple[str, int | None]:
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
         name, port = host, ""
-    elif not (port.isascii() and port.isdecimal()):
+    elif not (port.isascii() and port.isdecimal() and len(port) <= _PORT):
         return "", None
     if name.startswith("[") and name.endswith("]"):
         name = name[1:-1]

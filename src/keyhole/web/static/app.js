@@ -2,7 +2,7 @@
 import { wishes } from "./actions.js";
 import { follow } from "./flow.js";
 import { further } from "./further.js";
-import { fill, h } from "./lib/dom.js";
+import { h } from "./lib/dom.js";
 import { plain } from "./lib/model.js";
 import { pane } from "./lib/pane.js";
 import { setTheme, themeButton } from "./lib/theme.js";
@@ -93,7 +93,8 @@ function start() {
   });
   layout(model);
   flow.start().then((hello) => {
-    if (hello && !place.prompt) go({ prompt: hello.example }, { replace: true });
+    const first = !hello || hello.first === "organism" ? null : hello.first; // as the command line had it
+    if (hello && !place.prompt) go({ prompt: hello.example, model: place.model ?? first }, { replace: true });
     else if (hello) arrive(model.get("place"));
   });
 }
@@ -118,7 +119,9 @@ function layout(model) {
   const top = h("header", { class: "top" }, brand, bar, themeButton(theme, wear));
   const map = pane("Heads", "map-pane");
   const said = pane("Answers", "answers-pane");
-  const tabs = h("div", { class: "tabs", role: "tablist" });
+  const tabOf = (/** @type {string} */ tab, /** @type {string} */ text) =>
+    h("button", { type: "button", role: "tab", "data-tab": tab, onclick: () => model.send({ type: "tab", tab }) }, text);
+  const tabs = h("div", { class: "tabs", role: "tablist" }, TABS.map(([tab, text]) => tabOf(tab, text)));
   const middle = pane("", "middle", tabs);
   const why = pane("Why here?", "why-pane");
   const views = Object.fromEntries(TABS.map(([tab]) => [tab, h("div", { class: `view ${tab}` })]));
@@ -129,12 +132,8 @@ function layout(model) {
   const show = () => {
     const now = /** @type {Place} */ (model.get("place"));
     main.dataset.tab = now.tab;
-    const tabOf = (/** @type {string} */ tab, /** @type {string} */ text) => {
-      const open = () => model.send({ type: "tab", tab });
-      const on = String(tab === now.tab);
-      return h("button", { type: "button", role: "tab", "aria-selected": on, "data-tab": tab, onclick: open }, text);
-    };
-    fill(tabs, TABS.map(([tab, text]) => tabOf(tab, text)));
+    // The same buttons: one that were made anew would lose the focus of whoever goes by keys.
+    TABS.forEach(([tab], i) => tabs.children[i].setAttribute("aria-selected", String(tab === now.tab)));
     middle.title(now.tab === "pattern" && now.layer !== null ? `Head ${now.layer}.${now.head}` : "");
     for (const [tab] of TABS) views[tab].hidden = tab !== now.tab;
   };

@@ -44,7 +44,10 @@ def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
     if why == "auto":
         why = "here" if attention >= limit else "not"
         if why == "not" and limit == 1:
-            why, note = "here", "this token sees so few keys that a firing would have all its attention: give a tau."
+            why, note = (
+                "here",
+                "this token sees so few keys that only all its attention would be a firing: nothing is searched.",
+            )
     elif why == "here" and attention < limit:
         note = "the head does not fire here: its weight is below tau."
     key = ("firing", layer, index, d, s, why, tau, keys)

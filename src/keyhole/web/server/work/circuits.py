@@ -7,7 +7,8 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Mode
 from keyhole.models.model import Model
-from keyhole.naming.attached.edges import head_names, named_edges
+from keyhole.naming.attached.edges import edge_names as right_names
+from keyhole.naming.attached.edges import head_names
 from keyhole.story.text import step_label, story_text
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
@@ -46,7 +47,7 @@ def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every side and signal removed in the model's own pass, beside controls."""
     circuit, model = circuit_of(kept, body, told)
     mode, draws = body.choice("mode", get_args(Mode), "exact"), body.integer("draws", 3, least=0, most=50)
-    edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.integer("seed", 0)
+    edges, edge, seed = body.flag("edges", True), body.integer("edge", None), body.seed()
     body.done()
     options: Any = {"mode": mode, "draws": draws, "edges": edges if edge is None else [edge], "seed": seed}
     found = circuit.verify(_needed(circuit, model), **options, progress=told.progress("Verifying"))
@@ -66,17 +67,12 @@ def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 
 def edge_names(kept: Kept, circuit: Circuit, model: Model) -> dict[str, dict[str, str]] | None:
-    """Names by the number of the edge; None: there are none, or of another model."""
+    """Right names by the number of the edge, with what they lack; None: there are none, or of another model."""
     naming = kept.naming()
     if naming is None or naming.fingerprint != circuit.model.get("fingerprint"):
         return None
     number = {edge: i for i, edge in enumerate(circuit.edges)}
-    found = named_edges(circuit, naming, model).items()
-    return {
-        str(number[edge]): {"text": one.name.text, "outcome": one.outcome()}
-        for edge, one in found
-        if one.name.text is not None
-    }
+    return {str(number[edge]): {"text": text} for edge, text in right_names(circuit, naming, model).items()}
 
 
 def _needed(circuit: Circuit, model: Model) -> Model | None:

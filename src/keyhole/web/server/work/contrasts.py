@@ -22,7 +22,7 @@ def contrast(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     what, feature = body.choice("what", get_args(BuiltIn)), body.choice("feature", get_args(BoxFeature), "both")
     sizes = (body.integer("prompts", 60, least=1, most=2000), body.integer("tests", 30, least=8, most=2000))
     answers, draws = body.integer("answers", 8, least=0, most=200), body.integer("draws", 10, least=1, most=100)
-    permutations, seed = body.integer("permutations", 99, least=19, most=999), body.integer("seed", 0)
+    permutations, seed = body.integer("permutations", 99, least=19, most=999), body.seed()
     boxes, wording = body.integer("boxes", 9, least=2, most=20), body.choice("wording", ("plain", "instruct"), "plain")
     chat = body.flag("chat", False)
     body.done()

@@ -21,7 +21,7 @@ MOST = 2_000_000
 def where(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The strongest places, each with its text."""
     tokens, top = body.integer("tokens", TOKENS, least=100, most=MOST), body.integer("top", 12, least=1, most=200)
-    length, seed = body.integer("length", 32, least=4, most=256), body.integer("seed", 0)
+    length, seed = body.integer("length", 32, least=4, most=256), body.seed()
     model, sought = _sought(kept, body, told)
     body.done()
     progress = told.progress("Reading")

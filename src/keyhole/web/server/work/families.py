@@ -29,7 +29,7 @@ def families(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         "weighted": body.flag("weighted", False),
         "k": body.integer("k", None, least=2),
         "most": body.integer("most", LEAVES, least=10, most=20_000),
-        "seed": body.integer("seed", 0),
+        "seed": body.seed(),
     }
     everything = body.flag("all", False)
     body.done()
@@ -55,7 +55,7 @@ def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The library's record of a study of sinks."""
     store = kept.store(body.text("store"))
     prompts, draws = body.integer("prompts", 24, least=6, most=500), body.integer("draws", 99, least=19, most=999)
-    controls, seed = body.integer("controls", 9, least=1, most=50), body.integer("seed", 0)
+    controls, seed = body.integer("controls", 9, least=1, most=50), body.seed()
     body.done()
     model = kept.model(str(store.manifest.model.get("name", ORGANISM)))
     options = {"prompts": prompts, "draws": draws, "controls": controls, "seed": seed}

@@ -99,14 +99,16 @@ def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])
     body.done()
     dests = [ran.run.position(dest, "dest") for dest in asked[:ROWS]]
-    triangle = bytearray()
+    triangle, visible = bytearray(), list[int]()
     with exact_matmul():
         for block in record.blocks:
             told.check()
+            visible += record.visible(block).sum(-1).tolist()  # of a window: fewer than there are tokens before
             levels = (255 * record.weights([head], block)[0]).round().clamp(0, 255).byte().cpu().numpy()
             for row, dest in zip(levels, block, strict=True):
                 triangle += row[: dest + 1].tobytes()
         rows = record.weights([head], dests)[0].tolist() if dests else []
     exact = [row[: dest + 1] for row, dest in zip(rows, dests, strict=True)]
     coded = base64.b64encode(triangle).decode()
-    return {"layer": layer, "head": head, "n": n, "triangle": coded, "dests": dests, "weights": exact}
+    found = {"layer": layer, "head": head, "n": n, "visible": visible}
+    return {**found, "triangle": coded, "dests": dests, "weights": exact}

@@ -28,7 +28,7 @@ def intervene(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     found, _ = explained(body, ran)
     action = body.choice("action", ("remove", "boost", "random"), "remove")
     mode, draws = body.choice("mode", get_args(CutMode), "exact"), body.integer("draws", 5, least=0, most=50)
-    seed, target = body.integer("seed", 0), body.words("target")
+    seed, target = body.seed(), body.words("target")
     side = body.choice("side", ("dest", "src"))
     chosen, only = body.integers("signals", None), body.integers("channels", None)
     keys = body.text("keys", "all")

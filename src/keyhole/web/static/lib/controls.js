@@ -1,5 +1,5 @@
 // How does one choose, and wait? Segments, lists and numbers that tell what was chosen; progress that can be stopped.
-import { h } from "./dom.js";
+import { h, keepingFocus } from "./dom.js";
 
 /**
  * A few choices side by side.
@@ -90,7 +90,8 @@ export function standing(model, what, doing) {
  * @param {import("./model.js").Model} model @param {string[]} keys @param {() => void} draw @returns {() => void} ends it
  */
 export function watch(model, keys, draw) {
-  for (const key of keys) model.on(`change:${key}`, draw);
+  const anew = () => keepingFocus(draw);
+  for (const key of keys) model.on(`change:${key}`, anew);
   draw();
-  return () => keys.forEach((key) => model.off(`change:${key}`, draw));
+  return () => keys.forEach((key) => model.off(`change:${key}`, anew));
 }

@@ -37,6 +37,29 @@ export function fill(el, ...children) {
 }
 
 /**
+ * Draws anew. Whoever goes by keys finds the focus on the same button again, by what it is called and its row.
+ * @param {() => void} draw
+ */
+export function keepingFocus(draw) {
+  const own = document.activeElement;
+  if (!own?.matches("button, select, input")) return draw(); // of the page itself all text would be read each time
+  const above = [];
+  for (let at = own.parentElement; at; at = at.parentElement) above.push(at);
+  const was = called(own);
+  draw();
+  if (own.isConnected) return;
+  const left = above.find((one) => one.isConnected);
+  const same = [...(left?.querySelectorAll(own.tagName) ?? [])].find((one) => called(one) === was);
+  if (same instanceof HTMLElement) same.focus({ preventScroll: true });
+}
+
+/** @param {Element} one */
+function called(one) {
+  const told = [one.closest("[data-signal], tr"), one].map((at) => (at instanceof HTMLElement ? { ...at.dataset } : {}));
+  return JSON.stringify([...told, one.getAttribute("aria-label"), one.textContent]);
+}
+
+/**
  * @template {HTMLElement | SVGElement} E
  * @param {E} el @param {Attrs | null | undefined} attrs @param {Child[]} children
  */

@@ -1,5 +1,5 @@
 // Why does this head attend here? One firing: its channels, the signals of both sides, and what happens without them.
-import { fill, h } from "../lib/dom.js";
+import { fill, h, keepingFocus } from "../lib/dom.js";
 import { count, number, share } from "../lib/format.js";
 import { whenBusy } from "../lib/progress.js";
 import { tokenMark } from "../lib/tokens.js";
@@ -53,7 +53,7 @@ function render({ model, el }) {
   const draw = () => {
     const firing = /** @type {Firing | null} */ (model.get("firing"));
     const kept = el.scrollTop;
-    fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model));
+    keepingFocus(() => fill(box, firing ? whole({ model, firing, opened, asked, draw }) : nothing(model)));
     el.scrollTop = kept;
     box.classList.toggle("late", Boolean(firing && model.get("busy")?.firing));
   };
@@ -145,7 +145,7 @@ function sentence(firing) {
   };
   const [dest, src] = ["dest", "src"].map((name) => firing.sides.find((side) => side.side === name));
   const given = share(firing.attention);
-  const begin = firing.fires
+  const begin = firing.fires || firing.why === "here" // of few keys each may have much, and none fire
     ? `The head gives ${given} of its attention here.`
     : `The head hardly attends here (${given}).`;
   if (!dest || !src) return begin;

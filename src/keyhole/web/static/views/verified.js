@@ -20,7 +20,7 @@ export function summary(found) {
     : `Removing signals moves attention ${number(found.ratio, 1)} times as much as removing random channels (medians).`;
   return h(
     "p",
-    { class: found.agrees ? "met" : "missed", "data-met": met.length, "data-of": promised.length },
+    { class: !promised.length ? null : found.agrees ? "met" : "missed", "data-met": met.length, "data-of": promised.length },
     first,
     ratio,
   );

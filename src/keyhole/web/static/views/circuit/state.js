@@ -31,6 +31,18 @@ const START = {
   theme: "auto",
 };
 
+/** @type {Record<string, string>} */
+const KINDS = {
+  below: "number",
+  edge: "number",
+  sinks: "boolean",
+  constants: "boolean",
+  labels: "object",
+  sort: "object",
+  theme: "string",
+  ...Object.fromEntries(["pinned", "groups", "expanded", "opened"].map((key) => [key, "list"])),
+};
+
 /**
  * The state, and how it is changed: every change goes into the model at once.
  * @param {import("../../lib/model.js").Model} model @param {import("../../lib/circuit.js").CircuitDocument} doc
@@ -76,9 +88,10 @@ function changed(state) {
  * @returns {ViewState}
  */
 function fitting(told, doc) {
-  const view = { ...START, ...(told ?? {}) };
+  const view = { ...START, ...sound(told) };
   const isEdge = (/** @type {number} */ edge) => Number.isInteger(edge) && edge >= 0 && edge < doc.edges.length;
-  const groups = view.groups.map((group) => ({ ...group, members: group.members.filter((node) => node in doc.nodes) }));
+  const named = view.groups.filter((group) => Array.isArray(group?.members) && [group.id, group.name].every((text) => typeof text === "string"));
+  const groups = named.map((group) => ({ ...group, members: group.members.filter((node) => node in doc.nodes) }));
   const edge = view.edge !== null && isEdge(view.edge) ? view.edge : null;
   return {
     ...view,
@@ -86,4 +99,14 @@ function fitting(told, doc) {
     expanded: view.expanded.filter(isEdge),
     groups: groups.filter((group) => group.members.length),
   };
+}
+
+/**
+ * What is of the kind that it should be: an address may come from anywhere, and be cut.
+ * @param {any} told @returns {Partial<ViewState>}
+ */
+function sound(told) {
+  const kind = (/** @type {any} */ value) => (Array.isArray(value) ? "list" : value === null ? "none" : typeof value);
+  const own = Object.entries(told ?? {}).filter(([key, value]) => KINDS[key] === kind(value));
+  return Object.fromEntries(own);
 }

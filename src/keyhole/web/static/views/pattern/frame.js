@@ -11,7 +11,10 @@
 
 /** @typedef {{ rows: number[], cols: number[] }} Tokens */
 /** @typedef {{ span: number, row: number, col: number }} Zoom  how many tokens are in sight, and from which on */
-/** @typedef {{ size: number, weights: Float32Array, tau: Float32Array }} Pattern  weights are row after row */
+/**
+ * @typedef {{ size: number, weights: Float32Array, tau: Float32Array, visible: number[] }} Pattern
+ *   weights are row after row; of each dest, its threshold and how many keys it sees
+ */
 
 /**
  * The tokens of the strongest firings, so many rows and columns at most; the last row and what must be seen always.
@@ -115,7 +118,8 @@ export function strongest(pattern, most) {
       if (weight >= pattern.tau[dest]) found.push({ dest, src, weight });
     }
   }
-  return found.sort((a, b) => b.weight * (b.dest + 1) - a.weight * (a.dest + 1)).slice(0, most);
+  const times = (/** @type {{ dest: number, weight: number }} */ one) => one.weight * pattern.visible[one.dest];
+  return found.sort((a, b) => times(b) - times(a)).slice(0, most);
 }
 
 /** @param {Set<number>} set */
@@ -125,7 +129,7 @@ function sorted(set) {
 
 /**
  * A pattern as the server sends it: a triangle of bytes, some rows exact.
- * @param {{ n: number, triangle: string, dests: number[], weights: number[][], visible?: number[] }} sent
+ * @param {{ n: number, triangle: string, dests: number[], weights: number[][], visible: number[] }} sent
  * @returns {Pattern}
  */
 export function decode(sent) {
@@ -133,9 +137,9 @@ export function decode(sent) {
   const weights = new Float32Array(sent.n * sent.n);
   const tau = new Float32Array(sent.n);
   for (let dest = 0, at = 0; dest < sent.n; dest++) {
-    tau[dest] = Math.min(1, 2.5 / (sent.visible?.[dest] ?? dest + 1)); // the library's dynamic tau
+    tau[dest] = Math.min(1, 2.5 / sent.visible[dest]); // the library's dynamic tau
     for (let src = 0; src <= dest; src++, at++) weights[dest * sent.n + src] = bytes.charCodeAt(at) / 255;
   }
   sent.dests.forEach((dest, i) => weights.set(sent.weights[i], dest * sent.n));
-  return { size: sent.n, weights, tau };
+  return { size: sent.n, weights, tau, visible: sent.visible };
 }

@@ -60,7 +60,7 @@ export function removals(found, circuit, light) {
       {
         key: "metric",
         title: "answer",
-        why: "change of the answer’s log-probability",
+        why: "change of the answer’s log-probability; of its logit difference, where it is traced against another",
         value: (row) => change(row),
         show: (row) => signed(change(row)),
       },

@@ -172,8 +172,7 @@ export function edgeDetail(about, index) {
     { class: "detail" },
     h("h3", null, h("span", { class: `side ${edge.side}` }, edge.side), " signal"),
     h("p", null, end(edge.from), " → ", end(edge.to)),
-    name &&
-      h("p", { class: "given" }, name.text, name.outcome ? h("span", { class: "soft" }, ` (${name.outcome})`) : null),
+    name && h("p", { class: "given" }, name.text),
     factList(facts),
     measured(about.verified[index]),
     does.send &&

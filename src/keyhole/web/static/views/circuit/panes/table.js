@@ -9,7 +9,7 @@ import { channelsLabel, count, number, share, signed } from "../../../lib/format
  * @typedef {{ key: string, title: string, why: string, text?: boolean, value: (edge: number) => number | string |
  *   null, show?: (value: any) => string }} TableColumn
  */
-/** @typedef {Record<string, { text: string, outcome?: string | null }>} Names */
+/** @typedef {Record<string, { text: string }>} Names */
 
 const ROWS = 150; // at first; the rest on request
 
