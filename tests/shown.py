@@ -21,6 +21,7 @@ _DRAWN = re.compile(r"[\u2500-\u259f]+")  # bars, rules, branches
 _BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = "-- the next block --"
 _TINY = 1e-4
+_SMOLLM2 = ("SmolLM2.gguf", ".cache/smollm2.gguf")
 SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"
 
 
@@ -70,7 +71,7 @@ def answers(things: Sequence[Shown], folder: Path) -> list[str]:
 
 
 def _command(line: str, folder: Path) -> str:
-    words = [str(SMOLLM2) if word == "SmolLM2.gguf" else word for word in shlex.split(line, comments=True)]
+    words = [str(SMOLLM2) if word in _SMOLLM2 else word for word in shlex.split(line, comments=True)]
     assert words[0] == "keyhole", f"only commands of keyhole are run: {line}"
     done = keyhole(*words[1:], folder=folder)
     assert done.returncode == 0, f"{line}\n{done.stderr}"

@@ -1,10 +1,12 @@
 """Do the guides say what happens? Their commands and snippets are run, and what they answer is compared."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from commands import keyhole
 from conftest import ROOT
 from shown import answers, differences, same_line, shown
 
@@ -18,6 +20,23 @@ def test_what_a_guide_shows_is_so(page: Path, tmp_path: Path) -> None:
         if one.answer is not None:
             wrong = differences(one.answer, answered)
             assert wrong is None, f"{page.name}: {one.code.strip()}\n{wrong}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_lines_for_the_shell_run(page: Path, tmp_path: Path) -> None:
+    """In their order, in one folder; those on models that are not here are left out."""
+    text = page.read_text(encoding="utf-8")
+    lines = [
+        line
+        for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    ]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["keyhole"] and words[1] != "explore" and "--model" not in words and ".jsonl" not in line:
+            done = keyhole(*words[1:], folder=tmp_path, timeout=1200)
+            assert done.returncode == 0, (line, done.stderr)
 
 
 def test_the_tutorial_shows_what_it_runs() -> None:

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text()
 
 def test_what_is_shown_is_so(tmp_path: Path) -> None:
     things = shown(README)
-    assert sum(one.python for one in things) == 1 and sum(one.answer is not None for one in things) == 1
+    assert sum(one.python for one in things) == 1 and sum(one.answer is not None for one in things) == 2
     told = answers(things, tmp_path)
     for one, answered in zip(things, told, strict=True):
         if one.answer is not None:
