@@ -158,6 +158,8 @@ def test_two_models_and_tokens_that_are_no_words(page: Page, made: Made) -> None
     opened(page, made, tab="compare")
     page.fill("[aria-label='The other prompt']", " ".join((*EVIL, "w1", "w2")))
     page.fill("[aria-label='The other model']", str(made.evil))
+    page.locator("[aria-label='MLPs']").first.select_option("heads")  # draws the form anew: what was typed stays
+    assert page.input_value("[aria-label='The other prompt']").endswith("w1 w2")
     page.click("[data-action=compare]")
     expect(page.locator("[data-side=b] .marks .mark").first).to_be_attached()
     assert EVIL[1] in (page.locator("[data-side=b] svg.circuit").text_content() or "")

@@ -330,13 +330,6 @@ def test_every_tool_reads_the_same_rows_in_order(store: Store) -> None:
         assert pa.Table.from_pandas(frame, schema=wanted.schema, preserve_index=False).equals(wanted)
 
 
-def test_the_examples_of_the_docs_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(store.path.parent)
-    names: dict[str, Any] = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)), names)
-    assert list(open_store("mine.store")) == names["outcomes"] and len(names["channels"].collect())
-
-
 def test_the_docs_list_every_column(store: Store, outcomes: list[Outcome]) -> None:
     manifest = manifest_for(outcomes, signals=16)
     for table in tables(manifest):

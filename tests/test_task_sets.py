@@ -408,10 +408,8 @@ def test_a_chat_reply_begins_without_a_space(smollm2: Model) -> None:
 GUIDE = (ROOT / "docs" / "tasks.md").read_text()
 
 
-def test_the_guides_examples_run(tmp_path: Path, organism: Model, capsys: pytest.CaptureFixture[str]) -> None:
-    [code], [lines] = (re.findall(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL) for kind in ("python", "json"))
-    exec(code.replace("n=3", "n=1"), {})
-    assert capsys.readouterr().out.startswith("True ")
+def test_the_guides_prompts_are_read(tmp_path: Path, organism: Model) -> None:
+    [lines] = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
     (tmp_path / "own.jsonl").write_text(lines)
     first, years, capital = read_examples(tmp_path / "own.jsonl")
     assert [first.word(role) for role in ("IO", "S1", "S2")] == ["Mary", "John", "John"]

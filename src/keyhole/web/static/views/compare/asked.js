@@ -16,6 +16,13 @@ const THROUGH = [
   ["heads", "end at MLPs"],
 ];
 
+/** What the address says goes into a field when it changes; what was typed since stays through other redraws. @param {HTMLInputElement | HTMLTextAreaElement} field @param {string} text */
+function put(field, text) {
+  if (field.dataset.put === text) return;
+  field.dataset.put = text;
+  field.value = text;
+}
+
 /** @param {Model} model @param {HTMLElement} left @param {HTMLElement} right @returns {() => void} draws the form, and leaves what is being typed */
 export function asked(model, left, right) {
   const prompt = h("textarea", {
@@ -75,8 +82,8 @@ export function asked(model, left, right) {
         fromStore ? h("span", { class: "soft" }, `${own.store}, prompt ${own.index}`) : how("a"),
       ),
     );
-    if (document.activeElement !== prompt) prompt.value = own["b.prompt"] ?? "";
-    if (document.activeElement !== name) name.value = own["b.model"] ?? "";
+    put(prompt, own["b.prompt"] ?? "");
+    put(name, own["b.model"] ?? "");
     fill(options, how("b"));
     stored.hidden = !own["b.index"];
     fill(stored, `Prompt ${own["b.index"]} of ${own["b.store"]}; type another prompt to compare with that.`);
