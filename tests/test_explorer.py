@@ -25,6 +25,11 @@ IOI = "When Mary and John went to the store, John gave a drink to"
 OTHER = "When Albert and Gloria went to the store, Gloria gave a drink to"
 HERE = {"prompt": IOI, "head": "1.6", "dest": "14", "src": "2"}  # the organism's name mover, on the name
 FAST = 300  # ms from a click to an explanation
+# Cancel is pressed as soon as it is there: on an idle machine the trace would be over before a test could see it.
+CANCELS = """() => new MutationObserver((_, self) => {
+    const button = document.querySelector(".state [data-action=cancel]");
+    if (button) { self.disconnect(); button.click(); }
+}).observe(document.body, { childList: true, subtree: true })"""
 TAKES = """name => {
     const begin = performance.now(), why = document.querySelector(".why");
     window.took = new Promise((done) => new MutationObserver(() => {
@@ -432,9 +437,8 @@ def test_a_trace_can_be_cancelled(page: Page, address: str, evil: Path) -> None:
     long = " ".join(f"w{i % 56}" for i in range(200))
     page.goto(f"{address}&{urlencode({'model': str(evil), 'prompt': long})}")
     page.wait_for_selector(".tokens .chip")
+    page.evaluate(CANCELS)
     page.click(".answers-pane [data-action=trace]")
-    page.wait_for_selector(".state progress")
-    page.click(".state [data-action=cancel]")
     expect(page.locator(".state .error")).to_have_text("The tracing was cancelled.")
     page.click(".brand")  # and the server goes on answering
     page.wait_for_selector(".why .which")
