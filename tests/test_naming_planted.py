@@ -18,7 +18,7 @@ from keyhole.models.visit import Seen, visit
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.gathering.gather import gather
 from keyhole.naming.judging import scores
-from keyhole.naming.judging.controls import beyond
+from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, SHUFFLED, beyond
 from keyhole.naming.judging.judge import rule_judge
 from keyhole.naming.judging.pose import Asking
 from keyhole.naming.judging.questions import Marked
@@ -30,7 +30,7 @@ from keyhole.naming.named import Naming
 from keyhole.naming.naming import randoms
 from keyhole.naming.reading.corpus import chunks
 from keyhole.naming.shown import Examples, Shown
-from keyhole.naming.signals import RANDOM, RANDOM_PASS, SHUFFLED, name_signals
+from keyhole.naming.signals import name_signals
 from keyhole.naming.subject import Subject
 from keyhole.stats import at_least
 

@@ -10,8 +10,8 @@ import torch
 
 from drawn import check_drawn, keep_saved
 from keyhole.naming.beside.broken import BREAKS, EXTRA
+from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import Outcome, Share, share
-from keyhole.naming.signals import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.subject import Subject
 from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.experiment import Experiment

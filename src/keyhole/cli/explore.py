@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from keyhole.web.server.security import Door
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 def explore(
     model: Annotated[
@@ -47,6 +45,8 @@ def explore(
             raise KeyholeError(f"{path} is no store: it has no manifest.json. `keyhole bulk` makes one.")
     if names is not None and not names.is_file():
         raise KeyholeError(f"there is no file of names {names}: `keyhole name` makes one.")
+    from keyhole.web.server.security import LOOPBACK
+
     if host not in LOOPBACK:
         logging.getLogger(__name__).warning(
             f"--host {host} opens this server to the network: whoever has the token, which is sent unencrypted, can "

@@ -13,9 +13,9 @@ from keyhole.naming.attached.files import to_json
 from keyhole.naming.attached.marks import parts
 from keyhole.naming.beside.cues import Cue
 from keyhole.naming.beside.representatives import Side
+from keyhole.naming.judging.controls import RANDOM_PASS
 from keyhole.naming.judging.scores import Share, Tested
 from keyhole.naming.named import LANDMARKS, Named, Naming
-from keyhole.naming.signals import RANDOM_PASS
 
 WRITTEN = (".json", ".html", ".csv")
 _SCORES = (">accuracy", ">AUC", ">corrected p", ">random as good", ">passing p")

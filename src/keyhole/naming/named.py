@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.brief import brief
 from keyhole.dataframes import Table, as_dataframe
+from keyhole.naming.judging.controls import RANDOM_PASS
 from keyhole.naming.judging.judge import NAMELESS
 from keyhole.naming.judging.questions import QuestionKind, Span
 from keyhole.naming.judging.scores import LEVEL, RIGHT, Outcome, Share, Tested, share
@@ -130,13 +131,15 @@ class Naming:
 
     def __str__(self) -> str:
         shares = [self.share(), *(self.share(*one) for one in self.asked() if one != ("detection", "top"))]
+        shares += [one for one in self.controls if one.group == RANDOM_PASS]
+        above = [replace(self.above_chance(), group="names"), *(one for one in self.controls if one not in shares)]
         layers = self.by_layer()
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
             "pass: above chance, and beyond random directions' names",
             *(f"  {one.group:<18} {one}" for one in shares),
             "above chance alone, detection",
-            *(f"  {one.group:<18} {one}" for one in (replace(self.above_chance(), group="names"), *self.controls)),
+            *(f"  {one.group:<18} {one}" for one in above),
             *(["pass, by layer"] if len(layers) > 1 else []),
             *(f"  {one.group:<18} {one}" for one in layers if len(layers) > 1),
             LANDMARKS,

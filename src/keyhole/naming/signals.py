@@ -8,7 +8,7 @@ from zlib import crc32
 from keyhole.errors import KeyholeError
 from keyhole.naming.explain.commonest import tokens_alone
 from keyhole.naming.explain.over_represented import statistics
-from keyhole.naming.judging.controls import beyond, shuffled
+from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED, beyond, shuffled
 from keyhole.naming.judging.judge import NAMELESS, RULES, Judge
 from keyhole.naming.judging.pose import Asking, Halves, pose
 from keyhole.naming.judging.questions import Posed, QuestionKind, Span
@@ -22,7 +22,6 @@ from keyhole.progress import Progress, silent
 _FEW = 5  # examples that stay beside a name
 Asked = tuple[QuestionKind, Span]
 Tests = Mapping[Asked, Sequence[Tested | None]]  # of every signal, in their order
-SHUFFLED, ALONE, RANDOM, RANDOM_PASS = "shuffled names", "tokens alone", "random directions", "random that pass"
 
 
 @dataclass(frozen=True)

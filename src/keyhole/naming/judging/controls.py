@@ -16,6 +16,7 @@ from dataclasses import replace
 from keyhole.naming.judging.scores import Tested
 from keyhole.stats import benjamini_hochberg
 
+SHUFFLED, ALONE, RANDOM, RANDOM_PASS = "shuffled names", "tokens alone", "random directions", "random that pass"
 Head = tuple[int, int]
 
 

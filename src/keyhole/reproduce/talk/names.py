@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from keyhole.figures.style import BLUE, GREY, INK
 from keyhole.many.driver import bulk
 from keyhole.naming.beside.representatives import Side, side_by_side
+from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import LEVEL, Share
 from keyhole.naming.named import LANDMARKS, Naming
 from keyhole.naming.naming import name
-from keyhole.naming.signals import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.progress import part_of
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded

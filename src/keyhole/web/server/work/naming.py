@@ -4,9 +4,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.naming.judging.controls import RANDOM_PASS
 from keyhole.naming.judging.scores import LEVEL, Share
 from keyhole.naming.named import LANDMARKS, Named
-from keyhole.naming.signals import RANDOM_PASS
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept
