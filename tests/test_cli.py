@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import keyhole
+from conftest import SMOLLM2
 from keyhole import Model
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
@@ -34,7 +35,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken.model.layers[1].self_attn.k_proj.weight[3, 2] = float("nan")
     broken.save_pretrained(root / "nan")
     (root / "empty").mkdir()
-    done = keyhole("trace", PROMPT, "--target", "Mary", "--out", str(root / "circuit.json"))
+    outs = [part for end in ("json", "html", "svg", "neuronpedia.json") for part in ("--out", f"{root}/circuit.{end}")]
+    done = keyhole("trace", PROMPT, "--target", "Mary", *outs)
     assert done.returncode == 0, done.stderr
     (root / "broken.gguf").write_bytes(b"GGUF but not really")
     sample = {"prompt": "Mary gave John a drink", "query": "last", "positive": [1], "negative": [{"find": "John"}]}
@@ -45,7 +47,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_check_works_on_a_folder_without_a_tokenizer(folders: Path) -> None:
     done = keyhole("check", str(folders / "gpt2"), "--verbose")
-    assert done.returncode == 0 and "exact" in done.stdout and "layer" in done.stdout and not done.stderr
+    assert (
+        done.returncode == 0
+        and done.stdout.startswith("gpt2: ")
+        and "exact" in done.stdout
+        and "layer" in done.stdout
+        and not done.stderr
+    )
 
 
 def test_check_exits_with_one_when_not_exact(folders: Path) -> None:
@@ -104,6 +112,20 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert checked.returncode == 0 and "measured values equal" in checked.stdout
     record = json.loads(keyhole("verify", str(files[0]), "--sides-only", "--json", "--mode", "local").stdout)
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
+
+
+def test_an_answer_that_is_hardly_given_is_noted() -> None:
+    weak = keyhole("trace", PROMPT, "--target", "John", "--seeds", "linear", "--json")
+    assert "note: the model hardly believes this answer (probability 9.9e-08)" in weak.stderr
+    assert json.loads(weak.stdout)["parameters"]["target_text"] == ["John"]
+    assert not keyhole("trace", PROMPT, "--target", "Mary").stderr
+
+
+def test_a_last_space_is_noted_where_it_is_a_token() -> None:
+    asked = ("--model", str(SMOLLM2), "--dest", "-1", "--top", "1")
+    told = "note: the prompt ends in a space"
+    assert [told in keyhole("heads", f"Mary gave{end}", *asked).stderr for end in (" ", "")] == [True, False]
+    assert not keyhole("heads", PROMPT + " ").stderr  # the organism's tokenizer knows no spaces
 
 
 def test_trace_tells_a_story(organism: Model) -> None:
@@ -236,6 +258,11 @@ BAD = {
     ),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
     "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
+    "a circuit's page": (("verify", "{root}/circuit.html"), "read from their .json. Write that, too: `keyhole trace"),
+    "a circuit's picture": (("verify", "{root}/circuit.svg"), "--out circuit.json`"),
+    "a circuit for other tools": (("verify", "{root}/circuit.neuronpedia.json"), "--out circuit.json`"),
+    "a page that is not there": (("verify", "{root}/none.html"), "cannot read"),
+    "why not, where it is": (("explain", PROMPT, "--head", "1.6", "--src", "Mary", "--why-not"), "(--why-not) out"),
     "foreign circuit": (("verify", "{root}/gpt2/config.json"), "not a circuit"),
     "circuit of another model": (("verify", "{root}/circuit.json", "-m", "{root}/gpt2"), "other weights"),
 }
@@ -314,7 +341,8 @@ def test_an_unknown_choice_is_answered_with_those_there_are(
 def test_bad_input_in_a_process_of_its_own() -> None:
     done = keyhole("heads", "When Mary met Zaphod")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: organism does not know 'Zaphod': use other words (`keyhole words` lists them).\n"
+    said = "use other words (`keyhole words` lists them), or another model (--model)"
+    assert done.stderr == f"error: organism does not know 'Zaphod': {said}.\n"
 
 
 SMALL = ("--prompts", "60", "--tests", "40", "--permutations", "20", "--answers", "2")
@@ -445,11 +473,12 @@ def test_tasks_are_listed_shown_written_and_asked(tmp_path: Path) -> None:
 
 
 def test_words() -> None:
+    assert 60 < max(map(len, keyhole("words").stdout.splitlines())) <= 80
     listed = json.loads(keyhole("words", "--json").stdout)["words"]
     assert "Mary" in listed["women's names"] and "store" in listed["places"] and "gave" in listed["other"]
     found = keyhole("words", "mar*")
     assert "'Mary'" in found.stdout and "'market'" in found.stdout and "5 of 5 tokens" in found.stdout
     assert keyhole("heads", "When Jhon met Mary").stderr == (
         "error: organism does not know 'Jhon': use other words such as John, phone, Jason "
-        "(`keyhole words` lists them).\n"
+        "(`keyhole words` lists them), or another model (--model).\n"
     )

@@ -803,3 +803,10 @@ def test_what_cannot_be_explored_is_refused_at_once(
     with pytest.raises(keyhole.KeyholeError, match=said):
         command_line(["explore", "--port", "0", "--no-browser", *options], standalone_mode=False)
     assert ("opens this server to the network" in caplog.text) == ("--host" in options)
+
+
+def test_models_are_arguments_or_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Given] = []
+    monkeypatch.setattr("keyhole.web.server.listen.serve", lambda given, **_: asked.append(given))
+    command_line(["explore", "a.gguf", "-m", "b.gguf", "--model", "c.gguf", "--no-browser"], standalone_mode=False)
+    assert [given.models for given in asked] == [("a.gguf", "b.gguf", "c.gguf")]

@@ -1,7 +1,8 @@
-"""How does a record look in a notebook? Like a dataclass, with tensors as their shapes and what is long as its size."""
+"""How are long things said shortly? Records like dataclasses, tensors by their shapes; models without their folders."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 _FEW, _LONG = 8, 80  # items of a collection, characters of a value, that are shown as they are
@@ -17,6 +18,17 @@ def brief(record: Any) -> str:
     """
     told = ", ".join(f"{one.name}={_short(getattr(record, one.name))}" for one in fields(record) if one.repr)
     return f"{type(record).__name__}({told})"
+
+
+def model_label(name: str) -> str:
+    """A model's name for headings: without the folders that lead to it; the hub's names, which have an owner, whole.
+
+    >>> model_label("/models/smollm2.gguf"), model_label("models/small.gguf"), model_label("openai-community/gpt2")
+    ('smollm2.gguf', 'small.gguf', 'openai-community/gpt2')
+    """
+    path = Path(name)
+    hub = len(path.parts) <= 2 and path.suffix != ".gguf" and not name.startswith((".", "~", "/"))
+    return name if hub and not path.is_absolute() else path.name or name
 
 
 def _short(value: Any) -> str:

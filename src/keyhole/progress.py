@@ -41,9 +41,15 @@ class Pace:
         >>> pace = Pace(clock=iter([0.0, 10.0]).__next__)
         >>> pace.told(64, 192), pace.told(128, 192)
         ('', '6.4 a second, 10 s left')
+
+        Where fewer are done than at first, another part of the work has begun:
+
+        >>> pace = Pace(clock=iter([0.0, 10.0, 20.0]).__next__)
+        >>> pace.told(6, 6), pace.told(2, 8), pace.told(4, 8)
+        ('', '', '0.2 a second, 20 s left')
         """
         now = self.clock()
-        if self._first is None:
+        if self._first is None or done < self._first[1]:
             self._first = (now, done)
         took, made = now - self._first[0], done - self._first[1]
         if not made or not took:

@@ -72,9 +72,12 @@ def plain(text: str) -> None:
     _console().print(Text(text), soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-    """Rows on standard output, no cell cut; a column whose name begins with > holds numbers. See `keyhole.tables`."""
-    for made in lay_out(columns, rows, width()):
+def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, otherwise: int | None = None) -> None:
+    """Rows on standard output, no cell cut; a column whose name begins with > holds numbers. See `keyhole.tables`.
+
+    In a file or a pipe, as wide as they are, or `otherwise`.
+    """
+    for made in lay_out(columns, rows, width() or otherwise):
         _console().print(made, crop=False)
         _console().print()
 

@@ -71,11 +71,25 @@ def to_json(circuit: Circuit) -> str:
 
 def load_circuit(path: str | Path) -> Circuit:
     """Read a circuit file; anything damaged, foreign or of another schema is refused with the reason."""
+    _require_own(Path(path))
     text = read_text(path)
     try:
         return from_json(text)
     except KeyholeError as error:
         raise KeyholeError(f"{path} is not a circuit that can be read: {error}") from error
+
+
+def _require_own(path: Path) -> None:
+    """Refuse a circuit's other files, which do not hold all of it."""
+    from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
+
+    other = path.suffix.lower() in SUFFIXES[1:] or path.name.lower().endswith(NEURONPEDIA)
+    if other and path.is_file():
+        own = path.name.removesuffix(NEURONPEDIA).removesuffix(path.suffix) + ".json"
+        raise KeyholeError(
+            f"{path} is a circuit to look at, or for other tools; circuits are read from their .json. Write that, "
+            f'too: `keyhole trace ... --out {own}`, circuit.save("{own}").'
+        )
 
 
 def from_json(text: str) -> Circuit:

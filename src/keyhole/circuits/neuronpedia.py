@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN
 from keyhole.circuits.text import answer_label, node_label, words_label
@@ -45,7 +46,7 @@ def to_neuronpedia(
     text = _prompt(circuit)
     metadata: dict[str, Any] = {
         "slug": slug or _slug(f"{text} {words_label(circuit.parameters.target_text)}"),
-        "scan": scan or _short(circuit.model.get("name", "model")),
+        "scan": scan or model_label(circuit.model.get("name", "model")).rpartition("/")[2],
         "prompt_tokens": list(circuit.tokens),
         "prompt": text,
         "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
@@ -195,7 +196,3 @@ def _slug(text: str) -> str:
     'when-mary-and-john-mary'
     """
     return "-".join(re.findall(r"[a-z0-9]+", text.lower()))[-80:].strip("-") or "circuit"
-
-
-def _short(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1]

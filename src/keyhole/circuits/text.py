@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN
 from keyhole.circuits.writer import Writer
@@ -57,7 +58,8 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Map
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})
     lines = [
-        f"{circuit.model['name']}: {count(len(kinds), 'node')} ({count(kinds.count('head'), 'firing')} of "
+        f"{model_label(str(circuit.model['name']))}: {count(len(kinds), 'node')} "
+        f"({count(kinds.count('head'), 'firing')} of "
         f"{count(heads, 'head')}, {count(kinds.count('mlp'), 'MLP')}), {count(len(circuit.edges), 'edge')}, "
         f"{count(len(circuit.firings), 'firing')} explained",
     ]

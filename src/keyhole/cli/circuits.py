@@ -224,6 +224,7 @@ def trace(
             through=Through(cover, eps, not no_values, constants) if further else through,
             progress=progress,
         )
+    looks.doubt(circuit)
     named = None if known is None else names_of.edges(circuit, known, all_names)
     if story:
         looks.story(circuit, json=json, names=named)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.brief import model_label
 from keyhole.cli.choices import Frame, Nonlinearity
 from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
@@ -144,7 +145,8 @@ def _show_survey(found: Survey, top: int, *, json: bool) -> None:
         for h in found.ranked[:top]
     ]
     show.plain(
-        f"{found.model}: {found.prompts} prompts, frame {found.view.frame}; heads by the gap their subspace holds"
+        f"{model_label(found.model)}: {found.prompts} prompts, frame {found.view.frame}; "
+        "heads by the gap their subspace holds"
     )
     show.table(SURVEY, rows)
     show.plain(

@@ -17,6 +17,9 @@ def explore(
         list[str] | None,
         typer.Argument(metavar="[MODEL]...", help="Hub names, model folders or .gguf files, beside the organism."),
     ] = None,
+    model_option: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="The same as an argument. May be repeated.")
+    ] = None,
     store: Annotated[list[Path] | None, typer.Option(help="A store that `keyhole bulk` made. May be repeated.")] = None,
     names: Annotated[Path | None, typer.Option(help="Names of signals (`keyhole name`).")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = 7373,
@@ -64,4 +67,4 @@ def explore(
             # Beside the server, which must go on meanwhile: browsers of the terminal keep their caller waiting.
             threading.Thread(target=webbrowser.open, args=(door.address,), daemon=True).start()
 
-    serve(Given(tuple(model or ()), tuple(store or ()), names), host=host, port=port, ready=ready)
+    serve(Given((*(model or ()), *(model_option or ())), tuple(store or ()), names), host=host, port=port, ready=ready)

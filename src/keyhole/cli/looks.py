@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from keyhole import show
+from keyhole.brief import model_label
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit, Edge
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from keyhole.qk.firings import Site
     from keyhole.tracing.exactness import Check
 
+_HARDLY = 0.01  # an answer that is less likely is hardly given
 _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it take
 
 
@@ -32,7 +34,7 @@ def check_record(result: Check) -> dict[str, Any]:
 
 def check(result: Check, verbose: bool) -> None:
     """The errors of a check as a table."""
-    show.plain(f"{result.model}: {result.n_tokens} tokens, {result.dtype}")
+    show.plain(f"{model_label(result.model)}: {result.n_tokens} tokens, {result.dtype}")
     rows = [
         ("attention scores", "singular channels", _judged(result.scores, result)),
         ("residual streams", "writers", _judged(result.residuals, result)),
@@ -206,6 +208,16 @@ def circuit(found: Circuit, *, json: bool, depth: int, names: Mapping[Edge, str]
         print(to_json(found), end="")
     else:
         show.plain(circuit_text(found, depth=depth, names=names))
+
+
+def doubt(found: Circuit) -> None:
+    """A note, if the model hardly gives the traced answer."""
+    likely = found.parameters.target_probability
+    if likely and sum(likely) < _HARDLY:
+        show.note(
+            f"the model hardly believes this answer (probability {sum(likely):.2g}): the circuit shows what speaks for "
+            "it, and more speaks for others."
+        )
 
 
 def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None) -> None:

@@ -20,6 +20,10 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
 ]
+CircuitModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the circuit's own model."),
+]
 RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
 DtypeOption = Annotated[Dtype, typer.Option(help="Numbers to compute with; auto: as the weights are stored.")]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
@@ -66,7 +70,13 @@ def run_prompt(
     asked = prompt if prompt is not None else read_ids(token_ids or "")
     model = load_model(*where)
     with show.progress("Running the prompt"):
-        return model.run(asked, bos=bos)
+        run = model.run(asked, bos=bos)
+    if prompt is not None and prompt.endswith(" ") and not run.tokens[-1].strip():
+        show.note(
+            "the prompt ends in a space, which is a token of its own here: most models were not trained to go on from "
+            "there. Leave it out unless you mean it."
+        )
+    return run
 
 
 def read_ids(text: str) -> list[int]:

@@ -9,7 +9,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Mode
-from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.cli.options import CircuitModelOption, DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def verify(
     file: Annotated[Path, typer.Argument(help="A circuit file (.json).")],
-    model: ModelOption = None,
+    model: CircuitModelOption = None,
     mode: Annotated[
         Mode,
         typer.Option(help="Edit scores and what MLPs read, one head, MLPs and one reader, or all that follows."),
@@ -52,7 +52,7 @@ def verify(
 
     circuit = load_circuit(file)
     loaded = load_model(model_named(circuit, model), revision, dtype, device)
-    with show.progress_bar("Verifying") as progress:
+    with show.paced_bar("Verifying", every=15.0) as progress:
         result = verify_circuit(
             circuit,
             loaded,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.cli.options import CircuitModelOption, DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
 from keyhole.cli.proof import model_named
 from keyhole.errors import KeyholeError
 
@@ -26,7 +26,7 @@ def features(
     top: Annotated[int, typer.Option(min=1, help="Features of an edge.")] = 10,
     edges: Annotated[int, typer.Option(min=1, help="Without an edge: the strongest so many signals.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the random directions.")] = 0,
-    model: ModelOption = None,
+    model: CircuitModelOption = None,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
+from keyhole.brief import model_label
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -99,7 +100,7 @@ def _asked(model: Model, made: list[Example]) -> list[Row]:
     from keyhole.tasks import answered
 
     rows: list[Row] = []
-    with show.progress_bar(f"Asking {model.name}") as progress:
+    with show.progress_bar(f"Asking {model_label(model.name)}") as progress:
         for start in range(0, len(made), _AT_ONCE):
             some = made[start : start + _AT_ONCE]
             runs = model.run_many([example.text for example in some])

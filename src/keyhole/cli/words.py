@@ -38,7 +38,8 @@ def words(
         if json:
             show.as_json({"model": loaded.name, "words": kinds})
         else:
-            show.table(("kind", "words"), [(kind, " ".join(known)) for kind, known in kinds.items()])
+            rows = [(kind, " ".join(known)) for kind, known in kinds.items()]
+            show.table(("kind", "words"), rows, otherwise=80)
         return
     found = tokens_like(loaded, pattern)
     if json:

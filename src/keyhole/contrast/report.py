@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from keyhole.brief import model_label
 from keyhole.contrast.edits.answers import AnswerEffects
 from keyhole.contrast.edits.moves import NOTHING, Effect
 from keyhole.contrast.recipes.sweep import RankRow
@@ -176,7 +177,8 @@ def counted(study: Study) -> str:
 def made(study: Study) -> str:
     """From what, and how, a study was made."""
     frame, settings = study.test.frame.replace("_", "-"), study.settings
-    text = f"{study.model}: {counted(study)}.\nFrame {frame}, centring {settings.centre}, ranks by {settings.rank}."
+    text = f"{model_label(study.model)}: {counted(study)}.\n"
+    text += f"Frame {frame}, centring {settings.centre}, ranks by {settings.rank}."
     if not study.swaps:
         text += "\nPositive and negative keys stand in different prompts, so nothing can be swapped."
     return text

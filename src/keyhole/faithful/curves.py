@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 from jaxtyping import Float
 
+from keyhole.brief import model_label
 from keyhole.circuits.mib import MibFile, read_mib
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithful.cohort import (
@@ -26,7 +27,7 @@ from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, re
 from keyhole.models.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.store.chosen import spread
-from keyhole.store.model import model_of, short
+from keyhole.store.model import model_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -115,7 +116,7 @@ def compare_methods(
     require_gap(whole, none)
     made = [_curve(method, found, orders[method], answers, whole) for method, found in ranked.items()]
     return Curves(
-        model=short(groups[0].masked.model.name),
+        model=model_label(groups[0].masked.model.name),
         task=task,
         baseline="zero" if means is None else "mean",
         edges=len(wiring),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from keyhole.brief import model_label
 from keyhole.family.clusters import MEASURES, Clustering
 from keyhole.family.cuts import OUTSIDE
 from keyhole.family.stability import STABLE
@@ -164,7 +165,8 @@ def _stability(clustering: Clustering) -> float:
 
 def _opening(found: "Families") -> list[str]:
     about = found.about
-    lines = [f"{about.store}: {about.task} on {about.model}", asked_text(found), "", verdict(found), rest_text(found)]
+    made = f"{about.store}: {about.task} on {model_label(about.model)}"
+    lines = [made, asked_text(found), "", verdict(found), rest_text(found)]
     return [line for i, line in enumerate(lines) if line or i == 2]
 
 

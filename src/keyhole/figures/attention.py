@@ -9,6 +9,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import INK, blank, plain, scale, tidy, wrapped
 from keyhole.models.attention import visible_mask
@@ -32,7 +33,7 @@ def head_figure(run: "Run", head: tuple[int, int]) -> Figure:
         weights = record.weights([index], range(len(run)))[0]
     seen = visible_mask(record.first, torch.arange(len(run), device=weights.device), len(run))
     weights = weights.masked_fill(~seen, float("nan"))
-    return attention_figure(weights, run.tokens, title=f"{run.model.name}, head {layer}.{index}")
+    return attention_figure(weights, run.tokens, title=f"{model_label(run.model.name)}, head {layer}.{index}")
 
 
 def attention_figure(weights: Float[Tensor, "dest src"], tokens: Sequence[str], *, title: str = "") -> Figure:

@@ -140,7 +140,10 @@ def _unknown_words(tokenizer: Any, text: str) -> str:
     unknown = list(dict.fromkeys(words))
     near = list(dict.fromkeys(other for word in unknown for other in nearest_words(tokenizer, word)))
     instead = f" such as {', '.join(near)}" if near else ""
-    return f"{', '.join(map(repr, unknown))}: use other words{instead} (`keyhole words` lists them)"
+    return (
+        f"{', '.join(map(repr, unknown))}: use other words{instead} (`keyhole words` lists them), or another model "
+        "(--model)"
+    )
 
 
 def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.brief import brief
+from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, visible_mask
 from keyhole.models.precision import exact_matmul, working_dtype
@@ -129,7 +129,7 @@ class Run:
 
     def __repr__(self) -> str:
         said = prompt_text(self.model.tokenizer, self.token_ids)
-        return f"<Run of {self.model.name}: {len(self)} tokens, {said!r}>"
+        return f"<Run of {model_label(self.model.name)}: {len(self)} tokens, {said!r}>"
 
     def _repr_html_(self) -> str:
         from keyhole.web.reprs import run_html

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keyhole.brief import model_label
 from keyhole.shared.taken import cluster_text, draws_text, taken_text
-from keyhole.store.model import short
 
 if TYPE_CHECKING:
     from keyhole.shared.alike import Likeness
@@ -33,7 +33,7 @@ def shared_text(found: "Shared") -> str:
 def opening(found: "Shared") -> str:
     """What was compared."""
     return (
-        f"{short(found.model)}, {found.prompts} prompts of {found.stores[0]}; near-equal: a cosine above "
+        f"{model_label(found.model)}, {found.prompts} prompts of {found.stores[0]}; near-equal: a cosine above "
         f"{found.limit:g}{draws_text(found.settings['draws'])}"
     )
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keyhole.brief import model_label
 from keyhole.shared.heard import author_name
 from keyhole.shared.taken import cluster_text, draws_text, taken_text
 from keyhole.sink.record import middle
 from keyhole.stats import as_text
-from keyhole.store.model import short
 
 if TYPE_CHECKING:
     from keyhole.shared.alike import Likeness
@@ -32,7 +32,7 @@ def sinks_text(found: "Sinks") -> str:
 def opening(found: "Sinks") -> str:
     """What was studied, and what there is before anything is removed."""
     return (
-        f"{short(found.model)}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} "
+        f"{model_label(found.model)}: {found.share:.0%} of the heads' tokens fire on the first one, in {found.prompts} "
         f"prompts; in {found.held_out} held-out ones mean weight there {found.before:.3f}, answer {found.answer:.2f}"
         f"{draws_text(found.settings['draws'])}"
     )

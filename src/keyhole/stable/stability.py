@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.progress import Progress, silent
 from keyhole.stable.again import Refused, retrace
@@ -17,7 +18,7 @@ from keyhole.stable.floors import Pairs, asked_of, floors
 from keyhole.stable.stays import Asked, Stability, Stays, in_common
 from keyhole.stable.variations import Variation, options_of, rounded, usual
 from keyhole.store.chosen import some_prompts
-from keyhole.store.model import model_of, short
+from keyhole.store.model import model_of
 from keyhole.tracing.levels import ManyOptions
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def stability(
     beside, missing = floors(store, asked, other, rng)
     rows += [Stays(name, True, in_common(pairs, roles=roles), {}) for name, pairs in beside.items()]
     name = str(store.manifest.task.get("name"))
-    return Stability(short(model.name), name, len(asked), roles, tuple(rows), left_out | missing)
+    return Stability(model_label(model.name), name, len(asked), roles, tuple(rows), left_out | missing)
 
 
 def varied(

@@ -1,6 +1,5 @@
 """Which model made a store? The one in hand, or loaded by its name; its fingerprint says whether it is the same."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
@@ -39,12 +38,3 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
             f"ones in another precision than {found.hf.dtype}: its circuits say nothing of them. Give what made it."
         )
     return found
-
-
-def short(name: str) -> str:
-    """A model's name without the folders that lead to it.
-
-    >>> short("/models/smollm2.gguf"), short("openai-community/gpt2")
-    ('smollm2.gguf', 'openai-community/gpt2')
-    """
-    return Path(name).name if Path(name).is_absolute() else name

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from keyhole.brief import model_label
 from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.models.prompts import token_label
@@ -15,7 +16,7 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     """A story for the terminal; below a path the `names` of the strongest signals by which its heads attend."""
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
-    lines = [f"{circuit.model['name']}, answer at {where}{answer_label(circuit)}"]
+    lines = [f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"]
     lines += _folded(held_pieces(story), "", " ", width)
     for path in story.paths:
         steps = [f"{step_label(step, circuit.tokens)} {_numbers(story, step)}" for step in path.steps]

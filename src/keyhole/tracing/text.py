@@ -21,13 +21,13 @@ def firing_text(firing: "Firing") -> str:
     ]
     here = firing.why == "here"
     if not firing.sides:
-        lines.append("  not searched: the weight is below tau")
+        lines.append('  not searched: the weight is below tau (what keeps it there: why="not", --why-not)')
     elif not int(omega(firing.run.model, firing.layer).rank[firing.head]):
         lines.append("  no channel of this head can be told from rounding: there is nothing to remove")
     for side in firing.sides:
         passed, sign = ("below", "positive") if here else ("above", "negative")
         state = "" if side.reached else f", not {passed} tau: no candidate with a {sign} attribution is left"
-        what = "these signals" if here else "these signals, which keep it from attending here"
+        what = "these signals, removed in this order" if here else "these signals, which keep it from attending here"
         lines.append(f"  {side.side} side: {firing.attention:.3f} -> {side.after:.3f} without {what}{state}")
         shown = side.signals if here else sorted(side.signals, key=lambda s: -s.weight)[:_SHOWN]
         for s in shown:

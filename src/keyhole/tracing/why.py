@@ -66,7 +66,7 @@ def explain(
     if why == "not" and not firing.sides:
         raise KeyholeError(
             f"head {layer}.{index} attends here already: {firing.attention:.3f} of token {d}'s attention is on token "
-            f"{s}, and tau is {firing.tau:.3f}. Leave `why` out to see which signals cause it."
+            f'{s}, and tau is {firing.tau:.3f}. Leave why="not" (--why-not) out to see which signals cause it.'
         )
     return firing
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run_html(run: "Run") -> str:
     chips = [_chip(at, text) for at, text in shown]
     if left:
         chips.insert(_TOKENS // 2, f'<span style="opacity:.6">… {left:,} more … </span>')
-    title = f"{run.model.name}: {len(run):,} tokens"
+    title = f"{model_label(run.model.name)}: {len(run):,} tokens"
     columns = _columns(_table(_answers(run), "next"), _table(_heads(run), f"heads that fire at {len(run) - 1}"))
     return _box(title, f'<div style="line-height:1.9">{"".join(chips)}</div>{columns}')
 
