@@ -147,7 +147,7 @@ def test_the_suffix_decides(circuit: Circuit, tmp_path: Path) -> None:
     circuit.save(tmp_path / "mary.json")
     jsonschema.validate(json.loads((tmp_path / "mary.Neuronpedia.JSON").read_text()), SCHEMA)
     assert Circuit.load(tmp_path / "mary.json") == circuit
-    with pytest.raises(KeyholeError, match="not a circuit that can be read"):
+    with pytest.raises(KeyholeError, match=r"read from their \.json.*--out mary\.json`"):
         Circuit.load(tmp_path / "mary.Neuronpedia.JSON")
 
 

@@ -83,9 +83,10 @@ def _require_own(path: Path) -> None:
     """Refuse a circuit's other files, which do not hold all of it."""
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
 
-    other = path.suffix.lower() in SUFFIXES[1:] or path.name.lower().endswith(NEURONPEDIA)
-    if other and path.is_file():
-        own = path.name.removesuffix(NEURONPEDIA).removesuffix(path.suffix) + ".json"
+    ends = (NEURONPEDIA, *SUFFIXES[1:])
+    end = next((end for end in ends if path.name.lower().endswith(end)), None)
+    if end is not None and path.is_file():
+        own = f"{path.name[: -len(end)]}.json"
         raise KeyholeError(
             f"{path} is a circuit to look at, or for other tools; circuits are read from their .json. Write that, "
             f'too: `keyhole trace ... --out {own}`, circuit.save("{own}").'
