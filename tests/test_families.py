@@ -33,11 +33,11 @@ from keyhole.family import (
 from keyhole.family import cuts as cuts_module
 from keyhole.family.agreement import Beside, _beside, share_between
 from keyhole.family.averages import average, averages
-from keyhole.family.clusters import explained, margin_of
+from keyhole.family.clusters import Clustering, explained, margin_of
 from keyhole.family.cuts import cuts_of, silhouettes, summed, tree_of
 from keyhole.family.modes import dip, first_coordinate, modes_of
 from keyhole.family.nulls import Trades, one_cloud, shuffled_distances
-from keyhole.family.report import believed_text, split_text
+from keyhole.family.report import believed_text, plain_verdict, split_text, verdict
 from keyhole.family.representatives import representatives
 from keyhole.family.stability import matches, stabilities
 from keyhole.files import json_text
@@ -583,7 +583,27 @@ def test_families_of_a_store(found: Families, store: Store) -> None:
         assert family.stability == level.clustering.stability[best][family.number - 1]
         each = [slow_silhouette(apart, found.labels, i) for i in members]
         assert family.silhouette == pytest.approx(np.mean(each), abs=1e-6)
-    assert "3 families, by silhouette and stability" in str(found) and "kind b 100%" in str(found)
+    assert "3 families: other prompts would give the same, and" in str(found) and "kind b 100%" in str(found)
+
+
+def test_the_verdict_is_a_plain_sentence_first(found: Families) -> None:
+    """What is believed, what was only asked for, what is not stable, and what chance gives as well."""
+    own = found.clustering
+    loose = replace(own, stability=tuple(0 * one for one in own.stability))
+    chance = replace(own, nulls=tuple(replace(null, p=0.5) for null in own.nulls))
+
+    def said(clustering: Clustering) -> str:
+        first, *others = found.levels
+        return plain_verdict(replace(found, levels=(replace(first, clustering=clustering), *others)))
+
+    assert verdict(found).startswith(said(own)) and said(own).startswith(
+        "3 families: other prompts would give the same"
+    )
+    assert said(loose).startswith("One family: the best cut, into 3, is not stable") and "clearly" not in said(loose)
+    assert said(chance).endswith("into 3, is not clearly better than cuts where there are no families.")
+    assert said(replace(chance, given=True)).startswith("3 families, as asked, but this cut is not clearly better")
+    assert said(replace(own, best=None)).startswith("One family: no cut of the tree")
+    assert not any(digit in said(one).replace("3", "") for one in (own, loose, chance) for digit in "0123456789")
 
 
 def test_the_rest_is_assigned(found: Families, store: Store) -> None:

@@ -72,10 +72,13 @@ def families(
 
 
 def _tell(found: Families) -> None:
-    from keyhole.family.report import asked_text, rest_text, verdict
+    from keyhole.family.report import asked_text, numbers_text, plain_verdict, rest_text
 
+    show.plain(f"{plain_verdict(found)}\n")
     show.plain(f"{asked_text(found)}\n")
-    show.plain(" ".join(filter(None, [verdict(found), rest_text(found)])) + "\n")
+    numbers = " ".join(filter(None, [numbers_text(found), rest_text(found)]))
+    if numbers:
+        show.plain(f"{numbers}\n")
     table(_FAMILIES, [_family_row(one) for one in found.families])
     show.plain("labels of the prompts (what 95 % of shuffled labels stay below)")
     show.table(_LABELS, _label_rows(found))

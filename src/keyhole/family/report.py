@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import model_label
-from keyhole.family.clusters import MEASURES, Clustering
+from keyhole.family.clusters import LEVEL, MEASURES, Clustering
 from keyhole.family.cuts import OUTSIDE
 from keyhole.family.stability import STABLE
 
@@ -38,19 +38,36 @@ def asked_text(found: "Families") -> str:
 
 
 def verdict(found: "Families") -> str:
-    """Are there families? In a sentence."""
-    clustering, outside = found.clustering, int((found.labels == OUTSIDE).sum())
-    cut = clustering.cut
-    if cut is None:
+    """Are there families? In a plain sentence, and by numbers."""
+    return " ".join(filter(None, [plain_verdict(found), numbers_text(found)]))
+
+
+def plain_verdict(found: "Families") -> str:
+    """Are there families? In a sentence without numbers."""
+    clustering = found.clustering
+    if clustering.cut is None:
         return "One family: no cut of the tree leaves two groups that hold half of the circuits."
-    shown = f"silhouette {cut.silhouette:.3f}, stability {_stability(clustering):.2f}; {nulls_text(clustering)}"
-    if not (clustering.separate or clustering.given):
-        return f"One family. The best cut, into {cut.families}, is not believed: {shown}.{split_text(clustering)}"
-    why = "as asked" if clustering.given else "by silhouette and stability"
-    doubt = "" if clustering.separate else " They are no more separate than one family may look."
-    doubt += "" if clustering.separate else split_text(clustering)
+    many = f"{len(found.families)} families{', as asked' * clustering.given}"
+    if clustering.separate:
+        return f"{many}: other prompts would give the same, and they stand further apart than where there are none."
+    doubts = ["is not stable, so that other prompts would give another"] * (not clustering.stable)
+    if not clustering.nulls or any(null.p > LEVEL for null in clustering.nulls):
+        doubts.append("is not clearly better than cuts where there are no families")
+    doubt = ", and ".join(doubts)
+    if clustering.given:
+        return f"{many}, but this cut {doubt}."
+    return f"One family: the best cut, into {clustering.cut.families}, {doubt}."
+
+
+def numbers_text(found: "Families") -> str:
+    """What speaks for the best cut and against it; empty where there is none."""
+    clustering, outside = found.clustering, int((found.labels == OUTSIDE).sum())
+    if clustering.cut is None:
+        return ""
     left = f"; outside of all: {outside:,}, in clusters of fewer than {clustering.least}" if outside else ""
-    return f"{len(found.families)} families, {why}: {shown}{left}.{doubt}"
+    shown = f"silhouette {clustering.cut.silhouette:.3f}, stability {_stability(clustering):.2f}"
+    split = "" if clustering.separate else split_text(clustering)
+    return f"This cut: {shown}; {nulls_text(clustering)}{left}.{split}"
 
 
 def believed_text(clustering: Clustering) -> str:
