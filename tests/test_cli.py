@@ -105,6 +105,7 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert done.returncode == 0 and "answer at" in done.stdout and all(file.stat().st_size for file in files)
     checked = keyhole("verify", str(files[0]), "--draws", "2")
     assert checked.returncode == 0 and "measured values equal" in checked.stdout
+    assert "answer: by how much its logit difference to the other answer changes" in " ".join(checked.stdout.split())
     record = json.loads(keyhole("verify", str(files[0]), "--sides-only", "--json", "--mode", "local").stdout)
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
 

@@ -47,7 +47,7 @@ def verify(
         keyhole verify mary.json --mode global --draws 10 --json
     """
     from keyhole.circuits.files import load_circuit
-    from keyhole.intervene.report import CELLS, row_cells, summary_lines
+    from keyhole.intervene.report import CELLS, row_cells, shown_rows, summary_lines, units_line
     from keyhole.intervene.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
@@ -65,8 +65,10 @@ def verify(
     if json:
         show.as_json(result.record())
     else:
-        ranked = sorted(result.rows, key=lambda row: (row.side == "target", -row.drop))  # answers are no shares
-        show.table(CELLS, [row_cells(circuit, row) for row in ranked[:top]])
+        shown = shown_rows(result, top)
+        show.table(CELLS, [row_cells(circuit, row) for row in shown])
+        if shown:
+            show.rich(f"{len(shown)} of {len(result.rows)} removals. {units_line(circuit, shown)}", style="dim")
         show.plain("\n".join(summary_lines(result)))
     raise typer.Exit(0 if result.agrees else 1)
 
