@@ -78,7 +78,7 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e .
+	$(BIN)/pip install --quiet -e '.[gguf]'
 	touch $@
 
 .venv/installed-dev: pyproject.toml
