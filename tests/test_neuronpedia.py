@@ -155,7 +155,9 @@ def test_names_stand_where_they_end(circuit: Circuit) -> None:
 def test_labels_are_no_markup(circuit: Circuit) -> None:
     hostile = replace(circuit, tokens=("<img src=x onerror=alert(1)>", *circuit.tokens[1:]))
     found = graph(hostile)
-    assert not any("<img" in text for text in (*found["metadata"]["prompt_tokens"], *(n["clerp"] for n in found["nodes"])))
+    assert not any(
+        "<img" in text for text in (*found["metadata"]["prompt_tokens"], *(n["clerp"] for n in found["nodes"]))
+    )
 
 
 def test_answers_without_a_probability_or_a_token(circuit: Circuit) -> None:

@@ -168,17 +168,22 @@ class Viewer:
             self.wrong.append(f"asked for {route.request.url}")
             route.abort()
 
-    def click(self, node_id: str) -> None:
-        """A node is where they have drawn it."""
-        found = "(id) => { const one = [...document.querySelectorAll('text.node')].find(e => e.__data__.node_id == id)"
-        box = self.page.evaluate(f"{found}.getBoundingClientRect(); return [one.x, one.y, one.width, one.height] }}", node_id)
-        self.page.mouse.click(box[0] + box[2] / 2, box[1] + box[3] / 2)
+    def at(self, node_id: str) -> tuple[float, float]:
+        """The middle of a node, where they have drawn it."""
+        x, y = self.page.locator("text.node").evaluate_all(
+            """(all, id) => { const box = all.find((e) => e.__data__.node_id == id).getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2]; }""",
+            node_id,
+        )
+        return x, y
 
     def rows(self, side: str) -> list[tuple[str, float]]:
         """Who is told to be linked with the node that was clicked, and by which weight."""
         rows = self.page.locator(f".node-connections .{side} .feature-row")
         labels, weights = rows.locator(".label").all_inner_texts(), rows.locator(".weight").all_inner_texts()
-        return sorted((label, float(weight.replace("\u2212", "-"))) for label, weight in zip(labels, weights, strict=True))
+        return sorted(
+            (label, float(weight.replace("\u2212", "-"))) for label, weight in zip(labels, weights, strict=True)
+        )
 
 
 @pytest.mark.parametrize("way", ["mlps", "heads"])
@@ -202,10 +207,10 @@ def test_their_page_draws_every_node_and_tells_every_link(
     answer = next(i for i, node in enumerate(circuit.nodes) if node.kind == "target")
     for index in (answer, head, mlp):
         own = ours["nodes"][index]
-        viewer.click(own["node_id"])
-        expect(page.locator(".node-connections .feature-title")).to_have_text(own["clerp"])
+        page.mouse.click(*viewer.at(own["node_id"]))
+        expect(page.locator(".node-connections .feature-title")).to_have_text(own["clerp"], timeout=30_000)
         into = [(nodes[link["source"]], link["weight"]) for link in ours["links"] if link["target"] == own["node_id"]]
-        shown = [(f"Emb: “{circuit.tokens[n['ctx_idx']]}\"" if n["layer"] == "E" else n["clerp"], w) for n, w in into]
+        shown = [(f'Emb: “{circuit.tokens[n["ctx_idx"]]}"' if n["layer"] == "E" else n["clerp"], w) for n, w in into]
         assert viewer.rows("input") == [(label, pytest.approx(weight, abs=6e-4)) for label, weight in sorted(shown)]
     assert viewer.wrong == []
 
@@ -220,14 +225,16 @@ def test_their_slider_prunes_by_influence(browser: Browser, server: str, folder:
     always = [n for n in ours if n["feature_type"] in ("embedding", "logit") or n["node_id"] in pinned]
     kept = [n for n in ours if n not in always and n["influence"] <= 0.95]
     assert 0 < len(kept) < len(ours) - len(always)
-    expect(nodes).to_have_count(len(kept) + len(always))
+    expect(nodes).to_have_count(len(kept) + len(always), timeout=30_000)
     assert viewer.wrong == []
 
 
 def test_tokens_are_no_markup_there(browser: Browser, server: str, folder: Path) -> None:
     viewer = Viewer(browser, f"{server}?slug=hostile")
     for node in json.loads((folder / "hostile.json").read_text())["nodes"]:
-        viewer.click(node["node_id"])  # shows its label beside the mouse, as markup
+        viewer.page.mouse.move(*viewer.at(node["node_id"]))  # shows its label there, as markup
+        said = "Output" if node["feature_type"] == "logit" else "img src=x"
+        expect(viewer.page.locator(".tooltip")).to_contain_text(said, timeout=30_000)
     assert viewer.page.locator("img").count() == 0 and viewer.wrong == []
 
 
@@ -242,9 +249,9 @@ def test_graphs_are_listed_once_and_others_stay(circuits: dict[str, Circuit], tm
     told = json.loads(path.read_text())["metadata"]
     assert theirs["slug"] == "theirs" and path == tmp_path / f"{told['slug']}.json"
     assert told["node_threshold"] < 1 and ours == {**told, "node_threshold": 1.0}
-    assert "node_threshold" not in json.loads(
-        add_to_viewer(circuits["heads"], tmp_path, slug="heads").with_name("graph-metadata.json").read_text()
-    )["graphs"][-1]
+    add_to_viewer(circuits["heads"], tmp_path / "made", slug="heads")
+    (heads,) = json.loads((tmp_path / "made" / "graph-metadata.json").read_text())["graphs"]
+    assert heads["slug"] == "heads" and "node_threshold" not in heads  # there is no influence to prune by
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"graphs": [1]}', "no"])
@@ -259,6 +266,7 @@ def test_places_that_are_none_are_refused(circuits: dict[str, Circuit], tmp_path
     for slug in ("../mine", "a/b", "graph-metadata"):
         with pytest.raises(KeyholeError, match="cannot be called"):
             add_to_viewer(circuits["mlps"], tmp_path, slug=slug)
-    with pytest.raises(KeyholeError, match="no folder"):
-        add_to_viewer(circuits["mlps"], tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(KeyholeError, match="is a file"):
+        add_to_viewer(circuits["mlps"], tmp_path / "file")

@@ -1,7 +1,7 @@
 """How does circuit-tracer's own server show a circuit? From a folder of graphs, with a list of them beside.
 
-    keyhole.circuits.add_to_viewer(circuit, "graphs")
-    circuit-tracer start-server --graph_file_dir graphs     (in a shell; then http://localhost:8041)
+keyhole.circuits.add_to_viewer(circuit, "graphs")
+circuit-tracer start-server --graph_file_dir graphs     (in a shell; then http://localhost:8041)
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.neuronpedia import to_neuronpedia
 from keyhole.errors import KeyholeError
-from keyhole.files import write_at_once
+from keyhole.files import require_folder, write_at_once
 from keyhole.strict import parse_json, read_text, require
 
 LIST = "graph-metadata.json"
@@ -22,7 +22,8 @@ def add_to_viewer(
 ) -> Path:
     """One more graph for `circuit-tracer start-server --graph_file_dir FOLDER`: SLUG.json, and its line in the list.
 
-    Graphs that are listed there stay; one of the same `slug` is replaced. Returns the graph's file.
+    The folder is made if need be. Graphs that are listed there stay; one of the same `slug` is replaced. Returns the
+    graph's file.
     """
     folder = Path(folder)
     listed = _listed(folder / LIST)
@@ -32,6 +33,7 @@ def add_to_viewer(
         metadata["node_threshold"] = 1.0  # here it is where pruning ends, and not where it begins
     path = folder / f"{metadata['slug']}.json"
     require(path.parent == folder and path.name != LIST, f"a graph cannot be called {metadata['slug']!r} in a folder.")
+    require_folder(folder)
     write_at_once(path, text)
     others = [graph for graph in listed if graph.get("slug") != metadata["slug"]]
     write_at_once(folder / LIST, json.dumps({"graphs": [*others, metadata]}, ensure_ascii=False, indent=1) + "\n")

@@ -61,7 +61,12 @@ def to_neuronpedia(
     nodes = [_node(circuit, i, ids, cumulative, names or {}) for i in range(len(ids))]
     pinned = [_node_id(circuit, node) for node in strongest(circuit, PINNED).nodes]
     query = {"pinnedIds": pinned, "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
-    document = {"metadata": metadata, "qParams": query, "nodes": nodes + _silent(circuit), "links": _links(circuit, ids)}
+    document = {
+        "metadata": metadata,
+        "qParams": query,
+        "nodes": nodes + _silent(circuit),
+        "links": _links(circuit, ids),
+    }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
@@ -201,8 +206,8 @@ def _description(circuit: Circuit) -> str:
     unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer at its end"
     return (
         f"Keyhole's circuit{_plain(answer_label(circuit))}. Nodes are attention heads (triangles here), one per token "
-        f"that they read, and whole MLPs and constants (circles); links are {unit}. Who wrote a head's query and key is "
-        "under QK tracing, as drops of its attention when that is removed."
+        f"that they read, and whole MLPs and constants (circles); links are {unit}. Who wrote a head's query and key "
+        "is under QK tracing, as drops of its attention when that is removed."
     )
 
 
