@@ -8,8 +8,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urljoin
 
+import httpx
 import pytest
+
+from explorers import explorer
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -41,11 +45,19 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(installed: Path, folder: Path, *command: str) -> str:
+def environment(installed: Path, folder: Path) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    cache = {"KEYHOLE_CACHE": str(folder / "cache"), "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return {**clean, "KEYHOLE_CACHE": str(folder / "cache"), "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+
+
+def run(installed: Path, folder: Path, *command: str) -> str:
     told = subprocess.run(
-        [sys.executable, *command], cwd=folder, env={**clean, **cache}, capture_output=True, text=True, timeout=400
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment(installed, folder),
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert told.returncode == 0, told.stderr
     return told.stdout
@@ -84,17 +96,35 @@ print(keyhole.check(model, list(run.token_ids)).exact, keyhole.Circuit.load("mar
     assert "<html" in (tmp_path / "mary.html").read_text() and (tmp_path / "mary.mib").stat().st_size > 100
 
 
-@pytest.mark.slow
 def test_commands_run_from_another_folder(installed: Path, tmp_path: Path) -> None:
-    keyhole = ("-m", "keyhole")
-    assert "exact" in run(installed, tmp_path, *keyhole, "check")
-    assert "wrote mary.json" in run(installed, tmp_path, *keyhole, "trace", PROMPT, "--out", "mary.json")
-    run(installed, tmp_path, *keyhole, "verify", "mary.json", "--sides-only")
-    assert "svf-thm1" in run(installed, tmp_path, *keyhole, "reproduce", "svf-thm1", "--quick", "--out", "results")
+    """In one process, which imports the libraries once."""
+    commands = [
+        ["check"],
+        ["trace", PROMPT, "--out", "mary.json"],
+        ["verify", "mary.json", "--sides-only"],
+        ["reproduce", "svf-thm1", "--quick", "--out", "results"],
+    ]
+    code = f"""
+import sys
+from keyhole.cli import main
+for words in {commands!r}:
+    sys.argv = ["keyhole", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, (words, stop.code)
+"""
+    told = run(installed, tmp_path, "-c", code)
+    assert "exact within" in told and "wrote mary.json" in told and "equal the predicted ones" in told
     assert (tmp_path / "results" / "results.json").is_file()
-    commands = run(installed, tmp_path, *keyhole, "--help")
-    if "explore" in commands:
-        assert "--port" in run(installed, tmp_path, *keyhole, "explore", "--help")
+
+
+def test_the_explorer_serves_its_page_from_there(installed: Path, tmp_path: Path) -> None:
+    served = explorer(environment=environment(installed, tmp_path), folder=tmp_path)
+    with served as address, httpx.Client(follow_redirects=True) as client:
+        page, script = client.get(address), client.get(urljoin(address, "/app.js"))
+        assert (page.status_code, script.status_code) == (200, 200) and "<html" in page.text
+        assert script.text == (installed / "keyhole" / "web" / "static" / "app.js").read_text(encoding="utf-8")
 
 
 def test_pictures_of_the_readme_have_addresses() -> None:
