@@ -63,7 +63,10 @@ def run(installed: Path, folder: Path, *command: str) -> str:
     return told.stdout
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which files are kept is known by git")
+known_by_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which files are kept is known by git")
+
+
+@known_by_git
 def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert not tool("release").source_files() - inside
@@ -75,8 +78,7 @@ def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
 def test_its_metadata_says_who_it_is(wheel: Path) -> None:
     import keyhole
 
-    (name,) = (one for one in zipfile.ZipFile(wheel).namelist() if one.endswith("METADATA"))
-    text = zipfile.ZipFile(wheel).read(name).decode()
+    text = tool("release").metadata(wheel)
     assert f"\nVersion: {keyhole.__version__}\n" in text and "\n# Keyhole\n" in text
     assert "Description-Content-Type: text/markdown" in text and "License-Expression: MIT" in text
 
@@ -134,6 +136,22 @@ def test_pictures_of_the_readme_have_addresses() -> None:
     assert told == f"![a]({raw}/docs/a.png) [b]({page}/docs/b.md) [c](#c) [d](https://d.org)"
     whole = absolute((ROOT / "README.md").read_text(encoding="utf-8"), "https://github.com/me/key", "1")
     assert "](docs/" not in whole and whole.count("https://raw.githubusercontent.com/me/key/v1/docs/") >= 2
+
+
+@known_by_git
+def test_pictures_have_addresses_in_what_is_built(tmp_path: Path) -> None:
+    """A wheel of a checkout that was cloned from GitHub; of one that was not, `make release` says what is missing."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(clone)], check=True, timeout=100)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    for remote, there in (("git@github.com:me/key.git", True), (str(ROOT), False)):
+        subprocess.run(["git", "remote", "set-url", "origin", remote], cwd=clone, check=True)
+        subprocess.run(build, cwd=clone, check=True, capture_output=True, timeout=200)
+        text = tool("release").metadata(next((tmp_path / "dist").glob("*.whl")))
+        assert (
+            f"https://raw.githubusercontent.com/me/key/v{tool('release').version()}/docs/circuit.png" in text
+        ) == there
+        assert ("](docs/" not in text) == there == ("Project-URL: Repository, https://github.com/me/key" in text)
 
 
 def test_the_oldest_and_the_newest_are_those_of_the_project() -> None:
