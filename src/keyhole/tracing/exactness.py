@@ -105,13 +105,15 @@ def check_runs(
     *,
     tolerance: float | None = None,
     logits_at: Sequence[int] | None = None,
-    one_by_one: bool = False,
+    one_by_one: bool | None = None,
 ) -> list[Check]:
     """The same for several runs, side by side; logits at one position of each only, if asked.
 
-    `one_by_one` adds up what each head moves from each token. Otherwise attention is added up as the model itself does
-    it: much quicker on long prompts, and often equal to the last bit, since nothing is added in another order.
+    `one_by_one` adds up what each head moves from each token (None: in short prompts). Otherwise attention is added up
+    as the model itself does it: much quicker on long prompts, but often equal to the last bit, which shows little.
     """
+    if one_by_one is None:
+        one_by_one = writes.short
     layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
     with exact_matmul():
         total, depth = writes.layer(0).resid.to(writes.dtype), len(writes.runs[0].layers)
