@@ -129,6 +129,7 @@ def test_trace_tells_a_story(organism: Model) -> None:
     asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--through", "mlps", "--story")
     done = keyhole(*asked)
     assert done.returncode == 0 and done.stdout.split() == str(story).split()
+    assert ",+1 (14:to" in done.stdout and "heads 2.5,3.1 with head 3.6 (14:to" in keyhole(*asked, "--long").stdout
     record = json.loads(keyhole(*asked, "--json").stdout)
     assert [path["share"] for path in record["paths"]] == pytest.approx([path.share for path in story.paths])
     assert record["paths"][0]["steps"][2]["writers"][0]["head"] == 6 and record["metric"] == "logit difference"
@@ -185,6 +186,7 @@ BAD = {
     "tau out of range": (("heads", PROMPT, "--tau", "7"), "between 0 and 1"),
     "number that is also a token": (("channels", YEARS, "--head", "1.1", "--src", "11"), "pos:11 or token:11"),
     "superscript head": (("channels", PROMPT, "--head", "1.²", "--src", "Mary"), "such as 3.1"),
+    "long without a story": (("trace", PROMPT, "--long"), "add --story"),
     "a story of heads alone": (("trace", PROMPT, "--story", "--through", "heads"), "--story needs --through mlps"),
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
     "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),

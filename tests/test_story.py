@@ -15,7 +15,7 @@ from keyhole.circuits import Edge, Node
 from keyhole.circuits.files import from_json, to_json
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import Writer
-from keyhole.story import Story
+from keyhole.story import Path, Step, Story
 from keyhole.story.roles import role_of
 from keyhole.story.routes import Route, Ways
 from keyhole.story.text import story_text
@@ -317,6 +317,29 @@ def test_many_writers_are_named_by_the_largest() -> None:
     lines = str(told).splitlines()
     assert lines[1] == "1 path from words holds 80% of its influence; constants 10%; not followed: pruned 10%"
     assert lines[2] == "80.0%  1:so [80%] -> mlps 0,1,2,4,+2 [70%] -> answer"
+    assert "+n: so many more (--long names them); pruned: too weak" in " ".join(lines)
+    long = story_text(told, long=True).splitlines()
+    assert long[2] == "80.0%  1:so [80%] -> mlps 0,1,2,4 with mlps 3,5 [70%] -> answer" and "+n" not in " ".join(long)
+    assert [writer.layer for writer in stay.others] == [3, 5] and not word.others
+
+
+@pytest.mark.parametrize(
+    ("influence", "effect", "answer", "said"),
+    [
+        (0.28, -0.3, 10.0, "[28%, -3%: not needed alone]"),
+        (0.28, 0.44, 10.0, "[28%, +4%: not needed alone]"),  # nor where the answer gains a little
+        (0.28, -0.6, 10.0, "[28%, -6%]"),
+        (0.19, -0.3, 10.0, "[19%, -3%]"),
+        (0.196, -0.3, 10.0, "[20%, -3%: not needed alone]"),  # as it is told
+        (0.5, -0.04, -0.4, "[50%, -0.04: not needed alone]"),  # in log-probability
+        (0.5, -0.06, -0.4, "[50%, -0.06]"),
+    ],
+)
+def test_what_is_large_and_not_needed_is_marked(influence: float, effect: float, answer: float, said: str) -> None:
+    step = Step("stay", 1, 1, (Writer("mlp", 2, None, 1, 1),), 0, influence, effect=effect)
+    metric = "logit difference" if answer > 0 else "log-probability"
+    told = Story(of_many_mlps(), (Path(0.5, (step,)),), 0.5, 0.0, {}, metric, answer)
+    assert str(told).splitlines()[2] == f"50.0%  mlp 2 {said} -> answer"
 
 
 def test_what_has_no_story_says_why(organism: Model, circuit: Circuit) -> None:

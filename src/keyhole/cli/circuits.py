@@ -160,6 +160,7 @@ def trace(
     story: Annotated[
         bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
     ] = False,
+    long: Annotated[bool, typer.Option("--long", help="In a story, every head and MLP by name, and no +8.")] = False,
     names: Annotated[
         Path | None, typer.Option(help="Names of signals (`keyhole name`): those that passed stand beside edges.")
     ] = None,
@@ -198,6 +199,8 @@ def trace(
         require_file(path, SUFFIXES)
     if story and (through, method) != ("mlps", "accpp"):
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
+    if long and not story:
+        raise KeyholeError("--long is of a story: add --story.")
     from keyhole.tracing.mlps.flow import Through
 
     known = names_of.read(names, all_names, json=json)
@@ -227,7 +230,7 @@ def trace(
     looks.doubt(circuit)
     named = None if known is None else names_of.edges(circuit, known, all_names)
     if story:
-        looks.story(circuit, json=json, names=named)
+        looks.story(circuit, json=json, names=named, long=long)
     else:
         looks.circuit(circuit, json=json, depth=depth, names=named)
     failed = []

@@ -220,7 +220,7 @@ def doubt(found: Circuit) -> None:
         )
 
 
-def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None) -> None:
+def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> None:
     """A circuit's main paths, each step measured."""
     from keyhole.story.text import WIDTH, story_text
 
@@ -229,4 +229,4 @@ def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None
     if json:
         show.as_json(told.record())
     else:
-        show.plain(story_text(told, show.width() or WIDTH, names=names))
+        show.plain(story_text(told, show.width() or WIDTH, names=names, long=long))

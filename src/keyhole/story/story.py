@@ -43,6 +43,7 @@ class Step:
     side: EdgeSide | None = None  # of a move: how its heads read what comes before, for the most part
     role: str | None = None  # of a move: what it looks like
     effect: float | None = None  # change of the answer when the writers write nothing; None: not measured
+    others: tuple[Writer, ...] = ()  # those that are not named
 
 
 @dataclass(frozen=True)
@@ -162,15 +163,16 @@ def _step(ways: Ways, kind: Kind, group: Group, least: float) -> Step:
     nodes = ways.circuit.nodes
     ranked = sorted(group.carried, key=lambda i: -group.carried[i])
     named = [i for i in ranked[:MOST] if group.carried[i] >= least] or ranked[:1]
-    one = nodes[named[0]]
+    one, rest = nodes[named[0]], set(group.carried) - set(named)
     return Step(
         kind=kind,
         dest=one.dest,
         src=one.src,
         writers=tuple(nodes[i].writer for i in sorted(named, key=lambda i: nodes[i].key)),
-        more=len(group.carried) - len(named),
+        more=len(rest),
         influence=ways.through(named),
         side=max(group.sides.items(), key=itemgetter(1))[0] if kind == "move" and group.sides else None,
+        others=tuple(nodes[i].writer for i in sorted(rest, key=lambda i: nodes[i].key)),
     )
 
 

@@ -5,25 +5,35 @@ from collections.abc import Mapping, Sequence
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
+from keyhole.circuits.writer import Writer
 from keyhole.models.prompts import token_label
 from keyhole.story.story import Path, Step, Story
 
 WIDTH = 100
+LARGE, SMALL = (
+    0.2,
+    0.05,
+)  # influence of a step, and its effect (of the answer, or in log-probability), to be remarked on
 _VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
+_WORDS = {"moved by": "read as a head's value", "found by": "as its key", "aims": "as its query"}
 
 
-def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | None = None) -> str:
-    """A story for the terminal; below a path the `names` of the strongest signals by which its heads attend."""
+def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | None = None, long: bool = False) -> str:
+    """A story for the terminal; below a path the `names` of the strongest signals by which its heads attend.
+
+    `long`: with every writer of a step, and not only those that carry most of it.
+    """
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
     lines = [f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"]
     lines += _folded(held_pieces(story), "", " ", width)
     for path in story.paths:
-        steps = [f"{step_label(step, circuit.tokens)} {_numbers(story, step)}" for step in path.steps]
+        steps = [f"{step_label(step, circuit.tokens, long=long)} {_numbers(story, step)}" for step in path.steps]
         lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
         for name in _names(story, path, names or {}):
             lines += _folded(name.split(), "       ", " ", width)
-    lines += _folded(numbers_legend(story).split(), "", " ", width)
+    lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
+    lines += _folded(words_legend(story, long=long).split(), "", " ", width)
     return "\n".join(lines)
 
 
@@ -40,20 +50,29 @@ def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:
     return found
 
 
-def step_label(step: Step, tokens: Sequence[str]) -> str:
+def step_label(step: Step, tokens: Sequence[str], *, long: bool = False) -> str:
     """A step in words: 2:Mary, mlps 2,3, moved by head 1.6 (14:to <- 2:Mary)."""
     dest = token_label(tokens, step.dest)
     if step.kind == "word":
         return dest
-    mlps = [str(one.layer) for one in step.writers if one.kind == "mlp"]
-    heads = [f"{one.layer}.{one.head}" for one in step.writers if one.kind == "head"]
-    more = f",+{step.more}" if step.more else ""
+    own = _named(step.writers, itself=step.kind == "stay")
+    if long and step.others:
+        own += f" with {_named(step.others, itself=step.kind == 'stay')}"
+    elif step.more:
+        own += f",+{step.more}"
     if step.kind == "stay":
-        own = [_several("mlp", mlps), f"{_several('head', heads)} (at itself)" if heads else ""]
-        return " and ".join(one for one in own if one) + more
+        return own
     role = f", {step.role}" if step.role else ""
     verb = f"{_VERBS[step.side]} " if step.side in _VERBS else ""
-    return f"{verb}{_several('head', heads)}{more} ({dest} <- {token_label(tokens, step.src)}{role})"
+    return f"{verb}{own} ({dest} <- {token_label(tokens, step.src)}{role})"
+
+
+def _named(writers: Sequence[Writer], *, itself: bool) -> str:
+    """MLPs and heads by their numbers; heads that look at their own token are called so."""
+    mlps = [str(one.layer) for one in writers if one.kind == "mlp"]
+    heads = [f"{one.layer}.{one.head}" for one in writers if one.kind == "head"]
+    told = [_several("mlp", mlps), _several("head", heads) + " (at itself)" * (itself and bool(heads))]
+    return " and ".join(one for one in told if one)
 
 
 def _several(what: str, names: Sequence[str]) -> str:
@@ -64,9 +83,11 @@ def _numbers(story: Story, step: Step) -> str:
     """Influence, and effect if it was measured: as a share of the answer where it is a positive difference."""
     if step.effect is None or story.answer is None:
         return f"[{step.influence:.0%}]"
-    if _in_shares(story):
-        return f"[{step.influence:.0%}, {step.effect / story.answer:+.0%}]"
-    return f"[{step.influence:.0%}, {step.effect:+.2f}]"
+    shares = _in_shares(story)
+    effect = step.effect / story.answer if shares else step.effect
+    # By what is told, so that equal numbers are remarked on alike.
+    alone = ": not needed alone" if round(step.influence, 2) >= LARGE and abs(round(effect, 2)) < SMALL else ""
+    return f"[{step.influence:.0%}, {effect:{'+.0%' if shares else '+.2f'}}{alone}]"
 
 
 def _in_shares(story: Story) -> bool:
@@ -90,9 +111,9 @@ def _seen(share: float) -> bool:
     return share >= 0.005
 
 
-def numbers_legend(story: Story) -> str:
+def numbers_legend(story: Story, *, long: bool = False) -> str:
     """What the numbers are, and what they are not."""
-    words = "of the writers named: the share of the answer that passes them, on any path (accounting)"
+    words = f"of the writers named{' first' * long}: the share of the answer that passes them, on any path (accounting)"
     if story.metric is None:
         why = "give the model" if story.circuit.parameters.target_ids else "a direction has no answer to lose"
         told = f"[influence] {words}. Effects were not measured: {why}."
@@ -105,6 +126,18 @@ def numbers_legend(story: Story) -> str:
     if any(step.role for path in story.paths for step in path.steps):
         told += " Role words go by the positions of tokens alone."
     return told
+
+
+def words_legend(story: Story, *, long: bool = False) -> str:
+    """What the words of a story mean, so far as they are in it."""
+    steps = [step for path in story.paths for step in path.steps]
+    verbs = {_VERBS[step.side] for step in steps if step.side in _VERBS}
+    stays = [writer for step in steps if step.kind == "stay" for writer in step.writers + step.others * long]
+    told = [f"{word}: {means}" for word, means in _WORDS.items() if word in verbs]
+    told += ["at itself: looking at its own token"] * any(writer.kind == "head" for writer in stays)
+    told += ["+n: so many more (--long names them)"] * (not long and any(step.more for step in steps))
+    told += ["pruned: too weak to follow (--eps)"] * _seen(story.unfollowed.get("pruned", 0.0))
+    return " ".join([f"Words: {'; '.join(told)}."] * bool(told) + ["More in docs/tracing.md."])
 
 
 def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:
