@@ -307,7 +307,7 @@ SINCE = {
     "stablelm": (5, 2),
     "stablelm-parallel-qknorm": (5, 2),
     "gpt2-inverse-layer": (5, 4),
-    "nemotron": (5, 10),
+    "nemotron": (5, 13),
 }
 EARLY = [variant for variant, since in SINCE.items() if since > VERSION]
 

@@ -178,7 +178,7 @@ def _visible_intervals(
 ) -> Int[Tensor, "1 1 query 1"]:
     """First visible key of every query, from transformers' own mask function; refuses what is no interval.
 
-    Queries are told by length and offset; before transformers 5.3 by their positions (`cache_position`). Some models
+    Queries are told by length and offset; before transformers 5.4 by their positions (`cache_position`). Some models
     give a padding mask without padding.
     """
     if cache_position is not None:
