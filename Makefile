@@ -4,6 +4,12 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
+# what goldens and benchmarks were made with; other versions are for `make test-versions`
+TORCH ?= torch<2.14
+
+# interpreters that `make test-versions` tries; several: PYTHONS="python3.12 python3.13"
+PYTHONS ?= $(BIN)/python
+
 # the type checker of the pages' modules
 TSC := .cache/node/node_modules/.bin/tsc
 
@@ -35,7 +41,7 @@ docs: .venv/installed-dev  ## the docs as a site in .cache/site, which needs no 
 
 .PHONY: test-versions
 test-versions: .cache/smollm2.gguf .cache/prose.txt  ## the core tests with the oldest and the newest torch and transformers that are allowed
-	$(BIN)/python tools/versions.py
+	$(BIN)/python tools/versions.py $(foreach one,$(PYTHONS),--python $(one))
 
 .PHONY: release
 release: .venv/installed-dev  ## builds the sdist and the wheel, checks them, and says what to upload
@@ -78,12 +84,12 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e .
+	$(BIN)/pip install --quiet -e . '$(TORCH)'
 	touch $@
 
 .venv/installed-dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet -e '.[dev]' '$(TORCH)'
 	touch $@ .venv/installed
 
 # SmolLM2-135M-Instruct (Apache-2.0) travels in a wheel, so no test needs the model hub.
