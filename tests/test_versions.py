@@ -7,6 +7,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ import keyhole
 from conftest import ROOT, tiny_model
 from keyhole import KeyholeError
 from keyhole.models import attention, capture
+from keyhole.models.mlps import _router
+from keyhole.models.rotary import rope_types
 from tiny import tiny
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -121,3 +124,28 @@ def test_gemma2_is_compared_with_attention_that_knows_its_softcap() -> None:
     hf.config._attn_implementation = "sdpa"
     assert keyhole.check(keyhole.load((hf, None)), [3, 4, 5, 6, 7]).exact
     assert hf.config._attn_implementation == "sdpa"
+
+
+def test_scaled_rotation_is_found_under_its_earlier_name() -> None:
+    """Prompts of other lengths must not be padded to the longest where it sees the length."""
+    early = SimpleNamespace(rope_scaling={"type": "longrope", "short_factor": [1.0]}, rope_theta=10.0)
+    now = SimpleNamespace(rope_parameters={"full": {"rope_type": "dynamic"}, "local": {"rope_type": "default"}})
+    assert rope_types(early) == {"longrope"} and rope_types(now) == {"dynamic", "default"}
+    assert rope_types(SimpleNamespace(rope_scaling=None)) == set()
+
+
+def test_routers_give_weights_of_all_experts_or_of_the_chosen() -> None:
+    """gpt-oss did the former before transformers 5; of llama4, a shared expert comes first."""
+    sent, chosen = torch.tensor([[0.0, 0.75, 0.0, 0.25]]), (torch.tensor([[0.75, 0.25]]), torch.tensor([[1, 3]]))
+
+    class Router(torch.nn.Module):
+        def __init__(self, *told: Any) -> None:
+            super().__init__()
+            self.told = told
+
+        def forward(self, _: Tensor) -> tuple[Any, ...]:
+            return self.told
+
+    early, now, x = Router(sent, chosen[1]), Router(None, *chosen), torch.zeros(1, 8)
+    assert torch.equal(_router(early, 4)(x), sent) and torch.equal(_router(now, 4)(x), sent)
+    assert torch.equal(_router(early, 5)(x), torch.cat([torch.ones(1, 1), sent], 1))

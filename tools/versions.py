@@ -23,7 +23,7 @@ CHOSEN = ("torch", "transformers")  # whose version may be given
 CPU = "https://download.pytorch.org/whl/cpu"  # wheels without CUDA, of which each takes gigabytes
 CORE = (
     *("test_exact", "test_capture", "test_load", "test_neighbours", "test_omega", "test_writers", "test_channels"),
-    *("test_firing", "test_circuits", "test_goldens", "test_intervene", "test_organism", "test_mib"),
+    *("test_firing", "test_circuits", "test_goldens", "test_intervene", "test_mlps", "test_organism", "test_mib"),
 )
 TOOLS = ("accelerate", "anywidget", "beartype", "gguf", "hypothesis", "jsonschema", "pandas", "psutil", "pytest<9.2")
 TOLD = "import platform, torch, transformers as t; print(platform.python_version(), torch.__version__, t.__version__)"
