@@ -1,8 +1,8 @@
 """Do the oldest and the newest packages that pyproject.toml allows pass the core tests?
 
-    python tools/versions.py                               both, each in an environment of its own under .cache/versions/
-    python tools/versions.py oldest --python python3.12    another interpreter; may be given several times
-    python tools/versions.py newest --torch 2.13.0+cpu     another torch, or --transformers
+    python tools/versions.py                              both, each in an environment of its own under .cache/versions/
+    python tools/versions.py oldest --python python3.12   another interpreter; may be given several times
+    python tools/versions.py newest --torch 2.13.0+cpu    another torch, or --transformers
 
 `oldest` has every dependency at its floor, `newest` whatever the package index gives. The core is what every number
 rests on: models are read exactly, circuits are those of goldens, removals do as predicted, files keep what they say.
@@ -65,7 +65,7 @@ def environment(name: str, interpreter: str, wanted: list[str]) -> Path:
 
 
 def cpu_wheels() -> list[str]:
-    """Where pip finds torch without CUDA; nowhere if that cannot be reached, which pip would retry for every package."""
+    """Where pip finds torch without CUDA. Nowhere if that cannot be reached: pip would retry it for every package."""
     try:
         urllib.request.urlopen(f"{CPU}/torch/", timeout=20).close()
     except OSError as error:

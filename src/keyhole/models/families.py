@@ -150,8 +150,10 @@ _GPTJ = Family(
 )
 
 
-def _is_local(attn: Any) -> bool:
-    return bool(attn.config.attention_layers[attn.layer_id] == "local")
+def _local_window(attn: Any) -> int | None:
+    """GPT-Neo's; its modules do not always know their own kind."""
+    local = attn.config.attention_layers[attn.layer_id] == "local"
+    return int(attn.config.window_size) if local else None
 
 
 _GPT_NEO = replace(
@@ -159,7 +161,7 @@ _GPT_NEO = replace(
     attn="attn.attention",
     rotary=None,
     scaling=lambda attn: 1.0,
-    window=lambda attn: attn.config.window_size if _is_local(attn) else None,
+    window=_local_window,
 )
 
 
