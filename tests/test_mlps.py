@@ -261,7 +261,7 @@ def test_an_mlp_that_cannot_be_read_stays_whole(monkeypatch: pytest.MonkeyPatch)
         raise KeyholeError("these experts keep no floating-point weights")
 
     monkeypatch.setattr("keyhole.models.mlps._stack", quantised)
-    model = tiny_model("mixtral")
+    model = tiny_model("gpt_oss")
     run = model.run(prompts_of(model, 8)[0])
     circuit = run.trace(int(run.logits[-1].argmax()), seeds="linear", through="mlps")
     mlps = [leaf for node, leaf in zip(circuit.nodes, circuit.leaves, strict=True) if node.kind == "mlp"]
