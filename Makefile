@@ -29,10 +29,10 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
 	@echo "To look around with the mouse: $(BIN)/keyhole explore"
 
-test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## everything CI runs
+test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circuit_tracer/fetched lint  ## everything CI runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/programs lint  ## the slow tests too
+test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circuit_tracer/fetched lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: docs
@@ -84,7 +84,7 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e . '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[gguf]' '$(TORCH)'
 	touch $@
 
 .venv/installed-dev: pyproject.toml
@@ -103,6 +103,14 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 # English prose that has nothing to do with any task: Jane Austen's novels (public domain), out of a Debian package (MIT).
 .cache/prose.txt: .venv/installed
 	$(BIN)/python tools/prose.py $@
+
+# circuit-tracer (MIT), whose viewer our graphs are opened in: only its files, and the scripts that its page would fetch.
+.cache/circuit_tracer/fetched: .venv/installed .cache/programs
+	$(BIN)/pip download --quiet --no-deps --dest $(@D) circuit-tracer==0.5.0
+	$(BIN)/python -m zipfile -e $(@D)/circuit_tracer-0.5.0-py3-none-any.whl $(@D)
+	npm install --silent --no-fund --no-audit --prefix $(@D) d3@7.9.0 d3-jetpack@2.1.0 dagre@0.8.5 \
+		|| (echo "npm could not fetch d3, d3-jetpack and dagre, which circuit-tracer's viewer draws with."; exit 1)
+	touch $@
 
 # Chromium, in which the pages are tested, and node, which checks their types: installed where apt can, or named.
 .cache/programs: tools/programs.sh

@@ -23,12 +23,14 @@ for found in pkgutil.walk_packages(keyhole.__path__, "keyhole."):
     if not found.name.endswith("__main__"):
         import_module(found.name)
 for line in sys.stdin:
-    args, folder, out, err, timeout = json.loads(line)
+    args, folder, out, err, timeout, columns = json.loads(line)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.chdir(folder)
+            if columns is not None:
+                os.environ["COLUMNS"] = str(columns)
             for number, path in ((0, os.devnull), (1, out), (2, err)):
                 os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
             sys.stdin = open(0)
@@ -58,14 +60,18 @@ def _server() -> subprocess.Popen[str]:
 
 
 def keyhole(
-    *args: str, folder: Path | str = ".", timeout: int = 120, meanwhile: Callable[[int], None] | None = None
+    *args: str,
+    folder: Path | str = ".",
+    timeout: int = 120,
+    columns: int | None = None,
+    meanwhile: Callable[[int], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """What `keyhole ...` answers, in a folder; `meanwhile` is told the process that works on it."""
+    """What `keyhole ...` answers, in a folder, on a terminal of so many columns; `meanwhile` is told the process."""
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     with tempfile.TemporaryDirectory() as aside:
         out, err = (Path(aside) / name for name in ("out", "err"))
-        server.stdin.write(json.dumps([args, str(Path(folder).resolve()), str(out), str(err), timeout]) + "\n")
+        server.stdin.write(json.dumps([args, str(Path(folder).resolve()), str(out), str(err), timeout, columns]) + "\n")
         server.stdin.flush()
         child = int(server.stdout.readline())
         if meanwhile is not None:

@@ -1,9 +1,10 @@
 """What do the guides show, and is it still so? Commands with their output, and Python with what it prints.
 
-A ```console block has commands after `$ ` and what they answer; a line `...` stands for any lines. A ```python block is
-run after those before it on the same page; a ```text block that follows at once is what it prints. Numbers agree to two
-per cent and a unit of their last digit, errors of rounding (below 1e-4) to a factor of 30. SmolLM2.gguf means the file
-that `make test` fetches.
+A ```console block has commands after `$ ` and what they answer (a refusal begins with `error:`); `...` on a line stands
+for any lines. A ```sh block has commands that are run, and whose answers are not shown. A ```python block is run after
+those before it on the same page; a ```text block that follows at once is what it prints. Numbers agree to two per cent
+and a unit of their last digit, errors of rounding (below 1e-4) to a factor of 30. SmolLM2.gguf means the file that
+`make test` fetches.
 """
 
 import re
@@ -19,9 +20,16 @@ from commands import keyhole
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 _DRAWN = re.compile(r"[\u2500-\u259f]+")  # bars, rules, branches
-_BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(console|sh|python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TINY = 1e-4
+_COLUMNS = 120  # of the terminal that pages show
 _SMOLLM2 = ("SmolLM2.gguf", ".cache/smollm2.gguf")
+ELSEWHERE = {  # what is not run from a page, and who runs it
+    "keyhole explore": "stays until it is stopped: test_server.py",
+    "--engine ray": "wants a cluster: test_ray.py",
+    "circuit-tracer start-server": "stays, too: test_viewer.py",
+    "make ": "this is what `make test` does",
+}
 SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"
 
 
@@ -44,6 +52,9 @@ def shown(text: str) -> list[Shown]:
             found.append(Shown(body, None, (block.end(), block.end()), python=True))
         elif kind == "console":
             found += _commands(body, start)
+        elif kind == "sh":
+            lines = [line for line in body.splitlines() if not any(part in line for part in ELSEWHERE)]
+            found += [Shown(line, None, (block.end(), block.end())) for line in lines]
         elif found and found[-1].python and not text[found[-1].span[1] : block.start()].strip():
             found[-1] = Shown(found[-1].code, body, (start, start + len(body)), python=True)
     return found
@@ -66,16 +77,17 @@ def answers(things: Sequence[Shown], folder: Path) -> list[str]:
     for one in things:
         if one.python and not printed:
             printed = _python([block.code for block in things if block.python], folder)
-        found.append(printed.pop(0) if one.python else _command(one.code, folder))
+        found.append(printed.pop(0) if one.python else _command(one, folder))
     return found
 
 
-def _command(line: str, folder: Path) -> str:
-    words = [str(SMOLLM2) if word in _SMOLLM2 else word for word in shlex.split(line, comments=True)]
-    assert words[0] == "keyhole", f"only commands of keyhole are run: {line}"
-    done = keyhole(*words[1:], folder=folder)
-    assert done.returncode == 0, f"{line}\n{done.stderr}"
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+def _command(one: Shown, folder: Path) -> str:
+    words = [str(SMOLLM2) if word in _SMOLLM2 else word for word in shlex.split(one.code, comments=True)]
+    assert words[0] == "keyhole", f"only commands of keyhole are run: {one.code}"
+    done = keyhole(*words[1:], folder=folder, columns=_COLUMNS)
+    refused = one.answer is not None and one.answer.startswith("error:")
+    assert (done.returncode != 0) == refused, f"{one.code}\n{done.stderr}"
+    return "\n".join(line.rstrip() for line in (done.stderr if refused else done.stdout).splitlines()) + "\n"
 
 
 def _python(blocks: Sequence[str], folder: Path) -> list[str]:

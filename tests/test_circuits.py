@@ -4,14 +4,17 @@ import html
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import networkx as nx
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import keyhole
 from alike import assert_alike
@@ -106,6 +109,7 @@ def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> N
     circuit.save(tmp_path / "c.graphml")
     read = nx.read_graphml(tmp_path / "c.graphml", force_multigraph=True)
     assert (len(read), read.number_of_edges()) == (len(circuit.nodes), len(circuit.edges))
+    assert [data["sink"] for _, data in read.nodes(data=True)] == [circuit.is_sink(i) for i in range(len(read))]
     weights = sorted(data["weight"] for *_, data in read.edges(data=True))
     assert weights == pytest.approx(sorted(e.weight for e in circuit.edges))
     mib = json.loads(to_mib(circuit))
@@ -115,6 +119,35 @@ def test_exports_carry_everything(circuit: keyhole.Circuit, tmp_path: Path) -> N
         circuit.save(tmp_path / "c.xlsx")
     with pytest.raises(KeyholeError, match="no folder"):
         circuit.save(tmp_path / "nowhere" / "c.json")
+
+
+def test_graphml_without_networkx(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    """What the format asks of any reader: every value has a key with a type, and edges join nodes that are there."""
+    bell = replace(circuit, tokens=("\x07<a>&",) * len(circuit.tokens))
+    bell.save(tmp_path / "c.graphml")
+    root, own = ElementTree.parse(tmp_path / "c.graphml").getroot(), "{http://graphml.graphdrawing.org/xmlns}"
+    keys = {(key.get("for"), key.get("id")): key for key in root.iter(f"{own}key")}
+    kinds = {"boolean": ("false", "true").index, "int": int, "long": int, "double": float, "string": str}
+    found = {what: list(root.iter(f"{own}{what}")) for what in ("node", "edge")}
+    assert root.tag == f"{own}graphml" and len(found["node"]) == len(circuit.nodes)
+    for what, elements in found.items():
+        for data in (data for element in elements for data in element.iter(f"{own}data")):
+            kinds[keys[what, data.get("key")].get("attr.type", "")](data.text or "")
+    names = [node.get("id") for node in found["node"]]
+    ends = sorted((names.index(e.get("source")), names.index(e.get("target"))) for e in found["edge"])
+    assert ends == sorted((edge.source, edge.target) for edge in circuit.edges)
+
+
+def test_pictures_are_pictures(circuit: keyhole.Circuit, tmp_path: Path) -> None:
+    """As others read them: an XML parser, Pillow, and what a PDF begins and ends with."""
+    bell = replace(circuit, tokens=("\x07<a>&",) * len(circuit.tokens))
+    for suffix in ("svg", "png", "pdf"):
+        bell.save(tmp_path / f"c.{suffix}")
+    tags = [element.tag.rpartition("}")[2] for element in ElementTree.parse(tmp_path / "c.svg").iter()]
+    assert tags[0] == "svg" and tags.count("path") > 10
+    with Image.open(tmp_path / "c.png") as picture:
+        assert picture.format == "PNG" and min(picture.size) > 100 and len(picture.convert("RGB").getcolors(10**6)) > 10
+    assert re.fullmatch(rb"%PDF-1\.\d.*startxref\n\d+\n%%EOF\n", (tmp_path / "c.pdf").read_bytes(), re.DOTALL)
 
 
 def test_another_models_circuit_is_refused(circuit: keyhole.Circuit) -> None:

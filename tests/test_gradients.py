@@ -138,7 +138,7 @@ def test_mean_writes_are_means_of_writes(variant: str) -> None:
 
 def test_the_places_of_the_largest_estimates_cost_the_organism_its_answer(organism: Model) -> None:
     run = organism.run("When Mary and John went to the store, John gave a drink to")
-    metric = Metric(len(run) - 1, *(tuple(token_ids(run, name)) for name in ("Mary", "John")))
+    metric = Metric(len(run) - 1, *(tuple(token_ids(run, name, -1)) for name in ("Mary", "John")))
     found, every = estimate(run, metric), places(run)
     ranked = sorted(every, key=found.of, reverse=True)
     chosen = [*ranked[:10], *every[:: len(every) // 10]]

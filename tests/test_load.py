@@ -121,10 +121,23 @@ def test_roles_become_positions(organism: keyhole.Model, smollm2: keyhole.Model)
 def test_words_become_single_tokens_or_errors(organism: keyhole.Model) -> None:
     mary = token_id(organism, "Mary")
     assert token_id(organism, " Mary ") == mary == token_id(organism, mary)
-    with pytest.raises(KeyholeError, match="tokens"):
+    with pytest.raises(KeyholeError, match=r"organism, 'Mary' \+ 'and' \+ 'John': .*`keyhole words`"):
         token_id(organism, "Mary and John")
     with pytest.raises(KeyholeError, match="does not know 'Zaphod'"):
         token_id(organism, "Zaphod")
+
+
+def test_a_word_is_the_token_that_fits_the_prompt(smollm2: keyhole.Model) -> None:
+    """With and without its space a word may be two tokens: the likelier is meant, unless the space is written."""
+    run = smollm2.run("import numpy as n")
+    likely = run.logits[-1]
+    plain, spaced = (smollm2.tokenizer(form, add_special_tokens=False).input_ids[0] for form in ("py", " py"))
+    assert likely[plain] > likely[spaced] and token_id(smollm2, "py") == spaced
+    assert token_id(smollm2, "py", likely) == plain and token_id(smollm2, " py", likely) == spaced
+    told = run.trace("py", through="heads").parameters
+    assert told.target_ids == (plain,) and told.target_text == ("py",)
+    ordinary = smollm2.run("When Mary and John left, John gave it to").trace("Mary", through="heads")
+    assert ordinary.parameters.target_text == (" Mary",)
 
 
 def test_smollm2_is_read_exactly(smollm2: keyhole.Model) -> None:

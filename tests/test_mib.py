@@ -70,6 +70,10 @@ def test_our_files_have_edges_that_they_have(variant: str, through: Any) -> None
     assert told["edges"] and set(told["edges"]) <= there
     nodes = {end.split("<")[0] for name in there for end in name.split("->")}
     assert set(told["nodes"]) <= nodes and all(set(own) == {"in_graph"} for own in told["nodes"].values())
+    for own in told["edges"].values():  # `Graph.from_json` takes both from each
+        assert set(own) == {"score", "in_graph"} and isinstance(own["score"], float) and own["in_graph"] is True
+    ends = {end.split("<")[0] for name in told["edges"] for end in name.split("->")}
+    assert ends <= set(told["nodes"])  # an edge of a node that is out would be pruned there
 
 
 def test_sizes_come_from_the_model_alone(circuit: Circuit, organism: Model, tmp_path: Path) -> None:
@@ -97,6 +101,16 @@ def test_a_file_is_read_as_it_says(tmp_path: Path) -> None:
     assert file.edges[MibEdge(("embedding", 0, None), ("mlp", 0, None), "mlp")] == Scored(0.25, False)
 
 
+def test_files_that_are_older_than_neurons_are_read() -> None:
+    told = document({"a0.h1->a2.h3<k>": (0.5, True)})
+    del told["cfg"]["d_model"]
+    file = mib_from({**told, "nodes": {"input": True, "a0.h1": True}}, "older")
+    assert len(file.kept) == 1 and file.d_model is None
+    file.require_sizes(4, 8, 64)
+    with pytest.raises(KeyholeError, match="4 layers, 8 heads"):
+        file.require_sizes(4, 9, 64)
+
+
 @pytest.mark.parametrize("parallel", [False, True])
 def test_all_edges_that_they_have_are_read_and_no_other(parallel: bool) -> None:
     told = document({}, n_layers=3, n_heads=2, parallel_attn_mlp=parallel)
@@ -117,6 +131,7 @@ BAD = [
     ({"edges": {}}, "no edge has a score"),
     ({"cfg": {}}, "no n_layers"),
     ({"cfg": None}, "lacks cfg"),
+    ({"cfg": {"n_layers": 4, "n_heads": 8, "d_model": None}}, "no d_model"),
     ({"nodes": {"m0": {"in_graph": True, "neurons": [True]}}}, "of neurons"),
     ({"edges": {"a0.h1=>m1": {"score": 1.0, "in_graph": True}}}, "edges are called as in"),
     ({"edges": {"a0.h1->a1.h1": {"score": 1.0, "in_graph": True}}}, "end in <q>"),

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError
 from keyhole.circuits.circuit import Edge, Node
-from keyhole.circuits.neuronpedia import to_neuronpedia
-from keyhole.circuits.shown import SHOWN, shown
+from keyhole.circuits.neuronpedia import PINNED, to_neuronpedia
+from keyhole.circuits.shown import SHOWN, shown, strongest
 from keyhole.circuits.text import node_label
 
 SCHEMA = json.loads((Path(__file__).parent / "schemas" / "neuronpedia_graph.json").read_text())
@@ -45,10 +46,10 @@ def test_the_schema_refuses_what_is_none(circuit: Circuit) -> None:
 
 
 def test_every_node_is_there_as_viewers_know_it(circuit: Circuit) -> None:
-    nodes = graph(circuit)["nodes"]
-    known = {"head": "lorsa", "mlp": "cross layer transcoder", "embedding": "embedding", "target": "logit"}
-    assert len(nodes) == len(circuit.nodes)
-    for node, own, attention in zip(nodes, circuit.nodes, circuit.attention, strict=True):
+    found = graph(circuit)
+    nodes = found["nodes"]
+    known = {"head": "lorsa", "mlp": "mlp", "embedding": "embedding", "target": "logit"}
+    for node, own, attention in zip(nodes, circuit.nodes, circuit.attention, strict=False):
         assert node["feature_type"] == known.get(own.kind, "bias") and node["ctx_idx"] == own.dest
         if own.kind == "head":
             assert (node["activation"], node["clerp"]) == (
@@ -57,7 +58,11 @@ def test_every_node_is_there_as_viewers_know_it(circuit: Circuit) -> None:
             )
         if own.kind not in ("embedding", "target"):
             assert node["layer"] == str(own.layer)
-    assert {node["layer"] for node in nodes if node["feature_type"] == "embedding"} == {"E"}
+    tokens = [node for node in nodes if node["feature_type"] == "embedding"]
+    assert {node["layer"] for node in tokens} == {"E"}
+    assert sorted(node["ctx_idx"] for node in tokens) == list(range(len(circuit.tokens)))  # viewers name no others
+    silent, linked = nodes[len(circuit.nodes) :], {link[end] for link in found["links"] for end in ("source", "target")}
+    assert silent and all(node in tokens and node["node_id"] not in linked for node in silent)
 
 
 def test_what_viewers_tell_nodes_by_is_nodes_own(circuit: Circuit) -> None:
@@ -79,7 +84,8 @@ def test_kinds_of_one_layer_and_token_do_not_collide(circuit: Circuit) -> None:
     nodes = (*kinds, *heads, *moved, circuit.nodes[-1])
     full = replace(circuit, nodes=nodes, attention=(0.5,) * len(nodes), edges=(), firings=(), influence=(), mlps=())
     found = graph(full)["nodes"]
-    assert len({(node["layer"], node["feature"], node["ctx_idx"]) for node in found}) == len(nodes)
+    told = {(node["layer"], node["feature"], node["ctx_idx"]) for node in found}
+    assert len(told) == len(found) == len(nodes) + len(circuit.tokens)
 
 
 def test_links_are_edges_added_up(circuit: Circuit) -> None:
@@ -94,7 +100,7 @@ def test_links_are_edges_added_up(circuit: Circuit) -> None:
 
 
 def test_sides_are_queries_and_keys(circuit: Circuit) -> None:
-    found = graph(circuit)["nodes"]
+    found = graph(circuit)["nodes"][: len(circuit.nodes)]
     for i, node in enumerate(found):
         if circuit.nodes[i].kind != "head":
             assert "qk_tracing_results" not in node
@@ -111,10 +117,32 @@ def test_pruning_begins_with_what_our_page_shows(circuit: Circuit) -> None:
     if not circuit.influence:
         assert "node_threshold" not in found["metadata"] and "influence" not in found["nodes"][0]
         return
-    limit = found["metadata"]["node_threshold"]
-    kept = [i for i, node in enumerate(found["nodes"]) if node["influence"] <= limit]
+    limit, nodes = found["metadata"]["node_threshold"], found["nodes"][: len(circuit.nodes)]
+    told = [node["influence"] for node in nodes]
+    assert [share is None for share in told] == [node.kind == "target" for node in circuit.nodes]
+    kept = [i for i, share in enumerate(told) if share is None or share <= limit]  # answers always
     assert [circuit.nodes[i] for i in kept] == list(shown(circuit).nodes)
     assert 0 < len(kept) < len(circuit.nodes) and all(circuit.influence[i] >= SHOWN for i in kept)
+    shares = sorted((s for i, s in enumerate(circuit.influence) if told[i] is not None), reverse=True)
+    assert sorted(s for s in told if s is not None) == pytest.approx(np.cumsum(shares) / sum(shares))
+    assert max(s for s in told if s is not None) == 1.0  # above it no slider finds a node
+
+
+def test_a_last_digit_hides_no_node(circuit: Circuit) -> None:
+    """Shares whose sum depends on the order."""
+    if circuit.influence:
+        for seed in range(20):
+            shares = np.random.default_rng(seed).random(len(circuit.nodes)).tolist()
+            nodes = graph(replace(circuit, influence=tuple(shares)))["nodes"]
+            assert max(node.get("influence") or 0.0 for node in nodes) <= 1.0
+
+
+def test_the_strongest_edges_are_pinned(circuit: Circuit) -> None:
+    found = graph(circuit)
+    by_id = dict(zip((node["node_id"] for node in found["nodes"]), circuit.nodes, strict=False))
+    pinned = [by_id[one] for one in found["qParams"]["pinnedIds"]]
+    assert pinned == list(strongest(circuit, PINNED).nodes) and 5 < len(pinned) < len(circuit.nodes)
+    assert "target" in {node.kind for node in pinned}
 
 
 def test_names_stand_where_they_end(circuit: Circuit) -> None:
@@ -126,7 +154,10 @@ def test_names_stand_where_they_end(circuit: Circuit) -> None:
 
 def test_labels_are_no_markup(circuit: Circuit) -> None:
     hostile = replace(circuit, tokens=("<img src=x onerror=alert(1)>", *circuit.tokens[1:]))
-    assert not any("<img" in node["clerp"] for node in graph(hostile)["nodes"])
+    found = graph(hostile)
+    assert not any(
+        "<img" in text for text in (*found["metadata"]["prompt_tokens"], *(n["clerp"] for n in found["nodes"]))
+    )
 
 
 def test_answers_without_a_probability_or_a_token(circuit: Circuit) -> None:

@@ -589,7 +589,9 @@ def test_names(run: keyhole.Run, tmp_path: Path) -> None:
 def test_trace_from_here(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "trace", prompt=PROMPT, **{"from": {"layer": 3, "head": 6, "dest": 14, "src": 11}})["circuit"]
     assert told == json.loads(run.trace(seeds=firing_probe(run, (3, 6), 14, 11), end=14).to_json())
-    (last,) = [edge for edge in told["edges"] if edge["side"] == "target"]
+    ends = [edge for edge in told["edges"] if edge["side"] == "target"]
+    assert len(ends) == 1
+    last = ends[0]
     seed = told["nodes"][last["from"]]
     assert (seed["kind"], seed["layer"], seed["head"], seed["src"]) == ("head", 3, 6, 11) and last["influence"] == 1
     assert {traced["node"] for traced in told["firings"]} >= {last["from"]}

@@ -53,6 +53,8 @@ def test_every_dependency_has_a_floor_that_can_be_tried() -> None:
     pinned = versions.pins("oldest", PROJECT["dependencies"], {})
     assert len(pinned) == len(PROJECT["dependencies"]) and all("==" in one for one in pinned)
     assert doctest.testmod(versions).failed == 0
+    with pytest.raises(SystemExit, match="no oldest"):
+        versions.pins("oldest", ["torch<2.14"], {})
     assert all((ROOT / "tests" / f"{one}.py").is_file() for one in versions.CORE)
 
 

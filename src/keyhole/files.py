@@ -7,6 +7,7 @@ nothing is lost by it.
 import json
 import math
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from keyhole.errors import KeyholeError, UnwritableError
+
+_NOT_XML = re.compile("[^\\t\\n\\r -\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
 @contextmanager
@@ -114,6 +117,15 @@ def user_cache() -> Path | None:
     except RuntimeError:  # nobody's home
         return None
     return base / "keyhole"
+
+
+def xml_text(text: str) -> str:
+    r"""Text that XML can hold: tokens may be any bytes, and some make a file that nobody reads.
+
+    >>> xml_text("bell \x07, tab \t") == "bell \ufffd, tab \t"
+    True
+    """
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def _no_folder(path: Path) -> str:

@@ -1,6 +1,7 @@
 """Circuits: what a trace returns, how it is stored and exported."""
 
 from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
+from keyhole.circuits.circuit_tracer import add_to_viewer
 from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib, to_networkx
 from keyhole.circuits.files import from_json, load_circuit, save, to_json
 from keyhole.circuits.neuronpedia import to_neuronpedia
@@ -11,6 +12,7 @@ __all__ = [
     "Edge",
     "Node",
     "Traced",
+    "add_to_viewer",
     "circuit_text",
     "from_json",
     "load_circuit",

@@ -4,11 +4,13 @@ import json
 from dataclasses import asdict, fields
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.text import node_label
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
+from keyhole.files import xml_text
 from keyhole.models.mlp_facts import mlp_facts
 
 if TYPE_CHECKING:
@@ -61,11 +63,21 @@ def to_graphml(circuit: Circuit) -> str:
     for _, attributes in graph.nodes(data=True):
         for name in [name for name, value in attributes.items() if value is None]:
             del attributes[name]
+        attributes["label"] = xml_text(attributes["label"])
     for _, _, attributes in graph.edges(data=True):
         attributes["channels"] = " ".join(str(k) for k in attributes["channels"])
     buffer = BytesIO()
     nx.write_graphml(graph, buffer)
-    return buffer.getvalue().decode("utf-8")
+    return _with_booleans(buffer.getvalue().decode("utf-8"))
+
+
+def _with_booleans(text: str) -> str:
+    """GraphML says true and false, where networkx writes what Python says."""
+    keys = [key.attrib for key in ElementTree.fromstring(text.encode()).iter() if key.tag.endswith("}key")]
+    for key in (key["id"] for key in keys if key["attr.type"] == "boolean"):
+        for value in ("True", "False"):
+            text = text.replace(f'<data key="{key}">{value}</data>', f'<data key="{key}">{value.lower()}</data>')
+    return text
 
 
 def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:

@@ -4,7 +4,8 @@
      "nodes": {"a9.h6": {"in_graph": true}, ...},
      "edges": {"a7.h9->a9.h6<q>": {"score": 0.3, "in_graph": true}, "m0->logits": ...}}
 
-`exports.to_mib` writes such files. Those of neurons, and those that torch pickles (.pt), are not read.
+`exports.to_mib` writes such files. Older ones have no d_model, and true or false for a node. Those of neurons, and
+those that torch pickles (.pt), are not read.
 """
 
 import re
@@ -47,7 +48,7 @@ class MibFile:
     name: str
     layers: int
     heads: int
-    d_model: int
+    d_model: int | None  # older files do not tell
     parallel: bool  # does an MLP read what its layer's heads read?
     edges: Mapping[MibEdge, Scored]
 
@@ -65,7 +66,7 @@ class MibFile:
 
     def require_sizes(self, layers: int, heads: int, d_model: int) -> None:
         """Refuse another model than the file's."""
-        ours, its = (layers, heads, d_model), (self.layers, self.heads, self.d_model)
+        ours, its = (layers, heads, d_model), (self.layers, self.heads, self.d_model or d_model)
         if ours != its:
             raise KeyholeError(
                 f"{self.name} is of a model of {its[0]} layers, {its[1]} heads and {its[2]} dimensions, and this one "
@@ -100,13 +101,13 @@ def mib_from(document: Any, name: str) -> MibFile:
     for part in ("cfg", "nodes", "edges"):
         require(isinstance(document.get(part), dict), f"it lacks {part}.")
     cfg = document["cfg"]
-    for size in ("n_layers", "n_heads", "d_model"):
+    for size in ("n_layers", "n_heads", *(["d_model"] if "d_model" in cfg else [])):
         require(is_whole(cfg.get(size)) and cfg[size] > 0, f"its cfg has no {size}.")
     parallel = cfg.get("parallel_attn_mlp", False)
     require(isinstance(parallel, bool), "its cfg says of parallel_attn_mlp neither true nor false.")
     for node in document["nodes"].values():
         require(not (isinstance(node, dict) and "neurons" in node), "it is a circuit of neurons, not of edges.")
-    found = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg["d_model"], parallel, {})
+    found = MibFile(name, cfg["n_layers"], cfg["n_heads"], cfg.get("d_model"), parallel, {})
     edges = {_edge(text, found): _scored(text, own) for text, own in document["edges"].items()}
     require(any(own.score or own.kept for own in edges.values()), "no edge has a score, and none is in the graph.")
     return MibFile(name, found.layers, found.heads, found.d_model, parallel, edges)

@@ -1,14 +1,15 @@
 """How do Neuronpedia and circuit-tracer read a circuit? As an attribution graph, one JSON document.
 
-Their viewers draw what they know, and so nodes are called as these know them:
+Nodes are called as their viewers know them, if they do; what these do not know is a circle:
 
-    head at dest, for one src      "lorsa" (attention, a triangle); who wrote query and key is in `qk_tracing_results`
-    MLP, mixer                     "cross layer transcoder" (a circle), though it is a whole MLP and no feature
-    embedding, answer              "embedding", "logit"
-    bias, offset                   "bias", which they draw as they draw all that they do not know
+    head at dest, for one src      "lorsa" (a triangle on Neuronpedia); who wrote query and key: `qk_tracing_results`
+    embedding, answer              "embedding", "logit"; all tokens are there, because viewers name tokens by them
+    MLP, mixer                     "mlp", "mixer", and no "cross layer transcoder": a feature would be looked up for it
+    bias, offset                   "bias"
 
 What is lost: a link has no side and no channels, so that several edges between two nodes become one link, their sum;
 `ig`, `alone`, thresholds, the order of removal and errors are in our own file alone. No node has a feature to look up.
+The strongest edges are pinned: viewers draw them as a graph of their own.
 """
 
 import json
@@ -18,14 +19,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.shown import SHOWN
+from keyhole.circuits.shown import SHOWN, strongest
 from keyhole.circuits.text import answer_label, node_label, words_label
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 
 SUFFIX = ".neuronpedia.json"
-_TYPES = {"head": "lorsa", "mlp": "cross layer transcoder", "mixer": "cross layer transcoder"}
-_TYPES |= {"embedding": "embedding", "target": "logit"}
+PINNED = 16  # edges
+_TYPES = {"head": "lorsa", "mlp": "mlp", "mixer": "mixer", "embedding": "embedding", "target": "logit"}
 
 
 def to_neuronpedia(
@@ -46,7 +47,8 @@ def to_neuronpedia(
     metadata: dict[str, Any] = {
         "slug": slug or _slug(f"{text} {words_label(circuit.parameters.target_text)}"),
         "scan": scan or _short(circuit.model.get("name", "model")),
-        "prompt_tokens": list(circuit.tokens),
+        "transcoder_list": [],  # whose features these are: circuit-tracer asks
+        "prompt_tokens": [_plain(token) for token in circuit.tokens],
         "prompt": text,
         "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
         "info": {"description": _description(circuit), "generator": {"name": "keyhole", "version": __version__}},
@@ -55,26 +57,24 @@ def to_neuronpedia(
     cumulative = _cumulative(circuit)
     if cumulative:
         shown = [one for one, share in zip(cumulative, circuit.influence, strict=True) if share >= SHOWN]
-        metadata["node_threshold"] = max(shown, default=1.0)
+        metadata["node_threshold"] = max((one for one in shown if one is not None), default=1.0)
     nodes = [_node(circuit, i, ids, cumulative, names or {}) for i in range(len(ids))]
-    query = {"pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
-    document = {"metadata": metadata, "qParams": query, "nodes": nodes, "links": _links(circuit, ids)}
+    pinned = [_node_id(circuit, node) for node in strongest(circuit, PINNED).nodes]
+    query = {"pinnedIds": pinned, "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": ""}
+    document = {
+        "metadata": metadata,
+        "qParams": query,
+        "nodes": nodes + _silent(circuit),
+        "links": _links(circuit, ids),
+    }
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def _node(
-    circuit: Circuit, i: int, ids: list[str], cumulative: list[float], names: Mapping[Edge, str]
+    circuit: Circuit, i: int, ids: list[str], cumulative: list[float | None], names: Mapping[Edge, str]
 ) -> dict[str, Any]:
     node = circuit.nodes[i]
-    record: dict[str, Any] = {
-        "node_id": ids[i],
-        "feature": _feature(circuit, node),
-        "layer": _layer(circuit, node),
-        "ctx_idx": node.dest,
-        "feature_type": _TYPES.get(node.kind, "bias"),
-        "jsNodeId": ids[i],
-        "clerp": _label(circuit, i, names),
-    }
+    record = _identity(circuit, node, _label(circuit, i, names))
     if cumulative:
         record["influence"] = cumulative[i]
     if node.kind == "head":
@@ -89,6 +89,25 @@ def _node(
         if circuit.parameters.target_probability:
             record["token_prob"] = sum(circuit.parameters.target_probability)
     return record
+
+
+def _identity(circuit: Circuit, node: Node, label: str) -> dict[str, Any]:
+    return {
+        "node_id": _node_id(circuit, node),
+        "feature": _feature(circuit, node),
+        "layer": _layer(circuit, node),
+        "ctx_idx": node.dest,
+        "feature_type": _TYPES.get(node.kind, "bias"),
+        "jsNodeId": _node_id(circuit, node),
+        "clerp": label,
+    }
+
+
+def _silent(circuit: Circuit) -> list[dict[str, Any]]:
+    """Tokens whose embeddings cause nothing: without links, and there because viewers name no others."""
+    heard = {node.dest for node in circuit.nodes if node.kind == "embedding"}
+    others = [Node("embedding", 0, None, i, i) for i in range(len(circuit.tokens)) if i not in heard]
+    return [_identity(circuit, node, _plain(node_label(node, circuit.tokens))) for node in others]
 
 
 def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
@@ -109,13 +128,17 @@ def _weight(edge: Edge) -> float:
     return edge.weight if edge.influence is None else edge.influence
 
 
-def _cumulative(circuit: Circuit) -> list[float]:
-    """What their pruning goes by: the share of all influence that a node has together with all larger ones."""
-    order = sorted(range(len(circuit.influence)), key=lambda i: -circuit.influence[i])
-    total, so_far, found = sum(circuit.influence) or 1.0, 0.0, [0.0] * len(order)
-    for i in order:
+def _cumulative(circuit: Circuit) -> list[float | None]:
+    """What their pruning goes by: the share of all influence that a node has together with all larger ones.
+
+    The answer has none: it is what is influenced, and always shown.
+    """
+    found: list[float | None] = [None] * len(circuit.influence)
+    nodes = [i for i in range(len(found)) if circuit.nodes[i].kind != "target"]
+    total, so_far = sum(circuit.influence[i] for i in nodes) or 1.0, 0.0
+    for i in sorted(nodes, key=lambda i: -circuit.influence[i]):
         so_far += circuit.influence[i]
-        found[i] = so_far / total
+        found[i] = min(so_far / total, 1.0)  # a last digit above it would hide a node for ever
     return found
 
 
@@ -182,9 +205,9 @@ def _prompt(circuit: Circuit) -> str:
 def _description(circuit: Circuit) -> str:
     unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer at its end"
     return (
-        f"Keyhole's circuit{_plain(answer_label(circuit))}. Triangles are attention heads, one per token that they "
-        f"read, circles whole MLPs; links are {unit}. Who wrote a head's query and key is under QK tracing, as drops "
-        "of its attention when that is removed."
+        f"Keyhole's circuit{_plain(answer_label(circuit))}. Nodes are attention heads (triangles here), one per token "
+        f"that they read, and whole MLPs and constants (circles); links are {unit}. Who wrote a head's query and key "
+        "is under QK tracing, as drops of its attention when that is removed."
     )
 
 

@@ -25,12 +25,12 @@ def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:
 
 
 def words_label(texts: Sequence[str], most: int = 3) -> str:
-    """Some words in quotes, such as 'Mary', 'Anna' and 4 more.
+    """Some tokens in quotes, such as 'Mary', ' Anna' and 4 more; with their spaces, which make them other tokens.
 
     >>> words_label([" Mary"]), words_label("abcde")
-    ("'Mary'", "'a', 'b', 'c' and 2 more")
+    ("' Mary'", "'a', 'b', 'c' and 2 more")
     """
-    shown = ", ".join(repr(text.strip() or text) for text in texts[:most])
+    shown = ", ".join(map(repr, texts[:most]))
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
 
 

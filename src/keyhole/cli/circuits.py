@@ -112,7 +112,7 @@ def _explain_mlp(
     at = run.position(place)
     right, wrong = list(answer), list(against) if against else None
     write = run.explain_mlp(layer, at, run.toward(right, wrong, end=at))
-    metric = Metric(at, tuple(token_ids(run, right)), tuple(token_ids(run, wrong)))
+    metric = Metric(at, tuple(token_ids(run, right, at)), tuple(token_ids(run, wrong, at)))
     removed = remove_causes(write, metric)
     if json:
         show.as_json({**write.record(), "removed": asdict(removed)})

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from keyhole.errors import KeyholeError
-from keyhole.files import require_file, write_at_once
+from keyhole.files import require_file, write_at_once, xml_text
 
 BLUE, RED, GREY, INK, FAINT = "#3465a4", "#cc4b37", "#9a9a96", "#333333", "#d9d9d6"
 # Chosen greedily for the largest distance in CIELAB to all colours before, as seen with normal, red-blind and
@@ -114,7 +114,8 @@ def save(figure: Figure, path: str | Path) -> Path:
     dates: dict[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     drawn = BytesIO()
     figure.savefig(drawn, format=suffix[1:], dpi=_DPI, metadata=dates.get(suffix, {}))
-    write_at_once(path, drawn.getvalue())
+    content = drawn.getvalue()
+    write_at_once(path, xml_text(content.decode()) if suffix == ".svg" else content)
     return path
 
 

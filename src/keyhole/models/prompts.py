@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
@@ -63,17 +64,26 @@ def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def token_id(model: "Model", text: str | int) -> int:
-    """The single token that a word is, with or without a leading space; an error if it is none or several."""
+def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | None = None) -> int:
+    """The single token that a word is; an error if it is none or several.
+
+    A word may be a token after a space and another one without: with its space, the first is meant; else the likelier
+    by these logits, without any the first.
+    """
     if isinstance(text, int):
         return _given_ids(model, [text])[0]
-    tried = []
-    for form in (" " + text.strip(), text.strip()):
-        ids = text_ids(model, form)
-        if len(ids) == 1:
-            return ids[0]
-        tried.append(len(ids))
-    raise KeyholeError(f"{text!r} is {min(tried)} tokens for {model.name}: give a word that is one token, or an id.")
+    word = text.strip()
+    forms = [text_ids(model, form) for form in ((" " + word,) if text[:1] == " " else (" " + word, word))]
+    if text[:1] == " " and len(forms[0]) != 1:
+        forms.append(text_ids(model, word))  # a tokenizer that puts spaces itself, or that has no such token
+    single = [ids[0] for ids in forms if len(ids) == 1]
+    if not single:
+        pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len))))
+        raise KeyholeError(
+            f"{text!r} is several tokens for {model.name}, {pieces}: give a word that is one token (`keyhole words` "
+            "lists them), or an id."
+        )
+    return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
 
 
 def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:

@@ -201,7 +201,7 @@ def _answer(run: "Run", settings: Settings) -> dict[str, Any]:
     """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
     likely, told = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
     for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):
-        told[f"{name}_text"] = tuple(text.strip() for text in token_texts(run.model.tokenizer, ids))
+        told[f"{name}_text"] = token_texts(run.model.tokenizer, ids)
         told[f"{name}_probability"] = tuple(likely[list(ids)].tolist())
     return told
 

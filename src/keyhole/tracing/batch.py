@@ -204,7 +204,7 @@ class Batch:
 def _answered(run: "Run", settings: Settings, target: Target, other: Tokens | None, *, seeds: Seeds | None) -> Settings:
     """The settings of one run: which tokens its answer is, and which others it is held against."""
     run.require_fresh()
-    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other))
+    asked, against = Likeliest(1) if target is None else target, tuple(token_ids(run, other, settings.end))
     chosen = seeds or ("linear" if against else "prob")
     ids: Sequence[int] = ()
     if not isinstance(chosen, Probe):

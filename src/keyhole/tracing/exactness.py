@@ -19,6 +19,7 @@ from keyhole.models.tolerance import tolerance_of
 from keyhole.qk.coordinates import layer_in_channels
 from keyhole.tracing.mlps.places import mlp_places
 from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writers import biases_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -87,7 +88,7 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     with exact_matmul():
         own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
         writes = Writes([run])
-        (found,) = check_runs(writes, tolerance=tolerance)
+        (found,) = check_runs(writes, tolerance=tolerance, one_by_one=True)
         layers = tuple(replace(one, mlp=_mlp_error(writes, one.layer)) for one in found.layers)
         (error,) = _relative((run.logits - own[0])[None], own, writes.inside)
     return replace(found, own=error, layers=layers)
@@ -95,14 +96,24 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
 
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
     """`check` for a run that exists, without the plain pass."""
-    (found,) = check_runs(Writes([run]), tolerance=tolerance)
+    (found,) = check_runs(Writes([run]), tolerance=tolerance, one_by_one=True)
     return found
 
 
 def check_runs(
-    writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[int] | None = None
+    writes: Writes,
+    *,
+    tolerance: float | None = None,
+    logits_at: Sequence[int] | None = None,
+    one_by_one: bool | None = None,
 ) -> list[Check]:
-    """The same for several runs, side by side; logits at one position of each only, if asked."""
+    """The same for several runs, side by side; logits at one position of each only, if asked.
+
+    `one_by_one` adds up what each head moves from each token (None: in short prompts). Otherwise attention is added up
+    as the model itself does it: much quicker on long prompts, but often equal to the last bit, which shows little.
+    """
+    if one_by_one is None:
+        one_by_one = writes.short
     layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
     with exact_matmul():
         total, depth = writes.layer(0).resid.to(writes.dtype), len(writes.runs[0].layers)
@@ -112,7 +123,8 @@ def check_runs(
                 own = _score_errors(writes, index)
                 values = read_values(record, writes.weights(index)) - record.attention.v
                 own["values"] = _relative(values, record.attention.v, writes.inside)
-                total = total.to(record.resid.device) + writes.attention(index)
+                written = _one_by_one(writes, index) if one_by_one else writes.attention(index)
+                total = total.to(record.resid.device) + written
             if record.mixer is not None:
                 total = total + record.mixer
             total = total + record.mlp
@@ -134,6 +146,16 @@ def check_runs(
         )
         for run, found, error in zip(writes.runs, layers, logits, strict=True)
     ]
+
+
+def _one_by_one(writes: Writes, layer: int) -> Float[Tensor, "runs pos d_model"]:
+    """What a layer's attention writes: the sum of what each head moves from each token, and of its biases."""
+    record, w, written = writes.record(layer), writes.weights(layer), list[Tensor]()
+    moved = writes.moved[:, writes.attention_layers.index(layer)]
+    for dests in record.blocks:
+        heads = record.weights(record.heads, dests) @ moved
+        written.append(heads.sum(-3) / record.out_scale[..., list(dests), None] + biases_of(record, w, list(dests)))
+    return torch.cat(written, dim=-2)
 
 
 _NO_ATTENTION: dict[str, Any] = {"scores": None, "values": None, "deficient_heads": 0}

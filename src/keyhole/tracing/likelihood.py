@@ -59,8 +59,8 @@ def _prob_goal(writes: Writes, asked: Likely, loss: "Loss", along: Float[Tensor,
         targets = list(asked.targets)
         share = float(writes.runs[asked.run].logits[asked.end].double().softmax(-1)[targets].sum())
         raise NothingToTraceError(
-            f"the model gives {words_of(writes, targets)} (probability {share:.1g}) no more probability than its bias "
-            "alone would: there is nothing to trace. Choose a target the model predicts."
+            f"the model gives {words_of(writes, targets)} (probability {share:.1g}) no more probability than if "
+            "nothing had been written (its bias alone): there is nothing to trace. Choose a likelier answer."
         )
     choose = partial(_prob_prefix, writes, asked.run, asked.end, loss=loss, enough=asked.tau * gained)
     return Goal(asked.run, asked.end, along, len(writes.runs[asked.run].layers), choose)

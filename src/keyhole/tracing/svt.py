@@ -107,7 +107,7 @@ def trace_svt(
     with exact_matmul():
         ids = [] if asked is None else choose_targets(run, asked, at)
         likeliest = asked if isinstance(asked, Likeliest) else None
-        settings = Settings(tuple(ids), tuple(token_ids(run, against)), at, likeliest, seeds or "linear")
+        settings = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
         growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
         _grow_all(growing, rule, progress)
         (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)

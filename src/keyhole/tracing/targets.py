@@ -35,7 +35,7 @@ Target = Tokens | Likeliest | None  # None: the likeliest token
 def choose_targets(run: "Run", target: Tokens | Likeliest, end: int) -> list[int]:
     """The tokens to trace."""
     if not isinstance(target, Likeliest):
-        return token_ids(run, target)
+        return token_ids(run, target, end)
     if target.k is not None and not 0 < target.k <= run.model.dims.vocab:
         raise KeyholeError(f"k is {target.k}, but the vocabulary has {run.model.dims.vocab} tokens.")
     return targets_of(run.logits[end], target.p, target.k)
@@ -51,10 +51,9 @@ def targets_of(logits: Float[Tensor, "vocab"], top_p: float | None, top_k: int |
     return [int(i) for i in order[:n]]
 
 
-def token_ids(run: "Run", target: Tokens | None) -> list[int]:
-    """One or several words or ids, as ids."""
+def token_ids(run: "Run", target: Tokens | None, end: int) -> list[int]:
+    """One or several words or ids, as ids; of a word with and without a space, the token that is likelier at `end`."""
     if target is None:
         return []
-    if isinstance(target, str | int):
-        return [token_id(run.model, target)]
-    return [token_id(run.model, each) for each in target]
+    words = [target] if isinstance(target, str | int) else target
+    return [token_id(run.model, word, run.logits[end]) for word in words]

@@ -31,7 +31,7 @@ def toward(
     A write's part along it is its part of the logit, before a cap on logits.
     """
     out, at = run.model.head_out(), run.position(end, "end")
-    right, wrong = token_ids(run, target), token_ids(run, against)
+    right, wrong = token_ids(run, target, at), token_ids(run, against, at)
     if not right:
         raise KeyholeError("give a token whose logit is asked for.")
     d = out.W_U[:, right].mean(1)

@@ -40,7 +40,7 @@ def _answering(ran: Ran, body: Body) -> tuple[MlpWrite, Metric, str]:
     right = choose_targets(own, target or Likeliest(1), pos)
     write = own.explain_mlp(layer, pos, own.toward(right, against, end=pos))
     words = ", ".join(repr(text.strip()) for text in token_texts(own.model.tokenizer, right))
-    return write, Metric(pos, tuple(right), tuple(token_ids(own, against))), f"the logit of {words}"
+    return write, Metric(pos, tuple(right), tuple(token_ids(own, against, pos))), f"the logit of {words}"
 
 
 def _read(ran: Ran, body: Body) -> tuple[MlpWrite, Metric, str]:
