@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,11 +16,13 @@ EVIL = ("<img/src=x/onerror=alert(1)>", "</script>", "<b>", "&amp;")
 
 
 @contextmanager
-def explorer(*options: str) -> Iterator[str]:
+def explorer(*options: str, environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Iterator[str]:
     """The address, with its token, of a server in a process of its own on a free port."""
     command = [sys.executable, "-m", "keyhole", "explore", "--no-browser", "--port", "0", *options]
-    quiet = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet) as server:
+    quiet = {**environment, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet, cwd=folder
+    ) as server:
         assert server.stdout is not None and server.stderr is not None
         try:
             line = server.stdout.readline()

@@ -362,7 +362,7 @@ def test_a_circuit_as_a_picture(organism: keyhole.Model) -> None:
     assert len(axis.patches) == len(edges) > 10
     widest = max(axis.patches, key=lambda patch: patch.get_linewidth())
     assert widest.get_linewidth() == pytest.approx(14 * max(e.influence for e in edges))
-    assert "Mary\n38%" in [label.get_text() for label in axis.get_xticklabels()]
+    assert "2:Mary\n38%" in [label.get_text() for label in axis.get_xticklabels()]
 
 
 def test_names_in_the_picture(organism: keyhole.Model) -> None:

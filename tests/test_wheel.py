@@ -8,8 +8,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urljoin
 
+import httpx
 import pytest
+
+from explorers import explorer
 
 ROOT = Path(__file__).parent.parent
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -41,17 +45,28 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(installed: Path, folder: Path, *command: str) -> str:
+def environment(installed: Path, folder: Path) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    cache = {"KEYHOLE_CACHE": str(folder / "cache"), "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return {**clean, "KEYHOLE_CACHE": str(folder / "cache"), "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+
+
+def run(installed: Path, folder: Path, *command: str) -> str:
     told = subprocess.run(
-        [sys.executable, *command], cwd=folder, env={**clean, **cache}, capture_output=True, text=True, timeout=400
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment(installed, folder),
+        capture_output=True,
+        text=True,
+        timeout=400,
     )
     assert told.returncode == 0, told.stderr
     return told.stdout
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which files are kept is known by git")
+known_by_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which files are kept is known by git")
+
+
+@known_by_git
 def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert not tool("release").source_files() - inside
@@ -63,8 +78,7 @@ def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
 def test_its_metadata_says_who_it_is(wheel: Path) -> None:
     import keyhole
 
-    (name,) = (one for one in zipfile.ZipFile(wheel).namelist() if one.endswith("METADATA"))
-    text = zipfile.ZipFile(wheel).read(name).decode()
+    text = tool("release").metadata(wheel)
     assert f"\nVersion: {keyhole.__version__}\n" in text and "\n# Keyhole\n" in text
     assert "Description-Content-Type: text/markdown" in text and "License-Expression: MIT" in text
 
@@ -84,17 +98,35 @@ print(keyhole.check(model, list(run.token_ids)).exact, keyhole.Circuit.load("mar
     assert "<html" in (tmp_path / "mary.html").read_text() and (tmp_path / "mary.mib").stat().st_size > 100
 
 
-@pytest.mark.slow
 def test_commands_run_from_another_folder(installed: Path, tmp_path: Path) -> None:
-    keyhole = ("-m", "keyhole")
-    assert "exact" in run(installed, tmp_path, *keyhole, "check")
-    assert "wrote mary.json" in run(installed, tmp_path, *keyhole, "trace", PROMPT, "--out", "mary.json")
-    run(installed, tmp_path, *keyhole, "verify", "mary.json", "--sides-only")
-    assert "svf-thm1" in run(installed, tmp_path, *keyhole, "reproduce", "svf-thm1", "--quick", "--out", "results")
+    """In one process, which imports the libraries once."""
+    commands = [
+        ["check"],
+        ["trace", PROMPT, "--out", "mary.json"],
+        ["verify", "mary.json", "--sides-only"],
+        ["reproduce", "svf-thm1", "--quick", "--out", "results"],
+    ]
+    code = f"""
+import sys
+from keyhole.cli import main
+for words in {commands!r}:
+    sys.argv = ["keyhole", *words]
+    try:
+        main()
+    except SystemExit as stop:
+        assert not stop.code, (words, stop.code)
+"""
+    told = run(installed, tmp_path, "-c", code)
+    assert "exact within" in told and "wrote mary.json" in told and "equal the predicted ones" in told
     assert (tmp_path / "results" / "results.json").is_file()
-    commands = run(installed, tmp_path, *keyhole, "--help")
-    if "explore" in commands:
-        assert "--port" in run(installed, tmp_path, *keyhole, "explore", "--help")
+
+
+def test_the_explorer_serves_its_page_from_there(installed: Path, tmp_path: Path) -> None:
+    served = explorer(environment=environment(installed, tmp_path), folder=tmp_path)
+    with served as address, httpx.Client(follow_redirects=True) as client:
+        page, script = client.get(address), client.get(urljoin(address, "/app.js"))
+        assert (page.status_code, script.status_code) == (200, 200) and "<html" in page.text
+        assert script.text == (installed / "keyhole" / "web" / "static" / "app.js").read_text(encoding="utf-8")
 
 
 def test_pictures_of_the_readme_have_addresses() -> None:
@@ -104,6 +136,22 @@ def test_pictures_of_the_readme_have_addresses() -> None:
     assert told == f"![a]({raw}/docs/a.png) [b]({page}/docs/b.md) [c](#c) [d](https://d.org)"
     whole = absolute((ROOT / "README.md").read_text(encoding="utf-8"), "https://github.com/me/key", "1")
     assert "](docs/" not in whole and whole.count("https://raw.githubusercontent.com/me/key/v1/docs/") >= 2
+
+
+@known_by_git
+def test_pictures_have_addresses_in_what_is_built(tmp_path: Path) -> None:
+    """A wheel of a checkout that was cloned from GitHub; of one that was not, `make release` says what is missing."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(clone)], check=True, timeout=100)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    for remote, there in (("git@github.com:me/key.git", True), (str(ROOT), False)):
+        subprocess.run(["git", "remote", "set-url", "origin", remote], cwd=clone, check=True)
+        subprocess.run(build, cwd=clone, check=True, capture_output=True, timeout=200)
+        text = tool("release").metadata(next((tmp_path / "dist").glob("*.whl")))
+        assert (
+            f"https://raw.githubusercontent.com/me/key/v{tool('release').version()}/docs/circuit.png" in text
+        ) == there
+        assert ("](docs/" not in text) == there == ("Project-URL: Repository, https://github.com/me/key" in text)
 
 
 def test_what_a_citation_says_is_so() -> None:

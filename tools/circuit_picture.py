@@ -13,5 +13,7 @@ PROMPT = "When Mary and John went to the store, John gave a drink to"
 if __name__ == "__main__":
     run = keyhole.load().run(PROMPT)
     circuits = [run.trace("Mary", against="John", through=through) for through in ("heads", "mlps")]
-    titles = ("Why “Mary”? A circuit that ends at MLPs", "The same, through MLPs, to the words")
-    circuit_figure(*circuits, titles=titles).savefig(sys.argv[1], dpi=150)
+    titles = ("A circuit that ends at MLPs", "The same, through MLPs, to the words")
+    figure = circuit_figure(*circuits, titles=titles)
+    figure.suptitle(f"Why does the organism answer “Mary” rather than “John”?  {PROMPT} ...", fontsize=11)
+    figure.savefig(sys.argv[1], dpi=150)

@@ -1,10 +1,12 @@
 """How does the README look on a package index? Its pictures by absolute address, which an index needs to show them.
 
-The address is that of the repository in [project.urls] of pyproject.toml, at the tag of the version. Without one the
-README stays as it is, and `make release` says so.
+The address is that of the repository, at the tag of the version: [project.urls] of pyproject.toml says it, or the
+remote that a checkout was cloned from. Without one the README stays as it is, and `make release` says so.
 """
 
 import re
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +34,37 @@ def absolute(text: str, repository: str, version: str) -> str:
     return _LINK.sub(place, text)
 
 
+def address(remote: str) -> str | None:
+    """The page of a repository on GitHub, as git knows it; None: it is elsewhere.
+
+    >>> address("git@github.com:me/keyhole.git"), address("https://github.com/me/keyhole"), address("/home/me/keyhole")
+    ('https://github.com/me/keyhole', 'https://github.com/me/keyhole', None)
+    """
+    found = re.fullmatch(r"(?:https://|ssh://git@|git@)github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?", remote.strip())
+    return f"https://github.com/{found[1]}" if found else None
+
+
+def repository(root: Path, urls: Mapping[str, str]) -> str | None:
+    """Where the repository is: as the project says, or where this checkout comes from."""
+    if "Repository" in urls:
+        return urls["Repository"]
+    if not (root / ".git").exists():  # of an sdist, or of somebody else's repository around it
+        return None
+    told = subprocess.run(["git", "remote", "get-url", "origin"], cwd=root, capture_output=True, text=True)
+    return address(told.stdout) if told.returncode == 0 else None
+
+
 class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]
     """What hatchling asks for the README."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Put the README into the package's metadata."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        repository = metadata.get("urls", {}).get("Repository")
-        if repository:
+        urls = metadata.setdefault("urls", {})
+        place = repository(Path(self.root), urls)
+        if place is not None:
+            urls["Repository"] = place
             version = re.search(r'__version__ = "([^"]+)"', (Path(self.root) / "src/keyhole/version.py").read_text())
             assert version is not None
-            text = absolute(text, repository, version[1])
+            text = absolute(text, place, version[1])
         metadata["readme"] = {"content-type": "text/markdown", "text": text}

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -41,9 +40,11 @@ def problems(sdist: Path, wheel: Path) -> list[str]:
         found.append(f"CHANGELOG.md has no heading '## {number}' with a date: it is unreleased")
     if f"version: {number}" not in (ROOT / "CITATION.cff").read_text(encoding="utf-8"):
         found.append(f"CITATION.cff is not of version {number}")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    if "Repository" not in project.get("urls", {}):
-        found.append("[project.urls] has no Repository: an index could not show the README's pictures")
+    if "](docs/" in metadata(wheel):
+        found.append(
+            "nobody says where the repository is ([project.urls] Repository in pyproject.toml, or a remote `origin` on "
+            "GitHub): an index could not show the README's pictures"
+        )
     missing = source_files() - set(zipfile.ZipFile(wheel).namelist())
     found += [f"the wheel lacks {name}" for name in sorted(missing)]
     with tarfile.open(sdist) as archive:
@@ -51,6 +52,13 @@ def problems(sdist: Path, wheel: Path) -> list[str]:
     found += [f"the sdist lacks {name}" for name in ("LICENSE", "README.md", "pyproject.toml") if name not in inside]
     checked = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     return [*found, *(["twine refuses them"] if checked.returncode else [])]
+
+
+def metadata(wheel: Path) -> str:
+    """What an index reads of a wheel: who it is, and the README."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+    return archive.read(name).decode()
 
 
 def source_files() -> set[str]:

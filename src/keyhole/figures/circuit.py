@@ -10,11 +10,18 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN, shown
 from keyhole.circuits.text import answer_label, ends_label
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, wrapped
+from keyhole.models.prompts import token_label
 
 _BROWN, _GREEN = "#a0622d", "#4e8f4a"
 _FILL = {"head": BLUE, "mlp": _BROWN, "embedding": _GREEN, "target": RED}
 _LINE = {"dest": RED, "src": BLUE, "value": _GREEN, "mlp": _BROWN, "target": GREY}
-_NAMES = {"dest": "looks for", "src": "finds", "value": "moves", "mlp": "into an MLP", "target": "into the answer"}
+_NAMES = {
+    "dest": "dest: what a head looks for",
+    "src": "src: what it finds",
+    "value": "value: what it moves",
+    "mlp": "into an MLP",
+    "target": "into the answer",
+}
 _SIDE = {"head": -0.18, "mlp": 0.18}
 _ROOM = 0.2  # inches of a row of nodes
 _WIDE = 14.0  # points of an edge that carries all of the answer
@@ -119,7 +126,7 @@ def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
 
 def _name(circuit: Circuit, token: int) -> str:
     """A token, and how much of the answer's influence ends in its word."""
-    text = circuit.tokens[token].strip() or circuit.tokens[token]
+    text = token_label(circuit.tokens, token)
     if not circuit.influence:
         return text
     nodes = zip(circuit.nodes, circuit.influence, strict=True)
