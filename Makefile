@@ -4,6 +4,9 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 PROMPT := When Mary and John went to the store, John gave a drink to
 
+# interpreters that `make test-versions` tries; several: PYTHONS="python3.12 python3.13"
+PYTHONS ?= $(BIN)/python
+
 # the type checker of the pages' modules
 TSC := .cache/node/node_modules/.bin/tsc
 
@@ -35,7 +38,7 @@ docs: .venv/installed-dev  ## the docs as a site in .cache/site, which needs no 
 
 .PHONY: test-versions
 test-versions: .cache/smollm2.gguf .cache/prose.txt  ## the core tests with the oldest and the newest torch and transformers that are allowed
-	$(BIN)/python tools/versions.py
+	$(BIN)/python tools/versions.py $(foreach one,$(PYTHONS),--python $(one))
 
 .PHONY: release
 release: .venv/installed-dev  ## builds the sdist and the wheel, checks them, and says what to upload

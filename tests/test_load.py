@@ -94,7 +94,7 @@ def test_prompts_of_many_kinds(organism: keyhole.Model) -> None:
 
 
 def test_a_known_special_token_in_the_text_is_no_unknown_word(smollm2: keyhole.Model) -> None:
-    run = smollm2.run("<|endoftext|> The war lasted from the year 1745 to the year 17")
+    run = smollm2.run("<|endoftext|> The war lasted from the year 1745 to the year 17", bos=False)
     assert run.token_ids[0] == smollm2.tokenizer.convert_tokens_to_ids("<|endoftext|>")
 
 
@@ -142,8 +142,8 @@ def test_a_word_is_the_token_that_fits_the_prompt(smollm2: keyhole.Model) -> Non
 
 def test_smollm2_is_read_exactly(smollm2: keyhole.Model) -> None:
     text = "When Mary and John went to the store, John gave a drink to"
-    run = smollm2.run(text)
+    run = smollm2.run(text, bos=False)  # before transformers 5, tokenizers of GGUF files add one
     probabilities = run.logits[-1].softmax(-1)
     assert probabilities.argmax() == token_id(smollm2, "Mary") and probabilities.max() > 0.9
-    check = keyhole.check(smollm2, text)
+    check = keyhole.check(smollm2, run.token_ids)
     assert check.exact and max(check.scores, check.residuals, check.logits) < 1e-5

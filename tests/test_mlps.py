@@ -21,11 +21,13 @@ from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.upstream import Writes
 from keyhole.tracing.written import written_by
 from test_exact import SUPPORTED
-from tiny import tiny
+from tiny import VERSION, tiny
 
 IOI = "When Mary and John went to the store, John gave a drink to"
 KINDS = ["gpt2", "llama-bias", "phi3", "gemma2", "olmo2", "cohere", "granite"]
 KINDS += ["gpt_oss", "mixtral", "llama4_text", "lfm2"]  # experts, and another mixer
+WHOLE = ["qwen3_moe"] if VERSION < (5, 0) else []  # early experts are not stacked, and their MLPs stay whole
+READ = [v for v in SUPPORTED if v not in WHOLE]
 
 
 def direction(run: keyhole.Run, seed: int = 0) -> torch.Tensor:
@@ -37,7 +39,7 @@ def places_at(run: keyhole.Run, layer: int, tokens: list[int], *, constants: boo
     return mlp_places(Writes([run]), [(0, t) for t in tokens], weights_of(run, layer), layer, constants=constants)
 
 
-@pytest.mark.parametrize("variant", SUPPORTED)
+@pytest.mark.parametrize("variant", READ)
 def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
     """From folded weights to 1e-5; along any direction it is offset + slopes to 1e-5, from either baseline."""
     model = tiny_model(variant)
@@ -54,7 +56,7 @@ def test_every_mlp_is_rebuilt_and_split(variant: str) -> None:
             torch.testing.assert_close(offset + (g * (places.x - places.x0)).sum(1), s, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", KINDS)
+@pytest.mark.parametrize("variant", [v for v in KINDS if v in READ])
 def test_writers_of_the_input_make_up_the_write(variant: str) -> None:
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])
@@ -86,7 +88,9 @@ def test_writers_and_the_baseline_make_up_the_write(variant: str) -> None:
         assert total == pytest.approx(float((d * places.write(places.x)).sum()), rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("variant", ["gpt2", "nemotron", "llama-bias", "gpt_oss", "mixtral", "gemma2"])
+@pytest.mark.parametrize(
+    "variant", [v for v in ("gpt2", "nemotron", "llama-bias", "gpt_oss", "mixtral", "gemma2") if v in READ]
+)
 def test_slopes_are_integrated_gradients(variant: str) -> None:
     """256 gradients along the straight line give the same direction as the closed form."""
     model = tiny_model(variant)
@@ -257,7 +261,7 @@ def test_an_mlp_that_cannot_be_read_stays_whole(monkeypatch: pytest.MonkeyPatch)
         raise KeyholeError("these experts keep no floating-point weights")
 
     monkeypatch.setattr("keyhole.models.mlps._stack", quantised)
-    model = tiny_model("mixtral")
+    model = tiny_model("gpt_oss")
     run = model.run(prompts_of(model, 8)[0])
     circuit = run.trace(int(run.logits[-1].argmax()), seeds="linear", through="mlps")
     mlps = [leaf for node, leaf in zip(circuit.nodes, circuit.leaves, strict=True) if node.kind == "mlp"]

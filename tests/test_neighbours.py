@@ -1,6 +1,6 @@
 """Models of nnsight and TransformerLens, by stand-ins that are built as theirs are.
 
-The real ones were tried by hand: nnsight 0.8.1 and TransformerLens 4.3.0.
+The real ones were tried by hand: nnsight 0.8.1, TransformerLens 3.2.1 and 4.3.0 (docs/versions.md).
 """
 
 from types import SimpleNamespace

@@ -154,16 +154,6 @@ def test_pictures_have_addresses_in_what_is_built(tmp_path: Path) -> None:
         assert ("](docs/" not in text) == there == ("Project-URL: Repository, https://github.com/me/key" in text)
 
 
-def test_the_oldest_and_the_newest_are_those_of_the_project() -> None:
-    pins = tool("versions").pins
-    asked = ["torch>=2.6,<2.14", "transformers>=5.15,<6", "numpy>=2.0"]
-    assert pins("oldest", asked, {}) == ["torch==2.6.*", "transformers==5.15.*"]
-    assert pins("newest", asked, {"torch": "2.13.0+cpu"}) == ["torch==2.13.0+cpu", "transformers>=5.15,<6"]
-    with pytest.raises(SystemExit, match="no oldest"):
-        pins("oldest", ["torch<2.14"], {})
-    assert all((ROOT / "tests" / f"{name}.py").is_file() for name in tool("versions").CORE)
-
-
 def test_what_a_citation_says_is_so() -> None:
     import yaml
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers as hf
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 
@@ -109,8 +109,9 @@ def _partial(s: Sizes) -> Settings:
 def _longrope(s: Sizes) -> Settings:
     pairs = range(_rotary_dims(s) // 2)
     factors = {"short_factor": [1.0 + 0.2 * i for i in pairs], "long_factor": [1.5 + i for i in pairs]}
-    rope = _stretched(s, "longrope", partial_rotary_factor=_rotary_dims(s) / s.d_head, **factors)
-    return {"rope_parameters": rope, "original_max_position_embeddings": s.positions // 4}
+    share = {"partial_rotary_factor": _rotary_dims(s) / s.d_head}
+    rope = _stretched(s, "longrope", **share, **factors)
+    return {"rope_parameters": rope, **share, "original_max_position_embeddings": s.positions // 4}
 
 
 def _window(s: Sizes) -> Settings:
@@ -208,7 +209,7 @@ def _lfm2(s: Sizes) -> Settings:
 
 def _gpt_neo(s: Sizes) -> Settings:
     kinds = [[[kind], 1] for kind in _alternate(s, "local", "global")]
-    return {"attention_types": kinds, "window_size": s.window, "intermediate_size": s.mlp}
+    return {"num_layers": s.layers, "attention_types": kinds, "window_size": s.window, "intermediate_size": s.mlp}
 
 
 def _gpt_neox(s: Sizes) -> Settings:
@@ -233,7 +234,7 @@ BARE: Layout = (_unrotated, _bare)
 
 @dataclass(frozen=True)
 class Row:
-    config: type[PreTrainedConfig]
+    config: type[Any]
     layout: Layout
     own: Callable[[Sizes], Settings] = lambda s: {}
     sharpen: float = 3.0  # factor on the queries
@@ -296,6 +297,37 @@ VARIANTS: tuple[str, ...] = tuple(TABLE)
 DEFAULT = Sizes()
 
 
+# Older versions of transformers.
+
+VERSION = tuple(int(part) for part in hf.__version__.split(".")[:2])
+# From which one on Keyhole can read these; what is older keeps to itself what it would have to know, and is refused.
+SINCE = {
+    "mixtral": (5, 0),
+    "opt": (5, 2),
+    "stablelm": (5, 2),
+    "stablelm-parallel-qknorm": (5, 2),
+    "gpt2-inverse-layer": (5, 4),
+    "nemotron": (5, 13),
+}
+EARLY = [variant for variant, since in SINCE.items() if since > VERSION]
+
+
+def _spelt_out(settings: Settings) -> Settings:
+    """Rotation in several settings, as before transformers 5. A config leaves alone what it does not know."""
+    own = dict(settings)
+    rope = own.pop("rope_parameters", None)
+    if rope is None:
+        return own
+    if "sliding_attention" in rope:
+        own["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    rope = dict(rope.get("full_attention", rope))
+    own["rope_theta"] = own["rotary_emb_base"] = rope.pop("rope_theta")
+    own["partial_rotary_factor"] = own["rotary_pct"] = rope.pop("partial_rotary_factor", 1.0)
+    if rope["rope_type"] == "longrope":
+        rope = {"type": "longrope", "short_factor": rope["short_factor"], "long_factor": rope["long_factor"]}
+    return own if rope.get("rope_type") == "default" else {**own, "rope_scaling": rope}
+
+
 # Weights.
 
 
@@ -311,11 +343,12 @@ def tiny(variant: str, sizes: Sizes = DEFAULT, dtype: torch.dtype = torch.float3
     row = TABLE[variant]
     fit, names = row.layout
     fitted = fit(sizes)
-    config = row.config(**names(fitted) | row.own(fitted))
+    settings = names(fitted) | row.own(fitted)
+    config = row.config(**_spelt_out(settings) if VERSION < (5, 0) else settings)
     with torch.random.fork_rng(devices=[]):  # construction draws weights that are overwritten below
         # The default experts are a fused kernel that has no float64 on a CPU.
-        how = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": dtype}
-        model = hf.AutoModelForCausalLM.from_config(config, **how)
+        experts = {} if VERSION < (5, 0) else {"experts_implementation": "eager"}
+        model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype, **experts)
     model.eval().requires_grad_(False)
     _randomise(model, torch.Generator().manual_seed(sizes.seed))
     _sharpen(model, row.sharpen)
@@ -362,7 +395,7 @@ def _sharpen(model: PreTrainedModel, factor: float) -> None:
                 rows.mul_(factor)
 
 
-def _query_rows(module: nn.Module, config: PreTrainedConfig) -> Iterator[Tensor]:
+def _query_rows(module: nn.Module, config: Any) -> Iterator[Tensor]:
     """Views of the weights and biases that make the queries, in each of the layouts of a projection."""
     heads = getattr(config, "num_attention_heads", 0)
     if hasattr(module, "q_proj"):

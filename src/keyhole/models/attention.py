@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -141,29 +142,49 @@ def _attend_and_record(
     if attention_mask is None or attention_mask.dtype != torch.long or attention_mask.shape[-1] != 1:
         raise KeyholeError(
             f"attention ran without Keyhole's mask: {NAME!r} must be registered with AttentionMaskInterface as "
-            "well as with AttentionInterface, or causality is lost. Did other code replace the registration?"
+            "well as with AttentionInterface, or causality is lost. Did other code replace the registration? Or does "
+            f"transformers {transformers.__version__} make this architecture's masks in its own way? Then a later "
+            "version helps."
         )
     first = attention_mask[0, 0, :, 0].to(query.device)
     sinks = None if s_aux is None else s_aux.detach().clone()  # a record must not follow later edits of the weights
-    rule = AttentionRule(query.shape[-1] ** -0.5 if scaling is None else float(scaling), softcap, sinks)
+    rule = AttentionRule(_default_scaling(module, query) if scaling is None else float(scaling), softcap, sinks)
     if (record := recorder.get()) is not None:
         record(module, query, key, value, first, rule)
     return attend(query, key, value, first, rule), None
 
 
+def _default_scaling(module: Any, query: Tensor) -> float:
+    """1 / sqrt(d_head), where nothing is told; early versions told nothing of what GPT-2 may choose, either."""
+    if getattr(module, "scale_attn_by_inverse_layer_idx", False) or not getattr(module, "scale_attn_weights", True):
+        raise KeyholeError(
+            f"this GPT-2 scales its scores in a way that transformers {transformers.__version__} applies under eager "
+            "attention only, and that Keyhole cannot read there: later versions tell it."
+        )
+    return float(query.shape[-1] ** -0.5)
+
+
 def _visible_intervals(
-    batch_size: int,
-    q_length: int,
+    *,
     kv_length: int,
     mask_function: Callable[..., Tensor],
-    q_offset: int = 0,
+    q_length: int = 0,
+    q_offset: int | Tensor = 0,
     kv_offset: int = 0,
-    attention_mask: Tensor | None = None,
+    cache_position: Int[Tensor, "query"] | None = None,
+    attention_mask: Bool[Tensor, "batch key"] | None = None,
     device: Any = "cpu",
     **_: Any,
 ) -> Int[Tensor, "1 1 query 1"]:
-    """First visible key of every query, from transformers' own mask function; refuses what is no interval."""
-    if attention_mask is not None or q_offset or kv_offset or q_length != kv_length:
+    """First visible key of every query, from transformers' own mask function; refuses what is no interval.
+
+    Queries are told by length and offset; before transformers 5.4 by their positions (`cache_position`). Some models
+    give a padding mask without padding.
+    """
+    if cache_position is not None:
+        q_length, q_offset, device = len(cache_position), cache_position[0], cache_position.device
+    padded = attention_mask is not None and not bool(attention_mask.all())
+    if padded or q_offset or kv_offset or q_length != kv_length:
         raise KeyholeError("Keyhole reads whole prompts: no padding mask and no cache may be passed to the model.")
     keys = torch.arange(kv_length, device=device)
     first = torch.empty(q_length, dtype=torch.long, device=device)

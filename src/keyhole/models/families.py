@@ -49,7 +49,7 @@ class Family:
     refusals: tuple[Refusal, ...] = ()
     # Families that do not route attention through `AttentionInterface` are read at their projections instead.
     routed: bool = True
-    implementation: str | None = None  # run an unrouted model under this attention implementation
+    implementation: str | None = None  # run a plain pass, and an unrouted model, under this attention implementation
     scaling: Callable[[nn.Module], float] | None = None  # of the scores, for unrouted families
     alibi_factor: Callable[[nn.Module], float] | None = None  # what the model multiplies its ALiBi tensor with
     window: Callable[[nn.Module], int | None] = lambda attn: None  # sliding window, for unrouted families
@@ -96,7 +96,12 @@ _NEOX = Family(
 )
 _QWEN3 = replace(_LLAMA, qk_norm=("q_norm", "k_norm"))
 _GEMMA = replace(_LLAMA, norm_adds_one=True)
-_GEMMA2 = replace(_GEMMA, post_attn_norm="post_attention_layernorm", mlp="post_feedforward_layernorm")
+_GEMMA2 = replace(
+    _GEMMA,
+    post_attn_norm="post_attention_layernorm",
+    mlp="post_feedforward_layernorm",
+    implementation="eager",  # "sdpa" knows no softcap: early versions leave it out without a word
+)
 _OLMO2 = replace(
     _LLAMA,
     attn_norm=None,
@@ -143,12 +148,20 @@ _GPTJ = Family(
     routed=False,
     scaling=lambda attn: 1.0 / float(attn.scale_attn),  # type: ignore[arg-type]
 )
+
+
+def _local_window(attn: Any) -> int | None:
+    """GPT-Neo's; its modules do not always know their own kind."""
+    local = attn.config.attention_layers[attn.layer_id] == "local"
+    return int(attn.config.window_size) if local else None
+
+
 _GPT_NEO = replace(
     _GPTJ,
     attn="attn.attention",
     rotary=None,
     scaling=lambda attn: 1.0,
-    window=lambda attn: attn.config.window_size if attn.attention_type == "local" else None,  # type: ignore
+    window=_local_window,
 )
 
 

@@ -227,8 +227,9 @@ def _router(router: nn.Module, n: int) -> Callable[[Tensor], Tensor]:
 
     def weights(normed: Float[Tensor, "token d_model"]) -> Float[Tensor, "token expert"]:
         told = router(normed)
-        if len(told) == 2:  # llama4: weights of all experts, 0 for those that are not chosen
-            return torch.cat([torch.ones_like(told[0][:, :1]), told[0]], dim=1)
+        if len(told) == 2:  # llama4, early gpt-oss: weights of all experts, 0 for those that are not chosen
+            sent = told[0]
+            return torch.cat([sent.new_ones(len(sent), n - sent.shape[1]), sent], dim=1)
         _, chosen, indices = told
         return torch.zeros(len(normed), n, dtype=chosen.dtype, device=chosen.device).scatter(1, indices, chosen)
 

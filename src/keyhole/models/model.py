@@ -16,6 +16,7 @@ from keyhole.models.finite import require_finite_run, require_finite_weights
 from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
 from keyhole.models.prompts import Encoded, Prompt, encode
 from keyhole.models.records import frozen_scale, layer_batch
+from keyhole.models.rotary import rope_types
 from keyhole.models.run import LayerRun, Run
 from keyhole.models.stacks import cut_layer
 from keyhole.models.stamps import fingerprint, stamp
@@ -123,11 +124,7 @@ class Model:
 
     @property
     def _rope_sees_length(self) -> bool:
-        parameters = getattr(self.hf.config.get_text_config(), "rope_parameters", None) or {}
-        kinds = {parameters.get("rope_type")} | {
-            value.get("rope_type") for value in parameters.values() if isinstance(value, dict)
-        }
-        return bool(kinds & {"dynamic", "longrope"})
+        return bool(rope_types(self.hf.config.get_text_config()) & {"dynamic", "longrope"})
 
     # -- folded weights ------------------------------------------------------------------------------------
 

@@ -7,8 +7,10 @@ are applied here.
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
+from keyhole.errors import KeyholeError
 from keyhole.models.attention import AttentionRule, window_starts
 from keyhole.models.capture import Notes
 from keyhole.models.families import Family
@@ -28,7 +30,12 @@ def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerR
 
 def mlp_writes(notes: Notes, family: Family, config: Any) -> Tensor:
     """What one layer's MLP added to the residual stream, in a whole batch."""
-    assert notes.resid is not None and notes.mlp is not None
+    if notes.mlp is None:
+        raise KeyholeError(
+            f"transformers {transformers.__version__} keeps no {family.mlp!r} in {type(notes.block).__name__}, so that "
+            "Keyhole cannot read what its MLPs write: later versions do."
+        )
+    assert notes.resid is not None
     mlp = notes.mlp.view(notes.resid.shape)  # OPT and some mixtures of experts flatten batch and position
     return mlp * getattr(config, family.residual_multiplier) if family.residual_multiplier else mlp
 
@@ -71,7 +78,12 @@ def read_attention(
     rotary = _rotary(attn, notes, family)
     if not family.routed:
         _read_projections(notes, attn, rotary, family=family, dims=dims)
-    assert notes.qkv is not None and notes.first is not None and notes.rule is not None
+    if notes.qkv is None:
+        raise KeyholeError(
+            f"transformers {transformers.__version__} computes the attention of {type(attn).__name__} in its own way, "
+            "where Keyhole cannot read it: later versions route it through their AttentionInterface."
+        )
+    assert notes.first is not None and notes.rule is not None
     return *notes.qkv, notes.first, notes.rule, rotary
 
 

@@ -1,13 +1,26 @@
 """How does RoPE turn a head's query or key? As a linear map per position, read off the model's own tables."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Pairing = Literal["halves", "pairs"]  # which dimensions turn together: (i, i + n) or (2i, 2i + 1)
+
+
+def rope_types(config: Any) -> set[str]:
+    """Which kinds of scaling a model's RoPE has, in any layer; before transformers 5, `rope_scaling` held them.
+
+    >>> from transformers import LlamaConfig
+    >>> rope_types(LlamaConfig(rope_scaling={"rope_type": "dynamic", "factor": 4.0}))
+    {'dynamic'}
+    """
+    told = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    groups = [told, *(group for group in told.values() if isinstance(group, dict))]
+    kinds = (group.get("rope_type", group.get("type")) for group in groups)
+    return {kind for kind in kinds if isinstance(kind, str)}
 
 
 @dataclass(frozen=True)

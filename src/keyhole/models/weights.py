@@ -19,6 +19,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.families import Family
 from keyhole.models.norms import Norm, read_norm
 from keyhole.models.precision import working_dtype
+from keyhole.models.rotary import rope_types
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,9 @@ def read_dims(hf: Any, family: Family) -> Dims:
         kv_heads = matrix_of(submodule(attn, family.qkv[1])).shape[1] // d_head
     else:
         kv_heads = (matrix_of(submodule(attn, family.qkv[0])).shape[1] // d_head - heads) // 2
-    positions = None if _scales_with_length(config) else getattr(config, "max_position_embeddings", None)
+    stretches = "dynamic" in rope_types(config)  # beyond the positions that the config names
+    positions = None if stretches else getattr(config, "max_position_embeddings", None)
     return Dims(len(layers), heads, kv_heads, d_head, config.hidden_size, config.vocab_size, positions)
-
-
-def _scales_with_length(config: Any) -> bool:
-    """Dynamic RoPE stretches itself beyond the positions that the config names."""
-    return (getattr(config, "rope_parameters", None) or {}).get("rope_type") == "dynamic"
 
 
 def read_layer(layer: nn.Module, family: Family, dims: Dims, config: Any) -> LayerWeights | None:
