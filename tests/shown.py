@@ -28,6 +28,7 @@ ELSEWHERE = {  # what is not run from a page, and who runs it
     "keyhole explore": "stays until it is stopped: test_server.py",
     "--engine ray": "wants a cluster: test_ray.py",
     "circuit-tracer start-server": "stays, too: test_viewer.py",
+    "uv ": "fetches gigabytes: by hand, as docs/versions.md says",
     "make ": "this is what `make test` does",
 }
 SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"

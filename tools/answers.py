@@ -1,7 +1,7 @@
 """Writes what commands and snippets answer now into the guides: python tools/answers.py docs/tutorial.md ...
 
-Lines `...` stay: what they left out stays left out, so far as the lines around them are still there. Look at the
-difference before you commit it.
+Lines `...` stay: what they left out stays left out. Lines after them that are no longer answered stay as they are, and
+are named: mend these by hand. Look at the difference before you commit it.
 """
 
 import sys
@@ -36,8 +36,12 @@ def _with_gaps(said: str, answered: str) -> str:
     for number, part in enumerate(parts):
         if number:
             kept.append("...")
-            first = part[0] if part else None
-            at = next((i for i in range(at, len(lines)) if first and same_line(first, lines[i])), len(lines))
+            found = next((i for i in range(at, len(lines)) if part and same_line(part[0], lines[i])), None)
+            if found is None and part:
+                print(f"not answered: {part[0]}", file=sys.stderr)
+                kept += part
+                continue
+            at = len(lines) if found is None else found
         kept += lines[at : at + len(part)]
         at += len(part)
     return "\n".join(kept) + "\n"
