@@ -24,12 +24,12 @@ _BLOCK = re.compile(r"^```(console|sh|python|text)\n(.*?)^```$", re.DOTALL | re.
 _TINY = 1e-4
 _COLUMNS = 120  # of the terminal that pages show
 _SMOLLM2 = ("SmolLM2.gguf", ".cache/smollm2.gguf")
-ELSEWHERE = {  # what is not run from a page, and who runs it
-    "keyhole explore": "stays until it is stopped: test_server.py",
-    "--engine ray": "wants a cluster: test_ray.py",
-    "circuit-tracer start-server": "stays, too: test_viewer.py",
-    "uv ": "fetches gigabytes: by hand, as docs/versions.md says",
-    "make ": "this is what `make test` does",
+ELSEWHERE = {  # how lines begin that are not run from a page, and who runs them
+    r"keyhole explore\b": "stays until it is stopped: test_server.py",
+    r"keyhole bulk .* --engine ray\b": "wants a cluster: test_ray.py",
+    r"circuit-tracer start-server\b": "stays, too: test_viewer.py",
+    r"uvx? ": "fetches gigabytes: by hand, as docs/versions.md says",
+    r"make (demo|test) ": "`make test` is what runs all this",
 }
 SMOLLM2 = Path(__file__).parents[1] / ".cache" / "smollm2.gguf"
 
@@ -54,7 +54,7 @@ def shown(text: str) -> list[Shown]:
         elif kind == "console":
             found += _commands(body, start)
         elif kind == "sh":
-            lines = [line for line in body.splitlines() if not any(part in line for part in ELSEWHERE)]
+            lines = [line for line in body.splitlines() if not any(re.match(part, line) for part in ELSEWHERE)]
             found += [Shown(line, None, (block.end(), block.end())) for line in lines]
         elif found and found[-1].python and not text[found[-1].span[1] : block.start()].strip():
             found[-1] = Shown(found[-1].code, body, (start, start + len(body)), python=True)
