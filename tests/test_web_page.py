@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import keyhole
 from keyhole import KeyholeError
 from keyhole.circuits import from_json
+from keyhole.circuits.files import save
 from keyhole.circuits.shown import strongest
+from keyhole.story.text import numbers
 from keyhole.web import bundle
 from keyhole.web.page import in_script, page_data, to_html
 from pages import carried
@@ -93,6 +96,18 @@ def test_data_cannot_end_its_script() -> None:
     assert carried(page)["circuit"]["tokens"][:2] == list(HOSTILE[:2])
     assert carried(page)["names"]["0"]["text"] == HOSTILE[1]
     assert json.loads(in_script(["</script>", "\u2028"])) == ["</script>", "\u2028"] and "<" not in in_script("<!--")
+
+
+def test_a_measured_story_is_told_with_its_numbers(organism: keyhole.Model, tmp_path: Path) -> None:
+    circuit = organism.run("When Mary and John went to the store, John gave a drink to").trace("Mary", against="John")
+    told = circuit.story()
+    save(circuit, tmp_path / "measured.html", story=told)
+    save(circuit, tmp_path / "plain.html")
+    measured, plain = (carried((tmp_path / f"{name}.html").read_text())["story"] for name in ("measured", "plain"))
+    for line, path in zip(measured[1:-1], told.paths, strict=True):
+        assert [step["numbers"] for step in line["steps"]] == [numbers(told, step) for step in path.steps]
+    assert ", -88%]" in measured[1]["steps"][2]["numbers"] and plain[1]["steps"][2]["numbers"] == "[53%]"
+    assert "when they write nothing" in measured[-1]["text"] and "not measured" in plain[-1]["text"]
 
 
 def test_the_document_is_the_librarys_own() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
 from keyhole.circuits.parameters import Accpp, parameters_from
@@ -14,6 +14,9 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, read_text, require, require_fields
 
+if TYPE_CHECKING:
+    from keyhole.story.story import Story
+
 DOCUMENTS = (".json", ".graphml", ".html", ".mib")
 PICTURES = (".png", ".svg", ".pdf")
 SUFFIXES = (*DOCUMENTS, *PICTURES)
@@ -21,10 +24,13 @@ _NODE_KINDS, _KINDS, _SIDES = get_args(NodeKind), get_args(Kind), get_args(EdgeS
 _KEYS = ("schema", "model", "versions", "parameters", "errors", "token_ids", "tokens", "nodes", "edges", "firings")
 
 
-def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None) -> None:
+def save(
+    circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None = None, story: "Story | None" = None
+) -> None:
     """Write a circuit as .json, .neuronpedia.json, .graphml, .html, .mib or a picture (.png, .svg, .pdf), at once.
 
-    `names` of its edges are for the page, the picture and Neuronpedia's graph: the other files tell what was measured.
+    `names` of its edges are for the page, the picture and Neuronpedia's graph, a measured `story` is for the page: the
+    other files tell the circuit alone.
     """
     from keyhole.circuits.exports import to_graphml, to_mib
     from keyhole.circuits.neuronpedia import SUFFIX as NEURONPEDIA
@@ -35,7 +41,12 @@ def save(circuit: Circuit, path: str | Path, *, names: Mapping[Edge, str] | None
     if path.suffix.lower() in PICTURES:
         _draw(circuit, path, names)
         return
-    made: tuple[Callable[[Circuit], str], ...] = (to_json, to_graphml, partial(to_html, names=names), to_mib)
+    made: tuple[Callable[[Circuit], str], ...] = (
+        to_json,
+        to_graphml,
+        partial(to_html, names=names, story=story),
+        to_mib,
+    )
     writers = dict(zip(DOCUMENTS, made, strict=True))
     if path.name.lower().endswith(NEURONPEDIA):
         writers[".json"] = partial(to_neuronpedia, names=names)

@@ -229,14 +229,13 @@ def trace(
         )
     looks.doubt(circuit)
     named = None if known is None else names_of.edges(circuit, known, all_names)
-    if story:
-        looks.story(circuit, json=json, names=named, long=long)
-    else:
+    told = looks.story(circuit, json=json, names=named, long=long) if story else None
+    if told is None:
         looks.circuit(circuit, json=json, depth=depth, names=named)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
         try:
-            save(circuit, path, names=named)
+            save(circuit, path, names=named, story=told)
         except KeyholeError as error:
             failed.append(error)
             continue

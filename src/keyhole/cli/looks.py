@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
     from keyhole.qk.firings import Site
+    from keyhole.story.story import Story
     from keyhole.tracing.exactness import Check
 
 _HARDLY = 0.01  # an answer that is less likely is hardly given
@@ -220,8 +221,8 @@ def doubt(found: Circuit) -> None:
         )
 
 
-def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> None:
-    """A circuit's main paths, each step measured."""
+def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> Story:
+    """A circuit's main paths, each step measured; they are handed on, for pages."""
     from keyhole.story.text import WIDTH, story_text
 
     with show.progress_bar("Measuring") as progress:
@@ -230,3 +231,4 @@ def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None
         show.as_json(told.record())
     else:
         show.plain(story_text(told, show.width() or WIDTH, names=names, long=long))
+    return told

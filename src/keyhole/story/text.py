@@ -28,7 +28,7 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     lines = [f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"]
     lines += _folded(held_pieces(story), "", " ", width)
     for path in story.paths:
-        steps = [f"{step_label(step, circuit.tokens, long=long)} {_numbers(story, step)}" for step in path.steps]
+        steps = [f"{step_label(step, circuit.tokens, long=long)} {numbers(story, step)}" for step in path.steps]
         lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
         for name in _names(story, path, names or {}):
             lines += _folded(name.split(), "       ", " ", width)
@@ -79,7 +79,7 @@ def _several(what: str, names: Sequence[str]) -> str:
     return f"{what}{'s' * (len(names) > 1)} {','.join(names)}" if names else ""
 
 
-def _numbers(story: Story, step: Step) -> str:
+def numbers(story: Story, step: Step) -> str:
     """Influence, and effect if it was measured: as a share of the answer where it is a positive difference."""
     if step.effect is None or story.answer is None:
         return f"[{step.influence:.0%}]"

@@ -10,11 +10,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, words_label
 from keyhole.story.story import Story, tell
-from keyhole.story.text import held_pieces, step_label
+from keyhole.story.text import held_pieces, numbers, numbers_legend, step_label
 from keyhole.web.bundle import script, style
 
 EDGES = 4000  # a page carries so many at most: a browser draws and sorts them at once
@@ -27,9 +28,9 @@ def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story:
     `names` of its edges, if there are some, stand beside them (see `keyhole.naming.attached`). The `story` may be one
     whose effects were measured; without it, one is told without.
     """
-    title = f"{circuit.model['name']}: why {words_label(circuit.parameters.target_text) or 'this direction'}?"
+    answer = words_label(circuit.parameters.target_text) or "this direction"
     return one_file(
-        title,
+        f"{model_label(circuit.model['name'])}: why {answer}?",
         page_data(circuit, names, story=story),
         entry="file.js",
         styles=("style.css", "circuit.css"),
@@ -111,8 +112,8 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
         for step in path.steps:
             nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
             label = step_label(step, circuit.tokens).replace("<-", "←")
-            steps.append({"text": label, "influence": step.influence, "effect": step.effect, "nodes": nodes})
+            steps.append({"text": label, "numbers": numbers(story, step), "nodes": nodes})
         nodes = [node for step in steps for node in step["nodes"]]
         text = " → ".join(step["text"] for step in steps)
         paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
-    return paths
+    return [*paths, {"text": numbers_legend(story)}]

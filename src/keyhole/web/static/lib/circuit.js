@@ -74,6 +74,12 @@ export function tightLabel(node, tokens) {
   return `${shortLabel(node)} ${node.kind === "head" ? `${where}←${tokenLabel(tokens, node.src, 12)}` : where}`;
 }
 
+/** @param {CircuitDocument} doc the model's name, without the folders that lead to a file of it */
+export function modelLabel(doc) {
+  const name = doc.model.name ?? "a model";
+  return /^[.~/]|\.gguf$/.test(name) ? (name.split("/").pop() ?? name) : name;
+}
+
 /** @param {CircuitDocument} doc the answer that was traced, as a word or some */
 export function answerText(doc) {
   const texts = doc.parameters.target_text ?? [];

@@ -1,5 +1,5 @@
 // What is on the page? A heading, the tools, the drawing with its legend, and two panes beside it.
-import { answerFacts, answerText } from "../../lib/circuit.js";
+import { answerFacts, answerText, modelLabel } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { pane } from "../../lib/pane.js";
@@ -85,7 +85,7 @@ function legendOf({ doc, graph }, measure) {
 function heading(doc, left) {
   const explained = `${count(doc.firings.length, "firing")} explained`;
   const facts = [answerFacts(doc), count(doc.tokens.length, "token"), explained, left].filter(Boolean).join(" · ");
-  const title = h("h1", null, doc.model.name ?? "a model", ": why ", h("q", null, answerText(doc)), "?");
+  const title = h("h1", null, modelLabel(doc), ": why ", h("q", null, answerText(doc)), "?");
   return h("header", { class: "title" }, title, h("p", { class: "soft" }, facts));
 }
 

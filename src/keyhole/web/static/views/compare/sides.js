@@ -1,5 +1,5 @@
 // How do both look? The circuit's own view, twice, each with a model of its own; what only one has wears a mark.
-import { answerFacts, answerText } from "../../lib/circuit.js";
+import { answerFacts, answerText, modelLabel } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { plain } from "../../lib/model.js";
@@ -44,7 +44,7 @@ export function sidesOf(found) {
 /** @param {"a" | "b"} name @param {CircuitDocument} doc */
 function title(name, doc) {
   const facts = [
-    doc.model.name,
+    modelLabel(doc),
     doc.parameters.through === "heads" ? "ends at MLPs" : null,
     `${count(doc.nodes.length, "node")}`,
     answerFacts(doc),

@@ -2,7 +2,7 @@
 import { h } from "../../../lib/dom.js";
 import { share } from "../../../lib/format.js";
 
-/** @typedef {{ text: string, influence?: number, effect?: number | null, nodes?: number[] }} StoryStep */
+/** @typedef {{ text: string, numbers?: string, nodes?: number[] }} StoryStep numbers: influence and measured effect */
 /** @typedef {{ text: string, share?: number, nodes?: number[], steps?: StoryStep[] }} StoryPath */
 
 /**
@@ -14,7 +14,7 @@ export function storyList(story, on) {
     if (one.share === undefined) return h("li", { class: "soft" }, one.text);
     const steps = (one.steps ?? []).flatMap((step, index) => [
       index > 0 && h("span", { class: "faint" }, " → "),
-      h("span", { class: "step", title: told(step) }, step.text),
+      h("span", { class: "step" }, step.text, step.numbers && h("span", { class: "soft" }, ` ${step.numbers}`)),
     ]);
     return h(
       "li",
@@ -36,13 +36,4 @@ export function storyList(story, on) {
     );
   };
   return h("ol", { class: "story" }, story.map(path));
-}
-
-/** @param {StoryStep} step */
-function told(step) {
-  const facts = [];
-  if (step.influence !== undefined) facts.push(`influence ${share(step.influence)}`);
-  if (step.effect !== undefined && step.effect !== null)
-    facts.push(`effect ${step.effect.toFixed(2)} when it is removed`);
-  return facts.join(", ");
 }
