@@ -31,7 +31,7 @@ from keyhole.circuits.circuit import Node
 from keyhole.circuits.shown import shown
 from keyhole.circuits.writer import Writer
 from keyhole.intervene import Estimates, Metric, all_but, answers_without, estimate, mean_writes, places
-from keyhole.models.prompts import encode, one_token_words
+from keyhole.models.tokens.prompts import encode, one_token_words
 from keyhole.stable.stability import varied
 from keyhole.stable.variations import Variation, usual, with_names
 from keyhole.tasks import ioi

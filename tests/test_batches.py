@@ -12,7 +12,7 @@ from alike import NUMBERS, assert_alike
 from conftest import prompts_of, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.writer import Writer
-from keyhole.models.stacks import cut_layer, stack_layer
+from keyhole.models.recording.stacks import cut_layer, stack_layer
 from keyhole.tracing import levels, likelihood, patterns, reads, why
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check_run, check_runs

@@ -8,7 +8,7 @@ from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.writer import Writer
 from keyhole.intervene import Metric, all_but, answers_without, estimate, mean_writes, places
-from keyhole.models.weights import optional
+from keyhole.models.architecture.weights import optional
 from keyhole.tracing.targets import token_ids
 from keyhole.tracing.written import written_by
 

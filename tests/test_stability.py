@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.models.prompts import one_token_words
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stable.again import Refused, retrace
 from keyhole.stable.floors import _kinds, floors
 from keyhole.stable.stability import stability, varied

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keyhole.contrast.data.sites import Contrast as Contrast
     from keyhole.family.families import families as families
     from keyhole.many.driver import bulk as bulk
-    from keyhole.models.load import load as load
+    from keyhole.models.loading.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.naming.naming import name as name
@@ -77,7 +77,7 @@ _HOMES = {
     "check": "keyhole.tracing.exactness",
     "families": "keyhole.family.families",
     "compare": "keyhole.comparison.compare",
-    "load": "keyhole.models.load",
+    "load": "keyhole.models.loading.load",
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
     "sinks": "keyhole.sink.explore",

@@ -18,7 +18,7 @@ from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, WriterEdit, rerun
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.upstream import Writes
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor
 from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.writers import places
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.writers import values_of
 from keyhole.tracing.written import written_by
 

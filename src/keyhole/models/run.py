@@ -11,10 +11,10 @@ from torch import Tensor
 
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import AttentionRule, visible_mask
-from keyhole.models.precision import exact_matmul, working_dtype
-from keyhole.models.prompts import prompt_text
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.numbers.precision import exact_matmul, working_dtype
+from keyhole.models.recording.attention import AttentionRule, visible_mask
+from keyhole.models.tokens.prompts import prompt_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

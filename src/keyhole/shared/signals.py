@@ -14,9 +14,9 @@ import torch
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.models.load import Source
+from keyhole.models.loading.load import Source
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, Stage, quiet
 from keyhole.qk.omega import omega
 from keyhole.shared.alike import Likeness, clusters, directions, likeness, members

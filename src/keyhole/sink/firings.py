@@ -11,7 +11,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import AttentionRun, Run
 from keyhole.progress import Progress, silent
 from keyhole.shared.ambient import Ambient, Moments

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
-from keyhole.models.prompts import one_token_words
+from keyhole.models.loading.load import load
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.qk.firings import dynamic_tau
 from keyhole.tasks import published, words
 from keyhole.tasks.example import Example

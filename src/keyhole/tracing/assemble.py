@@ -12,8 +12,8 @@ from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, Trac
 from keyhole.circuits.parameters import Accpp, Parameters, Place
 from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.prompts import token_texts
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.tolerance import require_exact
+from keyhole.models.tokens.prompts import token_texts
 from keyhole.qk.firings import check_tau
 from keyhole.tracing.candidates import Keys
 from keyhole.tracing.exactness import Check

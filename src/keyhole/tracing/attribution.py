@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 
 INTERVALS = 64  # of the trapezoid rule, as in the reference
 

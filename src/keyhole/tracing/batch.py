@@ -18,7 +18,7 @@ from jaxtyping import Int
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.prompts import prompt_text
+from keyhole.models.tokens.prompts import prompt_text
 from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.explained import Explained

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.rotary import Rotary, turn
+from keyhole.models.architecture.rotary import Rotary, turn
 from keyhole.tracing.reads import Reads
 from keyhole.tracing.sites import Sites
 from keyhole.tracing.upstream import Writes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import Removal, SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 from keyhole.qk.firings import check_tau, dynamic_tau
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 from keyhole.tracing.assemble import Seeds, Settings, Sinks
 from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced

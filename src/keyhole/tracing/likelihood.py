@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.models.weights import HeadOut
+from keyhole.models.architecture.weights import HeadOut
 from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
 from keyhole.tracing.upstream import Writes
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.weights import HeadOut
+from keyhole.models.architecture.weights import HeadOut
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place
 from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
 from keyhole.tracing.upstream import Writes

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import AttentionRule
-from keyhole.models.stacks import cut_attention
+from keyhole.models.recording.attention import AttentionRule
+from keyhole.models.recording.stacks import cut_attention
 from keyhole.tracing.sites import adjoining, by_number
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 from keyhole.tracing.candidates import Candidates
 
 _FIRST_PICKS = 16

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from keyhole.circuits.text import words_label
 from keyhole.circuits.writer import Writer
-from keyhole.models.prompts import token_texts
+from keyhole.models.tokens.prompts import token_texts
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.upstream import Writes
 

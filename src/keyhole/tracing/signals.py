@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
 from keyhole.tracing.written import read_of, written_by
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import visible_mask
-from keyhole.models.precision import working_dtype
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.attention import visible_mask
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun

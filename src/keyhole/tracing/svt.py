@@ -27,7 +27,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega

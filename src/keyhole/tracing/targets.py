@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import token_id
+from keyhole.models.tokens.prompts import token_id
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.text import channels_label, node_label
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:

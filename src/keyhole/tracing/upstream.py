@@ -14,10 +14,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.writer import OFFSETS, Kind, Writer
-from keyhole.models.mlps import MlpWeights, NoMlp
+from keyhole.models.architecture.mlps import MlpWeights, NoMlp
+from keyhole.models.architecture.weights import LayerWeights
+from keyhole.models.recording.stacks import stack, stack_layer
 from keyhole.models.run import AttentionRun, LayerRun
-from keyhole.models.stacks import stack, stack_layer
-from keyhole.models.weights import LayerWeights
 from keyhole.qk.omega import Omega, omega
 from keyhole.tracing.patterns import Patterns
 from keyhole.tracing.sites import by_number

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.candidates import Keys, Places, dest_candidates, src_candidates

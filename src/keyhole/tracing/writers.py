@@ -17,12 +17,12 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers.tolerance import require_exact
 
 if TYPE_CHECKING:
+    from keyhole.models.architecture.weights import LayerWeights
     from keyhole.models.run import AttentionRun, Run
-    from keyhole.models.weights import LayerWeights
 
 
 @dataclass(frozen=True)

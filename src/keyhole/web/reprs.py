@@ -109,7 +109,7 @@ def _answers(run: "Run") -> list[tuple[str, str, str]]:
 
 def _heads(run: "Run") -> list[tuple[str, str, str]]:
     """The firings of the last token most above uniform; the first token, where attention rests, is left out."""
-    from keyhole.models.prompts import token_label
+    from keyhole.models.tokens.prompts import token_label
     from keyhole.qk.firings import find_firings
 
     try:

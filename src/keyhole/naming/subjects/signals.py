@@ -11,7 +11,7 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
 from keyhole.qk.omega import omega

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.attribution import ig_vectors
 from keyhole.tracing.sites import Sites, by_number
 from keyhole.tracing.targets import Tokens, token_ids

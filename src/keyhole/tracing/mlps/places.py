@@ -21,10 +21,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.mlps import MlpWeights, Neurons, NoMlp
-from keyhole.models.norms import read_norm
-from keyhole.models.precision import working_dtype
-from keyhole.models.records import frozen_scale
+from keyhole.models.architecture.mlps import MlpWeights, Neurons, NoMlp
+from keyhole.models.architecture.norms import read_norm
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.records import frozen_scale
 from keyhole.tracing.mlps.attribution import Spot, index_of
 
 if TYPE_CHECKING:

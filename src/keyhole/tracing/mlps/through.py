@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal, Writer
-from keyhole.models.mlps import NoMlp
-from keyhole.models.tolerance import tolerance_of
+from keyhole.models.architecture.mlps import NoMlp
+from keyhole.models.numbers.tolerance import tolerance_of
 from keyhole.tracing.mlps.along import Directions, Key, Reader
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering

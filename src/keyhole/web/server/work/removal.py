@@ -10,7 +10,7 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, Outcome, random_cut
 from keyhole.intervene.remove import intervene as make
 from keyhole.intervene.rows import AGREES
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.firing import Firing, Side
 from keyhole.tracing.targets import Likeliest, choose_targets
 from keyhole.web.server.bodies import Body

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.rotary import Rotary
 
 if TYPE_CHECKING:
+    from keyhole.models.architecture.weights import LayerWeights
     from keyhole.models.run import AttentionRun, LayerRun
-    from keyhole.models.weights import LayerWeights
 
 
 def read_queries(

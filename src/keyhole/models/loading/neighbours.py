@@ -13,7 +13,7 @@ import transformers
 from torch import nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models.tolerance import tolerance_of
+from keyhole.models.numbers.tolerance import tolerance_of
 
 Pair = tuple[Any, Any]  # a Hugging Face model and a tokenizer, or none
 _WRAPPED = "_original_component"  # what a module of the bridge stands for

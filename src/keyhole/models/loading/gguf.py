@@ -16,7 +16,7 @@ from torch import Tensor
 
 from keyhole import cache as kept
 from keyhole.errors import KeyholeError
-from keyhole.models.gguf_header import require_whole
+from keyhole.models.loading.gguf_header import require_whole
 
 _FORMAT = "1"  # of an entry: what is converted, and how it is written
 _PROBE = " It's 1745: cafe\u0301,\n\n\tnaïve  don't 漢字 <|endoftext|></s>"

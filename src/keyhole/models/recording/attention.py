@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import working_dtype
+from keyhole.models.numbers.precision import working_dtype
 
 NAME = "keyhole"
 _QUERY_BLOCK = 256  # rows of scores held at once: keeps memory linear in the prompt length

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.vocabulary import nearest_words
+from keyhole.models.tokens.vocabulary import nearest_words
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -14,10 +14,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.models.gguf import Opened, open_gguf
+from keyhole.models.loading.gguf import Opened, open_gguf
+from keyhole.models.loading.neighbours import unwrapped
+from keyhole.models.loading.quiet import quiet_libraries
 from keyhole.models.model import Model, make_model
-from keyhole.models.neighbours import unwrapped
-from keyhole.models.quiet import quiet_libraries
 
 _TOKENIZER_FILES = (
     "tokenizer.json",

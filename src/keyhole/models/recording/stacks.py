@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 from keyhole.models.run import AttentionRun, LayerRun
 
 if TYPE_CHECKING:

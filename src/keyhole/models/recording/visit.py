@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.attention import AttentionRule
-from keyhole.models.capture import Notes, capture
-from keyhole.models.finite import require_finite_heads
-from keyhole.models.prompts import Encoded
-from keyhole.models.records import read_attention
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.numbers.finite import require_finite_heads
+from keyhole.models.recording.attention import AttentionRule
+from keyhole.models.recording.capture import Notes, capture
+from keyhole.models.recording.records import read_attention
+from keyhole.models.tokens.prompts import Encoded
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
-from keyhole.models.spans import Span
+from keyhole.models.tokens.spans import Span
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

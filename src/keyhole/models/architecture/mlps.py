@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from transformers.activations import NewGELUActivation
 
 from keyhole.errors import KeyholeError
-from keyhole.models.families import Family
-from keyhole.models.mlp_facts import ExpertFacts, MlpFacts, mlp_facts
-from keyhole.models.norms import Norm, read_norm
-from keyhole.models.precision import working_dtype
-from keyhole.models.weights import bias_of, optional, own_matrix, submodule
+from keyhole.models.architecture.families import Family
+from keyhole.models.architecture.mlp_facts import ExpertFacts, MlpFacts, mlp_facts
+from keyhole.models.architecture.norms import Norm, read_norm
+from keyhole.models.architecture.weights import bias_of, optional, own_matrix, submodule
+from keyhole.models.numbers.precision import working_dtype
 
 Curve = Callable[[Tensor], Tensor]
 

@@ -11,14 +11,14 @@ import transformers
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import AttentionRule, window_starts
-from keyhole.models.capture import Notes
-from keyhole.models.families import Family
-from keyhole.models.norms import read_norm
-from keyhole.models.precision import working_dtype
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.families import Family
+from keyhole.models.architecture.norms import read_norm
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.architecture.weights import Dims, optional, read_qk_norm, split_qkv
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.attention import AttentionRule, window_starts
+from keyhole.models.recording.capture import Notes
 from keyhole.models.run import AttentionRun, LayerRun
-from keyhole.models.weights import Dims, optional, read_qk_norm, split_qkv
 
 
 def layer_batch(notes: Notes, family: Family, dims: Dims, config: Any) -> LayerRun:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from keyhole.errors import KeyholeError
-from keyhole.models.families import Family
-from keyhole.models.norms import Norm, read_norm
-from keyhole.models.precision import working_dtype
-from keyhole.models.rotary import rope_types
+from keyhole.models.architecture.families import Family
+from keyhole.models.architecture.norms import Norm, read_norm
+from keyhole.models.architecture.rotary import rope_types
+from keyhole.models.numbers.precision import working_dtype
 
 
 @dataclass(frozen=True)

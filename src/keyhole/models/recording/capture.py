@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models import attention
-from keyhole.models.attention import AttentionRule
-from keyhole.models.families import Family
-from keyhole.models.precision import exact_matmul
-from keyhole.models.weights import optional, submodule
+from keyhole.models.architecture.families import Family
+from keyhole.models.architecture.weights import optional, submodule
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.recording import attention
+from keyhole.models.recording.attention import AttentionRule
 
 
 @dataclass

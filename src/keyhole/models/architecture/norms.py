@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from keyhole.models.families import NormKind
-from keyhole.models.precision import working_dtype
+from keyhole.models.architecture.families import NormKind
+from keyhole.models.numbers.precision import working_dtype
 
 
 @dataclass(frozen=True)
