@@ -37,8 +37,8 @@ from keyhole.stable.variations import Variation, usual, with_names
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import NAMES
+from keyhole.tracing.answers.targets import token_ids
 from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.targets import token_ids
 
 LEAST = 1.0  # logits by which the model must prefer the answer: shares of less are shares of nothing
 COSTLY = 0.1  # share of the answer

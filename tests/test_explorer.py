@@ -17,7 +17,7 @@ from keyhole.intervene.remove import Metric, intervene
 from keyhole.intervene.rows import Verification
 from keyhole.models.run import Run
 from keyhole.models.tokens.prompts import token_texts
-from keyhole.tracing.firing import Firing
+from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.mlps.directions import read_along
 
 pytestmark = pytest.mark.xdist_group("explorer")

@@ -13,7 +13,7 @@ from keyhole.lab.known import Known, build, compare
 from keyhole.lab.known.machine import BALLAST, HEADS, Stream
 from keyhole.models.tokens.prompts import token_id
 from keyhole.tracing.exactness import check
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 
 PROMPTS = [
     *[

@@ -18,8 +18,8 @@ from keyhole.tracing.mlps import explain_mlp, toward
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.directions import read_along
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.writes.written import written_by
 from test_exact import SUPPORTED
 from tiny import VERSION, tiny
 

@@ -42,7 +42,7 @@ from keyhole.naming.where import where
 from keyhole.qk.firings import dynamic_tau
 from keyhole.qk.omega import omega
 from keyhole.tasks import documents
-from keyhole.tracing.signals import signal_vector
+from keyhole.tracing.firings.signals import signal_vector
 from stores import stored
 from tiny import Sizes
 

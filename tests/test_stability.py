@@ -21,7 +21,7 @@ from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_
 from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
 from keyhole.tasks import greater_than, ioi, published_ioi
 from keyhole.tasks.words import NAMES
-from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.mlps.flow import Through
 
 

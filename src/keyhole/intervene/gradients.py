@@ -19,7 +19,7 @@ from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, WriterEdit, rerun
 from keyhole.models.numbers.precision import exact_matmul
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

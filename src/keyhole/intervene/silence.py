@@ -18,7 +18,7 @@ from keyhole.models.recording.capture import Notes
 from keyhole.models.recording.records import attention_batch
 from keyhole.models.recording.stacks import cut_attention
 from keyhole.models.run import AttentionRun
-from keyhole.tracing.writers import biases_of, values_of
+from keyhole.tracing.writes.writers import biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -26,7 +26,7 @@ from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.store import Store, model_of, open_store
 from keyhole.store.chosen import some_prompts
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 LIMIT = 0.8  # a cosine from which two signals are nearly equal
 _LEAST = 4  # firings of a head, without which it has no mean signal

@@ -23,8 +23,8 @@ from keyhole.models.recording.reading import read_keys, read_queries
 from keyhole.models.recording.records import attention_batch
 from keyhole.models.run import AttentionRun
 from keyhole.sink.firings import Asked, batches, fires_in, layers_of
-from keyhole.tracing.firing import Tau
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.firing import Tau
+from keyhole.tracing.writes.upstream import Writes
 
 Basis = Float[Tensor, "d_model rank"]
 _TOKENS = 1024  # of a batch

@@ -18,8 +18,8 @@ from keyhole.models.recording.reading import read_values
 from keyhole.models.recording.stacks import stack
 from keyhole.qk.coordinates import layer_in_channels
 from keyhole.tracing.mlps.places import mlp_places
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.writers import biases_of
+from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.writes.writers import biases_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

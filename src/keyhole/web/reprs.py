@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keyhole.intervene.rows import Verification
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
 _HIGHEST = 900  # pixels of a frame, which scrolls beyond

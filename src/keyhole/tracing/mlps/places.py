@@ -29,7 +29,7 @@ from keyhole.tracing.mlps.attribution import Spot, index_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.writes.upstream import Writes
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)  # 96 nodes change credit between gate and up by 1e-6
 _NODE_FLOATS = 1 << 20  # neurons at nodes, held at once

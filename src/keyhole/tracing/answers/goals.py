@@ -8,11 +8,11 @@ from torch import Tensor
 
 from keyhole.circuits.parameters import Parameters
 from keyhole.errors import KeyholeError
+from keyhole.tracing.answers.likelihood import Likely, Probability, loss_of, prob_directions, prob_goals
+from keyhole.tracing.answers.linear import Probe, linear_direction, linear_goal, probe_goal
+from keyhole.tracing.answers.seeds import Goal, Seed, seeds_of
 from keyhole.tracing.assemble import Settings
-from keyhole.tracing.likelihood import Likely, Probability, loss_of, prob_directions, prob_goals
-from keyhole.tracing.linear import Probe, linear_direction, linear_goal, probe_goal
-from keyhole.tracing.seeds import Goal, Seed, seeds_of
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 
 def goals_of(writes: Writes, settings: Mapping[int, Settings]) -> dict[int, Callable[[], Goal]]:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.architecture.weights import HeadOut
-from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.answers.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
+from keyhole.tracing.writes.upstream import Writes
 
 _FIRST_PICKS = 16  # writers tried at first
 _STATES = 1 << 20  # logits held at once on the path, in float64

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 Pair = tuple[int, int]  # run, head
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
-from keyhole.tracing.written import read_of, written_by
+from keyhole.tracing.writes.written import read_of, written_by
 
 if TYPE_CHECKING:
     from keyhole.circuits.writer import Signal
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 Flavour = Literal["rotated", "raw"]
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.models.recording.attention import AttentionRule
-from keyhole.tracing.candidates import Candidates
+from keyhole.tracing.firings.candidates import Candidates
 
 _FIRST_PICKS = 16
 _COLUMNS = ("component", "channel", "ig", "after", "alone")

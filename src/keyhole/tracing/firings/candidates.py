@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.models.architecture.rotary import Rotary, turn
-from keyhole.tracing.reads import Reads
-from keyhole.tracing.sites import Sites
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.sites import Sites
+from keyhole.tracing.writes.reads import Reads
+from keyhole.tracing.writes.upstream import Writes
 
 Keys = Literal["all", "source"]
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Writer
-from keyhole.tracing.writers import bias_writes
+from keyhole.tracing.writes.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from keyhole.circuits.writer import Removal, SideName, Signal, Writer
-from keyhole.tracing.firing import Firing, Side, Why
-from keyhole.tracing.search import Removed
-from keyhole.tracing.sites import Sites
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.firing import Firing, Side, Why
+from keyhole.tracing.firings.search import Removed
+from keyhole.tracing.firings.sites import Sites
+from keyhole.tracing.writes.upstream import Writes
 
 
 @dataclass(frozen=True)

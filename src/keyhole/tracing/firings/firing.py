@@ -14,7 +14,7 @@ from keyhole.qk.firings import check_tau, dynamic_tau
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.signals import Flavour
+    from keyhole.tracing.firings.signals import Flavour
     from keyhole.web.notebook import Widget
 
 Tau = Literal["dynamic"] | float | Callable[[int], float]
@@ -58,8 +58,8 @@ class Firing:
         raise KeyholeError(f"firing {self.layer}.{self.head} was not searched: its weight is below tau.")
 
     def vector(self, signal: Signal, *, flavour: "Flavour" = "rotated") -> Float[Tensor, "d_model"]:
-        """A signal in residual space. See `keyhole.tracing.signals`."""
-        from keyhole.tracing.signals import signal_vector
+        """A signal in residual space. See `keyhole.tracing.firings.signals`."""
+        from keyhole.tracing.firings.signals import signal_vector
 
         return signal_vector(self, signal, flavour=flavour)
 
@@ -75,7 +75,7 @@ class Firing:
         return firing_widget(self)
 
     def __str__(self) -> str:
-        from keyhole.tracing.text import firing_text
+        from keyhole.tracing.firings.text import firing_text
 
         return firing_text(self)
 

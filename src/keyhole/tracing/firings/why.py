@@ -15,14 +15,14 @@ from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
-from keyhole.tracing.attribution import ig_vectors
-from keyhole.tracing.candidates import Keys, Places, dest_candidates, src_candidates
-from keyhole.tracing.explained import Explained, gather
-from keyhole.tracing.firing import Firing, Tau, Why, threshold
-from keyhole.tracing.reads import floats_per_pair, reads_of
-from keyhole.tracing.search import Removed, Rows, joined, search
-from keyhole.tracing.sites import Sites
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.attribution import ig_vectors
+from keyhole.tracing.firings.candidates import Keys, Places, dest_candidates, src_candidates
+from keyhole.tracing.firings.explained import Explained, gather
+from keyhole.tracing.firings.firing import Firing, Tau, Why, threshold
+from keyhole.tracing.firings.search import Removed, Rows, joined, search
+from keyhole.tracing.firings.sites import Sites
+from keyhole.tracing.writes.reads import floats_per_pair, reads_of
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

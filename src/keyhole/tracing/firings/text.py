@@ -7,7 +7,7 @@ from keyhole.models.tokens.prompts import token_label
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 _SHOWN = 12  # of the many signals that may keep a head from attending
 

@@ -16,7 +16,7 @@ from keyhole.circuits.text import words_label
 from keyhole.circuits.writer import Writer
 from keyhole.models.tokens.prompts import token_texts
 from keyhole.tracing.mlps.attribution import parts_at
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 _INTERVALS = 64
 

@@ -18,9 +18,9 @@ from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.architecture.weights import HeadOut
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place
-from keyhole.tracing.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.written import written_by
+from keyhole.tracing.answers.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
+from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.writes.written import written_by
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
