@@ -20,8 +20,8 @@ from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.features.ranking import rank_heads
 from keyhole.contrast.onepass.collect import collect
 from keyhole.contrast.recipes.boxes import boxes_test
-from keyhole.models.capture import plain_logits
-from keyhole.models.prompts import encode
+from keyhole.models.recording.capture import plain_logits
+from keyhole.models.tokens.prompts import encode
 
 CONDITIONS = 6  # the authors': nothing, two features, both, two random controls
 

@@ -14,7 +14,7 @@ from statistics import median
 import keyhole
 from keyhole.intervene.rows import Row
 from keyhole.intervene.verification import verify
-from keyhole.models.prompts import one_token_words, token_id
+from keyhole.models.tokens.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
 from keyhole.tasks.words import NAMES
 from keyhole.tracing.levels import trace

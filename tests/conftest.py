@@ -30,10 +30,10 @@ from typing import Any
 
 import keyhole
 from keyhole import Model
+from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.exactness import random_ids
 from keyhole.tracing.levels import trace
-from keyhole.tracing.linear import Probe
-from keyhole.tracing.writers import attention_writes
+from keyhole.tracing.writes.writers import attention_writes
 from tiny import DEFAULT, Sizes, tiny
 
 torch.set_num_threads(1)

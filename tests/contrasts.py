@@ -11,7 +11,7 @@ from keyhole.contrast.data.sites import Contrast, Sample, Site, role, token
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.contrast.onepass.sums import tally
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 from keyhole.tasks import boxes
 from keyhole.tracing.exactness import random_ids
 

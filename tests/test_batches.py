@@ -12,16 +12,19 @@ from alike import NUMBERS, assert_alike
 from conftest import prompts_of, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.writer import Writer
-from keyhole.models.stacks import cut_layer, stack_layer
-from keyhole.tracing import levels, likelihood, patterns, reads, why
+from keyhole.models.recording.stacks import cut_layer, stack_layer
+from keyhole.tracing import levels
+from keyhole.tracing.answers import likelihood
+from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check_run, check_runs
-from keyhole.tracing.firing import Firing
-from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.firings import why
+from keyhole.tracing.firings.firing import Firing
+from keyhole.tracing.firings.why import explain_sites
 from keyhole.tracing.mlps import Through, causes
 from keyhole.tracing.mlps.along import Directions
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.why import explain_sites
+from keyhole.tracing.writes import patterns, reads
+from keyhole.tracing.writes.upstream import Writes
 
 # Lengths on both sides of d_head, which is 8, and of where W_O W_Q is composed first: each has its own way to a number.
 SHORT, LONG = (5, 8, 7), (7, 14, 13)

@@ -37,7 +37,7 @@ from keyhole import KeyholeError, Model, Probability, Run
 from keyhole.many import Local, Tracing, batches, bulk, worker
 from keyhole.many.blocks import Block, trace_block
 from keyhole.many.source import load_again, source_of
-from keyhole.models.prompts import token_id
+from keyhole.models.tokens.prompts import token_id
 from keyhole.store import make_store, open_store, parts
 from keyhole.tasks import Example, ioi, pronouns
 

@@ -28,11 +28,11 @@ from keyhole.circuits.writer import Writer
 from keyhole.errors import NothingToTraceError
 from keyhole.figures.circuit import circuit_figure
 from keyhole.intervene.verification import verify
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.answers.linear import Probe
+from keyhole.tracing.answers.targets import Likeliest, targets_of
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.levels import trace, trace_many
-from keyhole.tracing.likelihood import Probability
-from keyhole.tracing.linear import Probe
-from keyhole.tracing.targets import Likeliest, targets_of
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -213,7 +213,7 @@ def test_targets_from_probability() -> None:
 def test_seeds_explain_the_objective(variant: str) -> None:
     """Removing all writers at the end loses all of the objective; attributions add up to that."""
     from keyhole.tracing.mlps.attribution import parts_at
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.writes.upstream import Writes
 
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 10)[0])

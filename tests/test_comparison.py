@@ -45,7 +45,7 @@ from keyhole.qk.omega import omega
 from keyhole.stats import difference, interval, median_interval
 from keyhole.store import Outcome, Store
 from keyhole.tasks.example import Example
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 from stores import stored
 
 CUES = ("big", "red")

@@ -20,7 +20,7 @@ from keyhole.many.cost import fit, forward_operations, memory, run_floats, secon
 from keyhole.many.pilot import estimate_of, pilot, shape_of
 from keyhole.store import Manifest, open_store
 from keyhole.tasks import examples, ioi
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 GPT2 = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2)
 pytestmark = pytest.mark.xdist_group("bulk")  # one of them reads the store that is made once

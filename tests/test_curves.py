@@ -23,7 +23,7 @@ from keyhole.faithful.masked import Masked, masked
 from keyhole.faithful.wiring import Reader, Source
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
-from keyhole.models.prompts import token_id
+from keyhole.models.tokens.prompts import token_id
 from keyhole.store import Outcome
 from keyhole.store.chosen import spread
 from stores import stored

@@ -56,18 +56,18 @@ from keyhole.shared.signals import shared as compare_heads
 from keyhole.sink import sinks as study_sinks
 from keyhole.stable.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.assemble import Seeds, Sinks
-from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Firing
+from keyhole.tracing.firings.candidates import Keys
+from keyhole.tracing.firings.firing import Firing
+from keyhole.tracing.firings.signals import signal_vector
+from keyhole.tracing.firings.why import explain
 from keyhole.tracing.levels import ThroughOption, trace, trace_many
-from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.methods import Method
 from keyhole.tracing.mlps.explain import Constants
 from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.targets import Likeliest
-from keyhole.tracing.why import explain
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),

@@ -17,8 +17,8 @@ from keyhole.discover.one_head import head_features, head_samples, token_pairs
 from keyhole.discover.samples import Samples, contrast_of, samples_of
 from keyhole.errors import KeyholeError
 from keyhole.lab.payload.toy import Payload, PayloadSettings, activations, sample, train
-from keyhole.models.attention import visible_mask
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.recording.attention import visible_mask
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -338,7 +338,7 @@ def test_bad_settings() -> None:
 
 
 def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("keyhole.models.load._hub_reachable", lambda: False)
+    monkeypatch.setattr("keyhole.models.loading.load._hub_reachable", lambda: False)
     monkeypatch.setenv("HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(KeyholeError, match=r"step1000 of EleutherAI/pythia-160m.*hub.*hf download"):
         next(hub_checkpoints(PYTHIA_160M))
@@ -370,7 +370,8 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
 def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, organism: Model, tmp_path: Path) -> None:
     early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
     monkeypatch.setattr(
-        "keyhole.models.load.load", lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision]
+        "keyhole.models.loading.load.load",
+        lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision],
     )
     where = ("--model", "some/model", "--revisions", "v1.2,main", "--prompts", "16", "--out", str(tmp_path))
     done = CliRunner().invoke(app, ["lab", "emergence", *where, "--json"])
@@ -379,7 +380,7 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
     assert found["steps"] == [1, 2] and found["unit"] == "checkpoint" and "S-inhibition 1.4" in found["about"]
     assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
     assert (tmp_path / "emergence.png").is_file()
-    monkeypatch.setattr("keyhole.models.load.load", lambda *_, **__: early)
+    monkeypatch.setattr("keyhole.models.loading.load.load", lambda *_, **__: early)
     done = CliRunner().invoke(app, ["lab", "emergence", *where])
     assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
 

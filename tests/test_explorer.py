@@ -15,9 +15,9 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
 from keyhole.intervene.rows import Verification
-from keyhole.models.prompts import token_texts
 from keyhole.models.run import Run
-from keyhole.tracing.firing import Firing
+from keyhole.models.tokens.prompts import token_texts
+from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.mlps.directions import read_along
 
 pytestmark = pytest.mark.xdist_group("explorer")

@@ -12,10 +12,10 @@ from transformers import AttentionMaskInterface
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
-from keyhole.models import attention
-from keyhole.models.prompts import encode
-from keyhole.models.stamps import stamp
-from keyhole.models.visit import visit
+from keyhole.models.numbers.stamps import stamp
+from keyhole.models.recording import attention
+from keyhole.models.recording.visit import visit
+from keyhole.models.tokens.prompts import encode
 from keyhole.qk.omega import omega
 from keyhole.tracing.exactness import check_run
 from tiny import tiny
@@ -24,7 +24,7 @@ from tiny import tiny
 def test_a_missing_mask_registration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "register", lambda: None)
     monkeypatch.delitem(AttentionMaskInterface._global_mapping, attention.NAME, raising=False)
-    keyhole.models.attention.AttentionInterface.register(attention.NAME, attention._attend_and_record)
+    keyhole.models.recording.attention.AttentionInterface.register(attention.NAME, attention._attend_and_record)
     with pytest.raises(KeyholeError, match="without Keyhole's mask"):
         tiny_model("llama").run([1, 2, 3])
 

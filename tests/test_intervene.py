@@ -15,7 +15,7 @@ from keyhole.intervene.rerun import Edits, HeadEdit, rerun
 from keyhole.intervene.verification import parallel, serial, side_cut, verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 from test_exact import SUPPORTED
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -37,12 +37,12 @@ def test_every_side_and_edge_of_a_circuit_falls_as_predicted(variant: str, keys:
         assert row.before - row.predicted == pytest.approx(edges[row.edge].alone, abs=1e-4)
 
 
-def firing_of(run: keyhole.Run, layer: int = 2) -> keyhole.tracing.firing.Firing:
+def firing_of(run: keyhole.Run, layer: int = 2) -> keyhole.tracing.firings.firing.Firing:
     site = next(s for s in find_firings(run) if s.layer == layer and s.src > 0)
     return run.explain((site.layer, site.head), site.dest, site.src)
 
 
-def cut_of(firing: keyhole.tracing.firing.Firing, side: str) -> Cut:
+def cut_of(firing: keyhole.tracing.firings.firing.Firing, side: str) -> Cut:
     signal = next(s for s in firing.side(side).signals if s.writer.kind != "offset")
     return Cut(firing.layer, firing.head, firing.dest, firing.src, (signal,))
 

@@ -11,9 +11,9 @@ from keyhole.comparison.score import Score
 from keyhole.intervene import Metric, answers_without
 from keyhole.lab.known import Known, build, compare
 from keyhole.lab.known.machine import BALLAST, HEADS, Stream
-from keyhole.models.prompts import token_id
+from keyhole.models.tokens.prompts import token_id
 from keyhole.tracing.exactness import check
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 
 PROMPTS = [
     *[

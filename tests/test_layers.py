@@ -52,7 +52,7 @@ CONVENIENCES = {
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),
-    *[("tracing/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
+    *[("tracing/firings/firing.py", f"Firing.{name}") for name in ("widget", "_repr_html_")],
     ("intervene/rows.py", "Verification._repr_html_"),
     ("contrast/found.py", "Found.draw"),
     *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html", "_repr_html_")],

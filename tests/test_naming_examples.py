@@ -18,7 +18,7 @@ from keyhole import KeyholeError, Model
 from keyhole.circuits.writer import Signal
 from keyhole.discover.attended_keys import View
 from keyhole.discover.one_head import head_features
-from keyhole.models.prompts import text_ids
+from keyhole.models.tokens.prompts import text_ids
 from keyhole.naming.gathering import gather as gathering
 from keyhole.naming.gathering.draws import NEVER, mixed, nth, salt, tickets, which
 from keyhole.naming.gathering.gather import gather
@@ -42,7 +42,7 @@ from keyhole.naming.where import where
 from keyhole.qk.firings import dynamic_tau
 from keyhole.qk.omega import omega
 from keyhole.tasks import documents
-from keyhole.tracing.signals import signal_vector
+from keyhole.tracing.firings.signals import signal_vector
 from stores import stored
 from tiny import Sizes
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import keyhole
-from keyhole.models.prompts import Encoded
-from keyhole.models.visit import Seen, visit
+from keyhole.models.recording.visit import Seen, visit
+from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.gathering.gather import gather
 from keyhole.naming.judging import scores

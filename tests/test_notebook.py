@@ -19,7 +19,7 @@ from keyhole.circuits.files import from_json
 from keyhole.family import Families
 from keyhole.intervene.rows import AGREES
 from keyhole.models.run import Run
-from keyhole.tracing.firing import Firing
+from keyhole.tracing.firings.firing import Firing
 from keyhole.web.notebook import Widget
 from planted import planted, planted_store
 from tiny import Sizes

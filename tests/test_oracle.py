@@ -13,12 +13,13 @@ from conftest import prompts_of, tiny_model
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.writer import Writer
 from keyhole.models import run
-from keyhole.tracing import patterns, why
-from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.answers.targets import Likeliest
+from keyhole.tracing.firings import why
+from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.firings.why import explain
 from keyhole.tracing.levels import trace
-from keyhole.tracing.likelihood import Probability
-from keyhole.tracing.targets import Likeliest
-from keyhole.tracing.why import explain
+from keyhole.tracing.writes import patterns
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes
 

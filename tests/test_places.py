@@ -9,7 +9,7 @@ from conftest import tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import blank
-from keyhole.models.spans import spans_among
+from keyhole.models.tokens.spans import spans_among
 from keyhole.store import model_of
 from keyhole.tasks import examples
 from keyhole.tasks.places import START, place_names, place_of

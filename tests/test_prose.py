@@ -14,7 +14,7 @@ from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli.discover import PASSAGE, _found
 from keyhole.lab.heads.unrelated import unrelated_text
-from keyhole.models.prompts import encode
+from keyhole.models.tokens.prompts import encode
 from keyhole.tasks import ioi
 from keyhole.tasks.prose import knows_tasks_alone, passages, read
 from keyhole.tasks.words import THINGS

@@ -17,7 +17,7 @@ from keyhole.intervene.rerun import rerun
 from keyhole.intervene.rows import Row, Verification, What
 from keyhole.intervene.verification import side_cut, verify
 from keyhole.qk.omega import omega
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 from tiny import tiny
 
 CHANNELS = (0, 2, 5)

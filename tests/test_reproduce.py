@@ -28,7 +28,7 @@ from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
 from keyhole.lab.stored import gathered, store, stored
-from keyhole.models.load import load
+from keyhole.models.loading.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
 from keyhole.reproduce.cc.subject import Subject

@@ -37,7 +37,7 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
-from keyhole.tracing.linear import firing_probe
+from keyhole.tracing.answers.linear import firing_probe
 from keyhole.web.live import Live
 from keyhole.web.server import kinds
 from keyhole.web.server.jobs import Limits, Told

@@ -40,9 +40,9 @@ from keyhole.sink.firings import Asked, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
 from keyhole.sink.removal import energy, explained, passed
-from keyhole.tracing.signals import signal_vector
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.why import explain
+from keyhole.tracing.firings.signals import signal_vector
+from keyhole.tracing.firings.why import explain
+from keyhole.tracing.writes.upstream import Writes
 
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 
@@ -367,7 +367,7 @@ def test_explained_firings_against_scores_by_hand(variant: str) -> None:
 
 
 def _weight_without(run: keyhole.Run, site: keyhole.qk.firings.Site, side: SideName, basis: torch.Tensor) -> float:
-    from keyhole.tracing.written import read_vectors
+    from keyhole.tracing.writes.written import read_vectors
 
     record, head = run.layer(site.layer), site.head
     resid = run.layers[site.layer].resid.double()

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as typed
 from keyhole import Circuit, KeyholeError, Model
-from keyhole.models.prompts import one_token_words
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stable.again import Refused, retrace
 from keyhole.stable.floors import _kinds, floors
 from keyhole.stable.stability import stability, varied
@@ -21,7 +21,7 @@ from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_
 from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
 from keyhole.tasks import greater_than, ioi, published_ioi
 from keyhole.tasks.words import NAMES
-from keyhole.tracing.likelihood import Probability
+from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.mlps.flow import Through
 
 

@@ -19,7 +19,7 @@ from keyhole.comparison.signals import Aggregated, Place, compare_aggregated
 from keyhole.errors import MissingModelError
 from keyhole.family import Agreement, Level, agreements, averages, clusters, jaccard
 from keyhole.many.settings import Tracing
-from keyhole.models.load import load
+from keyhole.models.loading.load import load
 from keyhole.models.organism import folder as organism_folder
 from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.experiment import Experiment

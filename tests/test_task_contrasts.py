@@ -10,8 +10,8 @@ from keyhole.contrast.data.sites import Contrast, Site, role
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast, reflexive_contrast
 from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.errors import KeyholeError
-from keyhole.models.chat import in_chat
-from keyhole.models.prompts import encode, one_token_words
+from keyhole.models.tokens.chat import in_chat
+from keyhole.models.tokens.prompts import encode, one_token_words
 from keyhole.tasks import boxes
 from keyhole.tasks.words import CATEGORIES, LETTERS, THINGS
 

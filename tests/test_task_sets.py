@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
-from keyhole.models.prompts import text_ids, token_id
+from keyhole.models.tokens.prompts import text_ids, token_id
 from keyhole.tasks import (
     CATALOGUE,
     TASKS,

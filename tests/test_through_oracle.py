@@ -12,8 +12,8 @@ from keyhole.circuits.writer import Writer
 from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.places import mlp_places, weights_of
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.upstream import Writes
+from keyhole.tracing.writes.written import written_by
 from readings import direction_of
 
 COVER, EPS, STEPS = 0.8, 0.02, 400

@@ -9,7 +9,7 @@ from keyhole import KeyholeError, Model
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene, random_cut
-from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.firings.firing import Firing, Side
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 

@@ -7,7 +7,7 @@ from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.writer import Writer
 from keyhole.intervene import Metric, answers_without
-from keyhole.tracing.written import written_by
+from keyhole.tracing.writes.written import written_by
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama", "gemma2", "granite"])

@@ -7,8 +7,8 @@ import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.writers import attention_writes, bias_writes, head_writes
-from keyhole.tracing.written import read_of
+from keyhole.tracing.writes.writers import attention_writes, bias_writes, head_writes
+from keyhole.tracing.writes.written import read_of
 from test_exact import SUPPORTED
 
 

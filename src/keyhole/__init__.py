@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keyhole.contrast.data.sites import Contrast as Contrast
     from keyhole.family.families import families as families
     from keyhole.many.driver import bulk as bulk
-    from keyhole.models.load import load as load
+    from keyhole.models.loading.load import load as load
     from keyhole.models.model import Model as Model
     from keyhole.models.run import Run as Run
     from keyhole.naming.naming import name as name
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from keyhole.qk.firings import Firings as Firings
     from keyhole.sink.explore import sinks as sinks
     from keyhole.store.store import open_store as open_store
+    from keyhole.tracing.answers.likelihood import Probability as Probability
+    from keyhole.tracing.answers.linear import Probe as Probe
+    from keyhole.tracing.answers.targets import Likeliest as Likeliest
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
-    from keyhole.tracing.firing import Firing as Firing
+    from keyhole.tracing.firings.firing import Firing as Firing
     from keyhole.tracing.levels import trace_many as trace_many
-    from keyhole.tracing.likelihood import Probability as Probability
-    from keyhole.tracing.linear import Probe as Probe
     from keyhole.tracing.mlps.flow import Through as Through
-    from keyhole.tracing.targets import Likeliest as Likeliest
 
 
 __all__ = [
@@ -64,12 +64,12 @@ _HOMES = {
     "Channels": "keyhole.qk.channels",
     "Circuit": "keyhole.circuits.circuit",
     "Contrast": "keyhole.contrast.data.sites",
-    "Firing": "keyhole.tracing.firing",
+    "Firing": "keyhole.tracing.firings.firing",
     "Firings": "keyhole.qk.firings",
-    "Likeliest": "keyhole.tracing.targets",
+    "Likeliest": "keyhole.tracing.answers.targets",
     "Model": "keyhole.models.model",
-    "Probability": "keyhole.tracing.likelihood",
-    "Probe": "keyhole.tracing.linear",
+    "Probability": "keyhole.tracing.answers.likelihood",
+    "Probe": "keyhole.tracing.answers.linear",
     "Run": "keyhole.models.run",
     "Through": "keyhole.tracing.mlps.flow",
     "Untraced": "keyhole.tracing.batch",
@@ -77,7 +77,7 @@ _HOMES = {
     "check": "keyhole.tracing.exactness",
     "families": "keyhole.family.families",
     "compare": "keyhole.comparison.compare",
-    "load": "keyhole.models.load",
+    "load": "keyhole.models.loading.load",
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
     "sinks": "keyhole.sink.explore",

@@ -12,7 +12,7 @@ def brief(record: Any) -> str:
     """A `__repr__` for records that hold tensors or many parts.
 
     >>> import torch
-    >>> from keyhole.tracing.linear import Probe
+    >>> from keyhole.tracing.answers.linear import Probe
     >>> brief(Probe(torch.zeros(128), 3))
     'Probe(direction=float32[128], layer=3, only=None)'
     """

@@ -13,8 +13,8 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
 from keyhole.naming.subjects.signals import run_of
-from keyhole.tracing.firing import Firing
-from keyhole.tracing.signals import Flavour, signal_vector
+from keyhole.tracing.firings.firing import Firing
+from keyhole.tracing.firings.signals import Flavour, signal_vector
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -11,7 +11,7 @@ from keyhole.circuits.text import node_label
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
 from keyhole.files import xml_text
-from keyhole.models.mlp_facts import mlp_facts
+from keyhole.models.architecture.mlp_facts import mlp_facts
 
 if TYPE_CHECKING:
     import networkx as nx

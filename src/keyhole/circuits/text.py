@@ -6,7 +6,7 @@ from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN
 from keyhole.circuits.writer import Writer
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 
 
 def node_label(node: Node | Writer, tokens: Sequence[str]) -> str:

@@ -32,8 +32,8 @@ from keyhole.files import require_file
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Tau
-    from keyhole.tracing.targets import Target
+    from keyhole.tracing.answers.targets import Target
+    from keyhole.tracing.firings.firing import Tau
 
 TauOption = Annotated[str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.")]
 KeysOption = Annotated[Keys, typer.Option(help="What a src-side removal touches: all keys, or the source alone.")]
@@ -88,7 +88,7 @@ def explain(
         _explain_mlp(run, mlp, pos, answer, against, json=json)
         return
     where: Any = (read_head(str(head)), read_place(run, dest), read_place(run, src))
-    from keyhole.tracing.why import explain as explain_firing
+    from keyhole.tracing.firings.why import explain as explain_firing
 
     with show.progress("Searching"):
         firing = explain_firing(run, *where, tau=read_tau(tau), keys=keys, why="not" if why_not else "here")
@@ -105,7 +105,7 @@ def _explain_mlp(
         raise KeyholeError("say for which answer the MLP's write is explained: --for Mary, perhaps --against John.")
     from keyhole.intervene.mlp_causes import remove_causes
     from keyhole.intervene.remove import Metric
-    from keyhole.tracing.targets import token_ids
+    from keyhole.tracing.answers.targets import token_ids
 
     place = read_place(run, pos)
     assert place is not None
@@ -193,7 +193,7 @@ def trace(
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
-    from keyhole.tracing.likelihood import Probability
+    from keyhole.tracing.answers.likelihood import Probability
 
     for path in out or []:
         require_file(path, SUFFIXES)
@@ -247,7 +247,7 @@ def trace(
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:
     """What is traced: named tokens, the likeliest ones, or nothing said."""
-    from keyhole.tracing.targets import Likeliest
+    from keyhole.tracing.answers.targets import Likeliest
 
     if sum([bool(targets), top_p is not None, top_k is not None]) > 1:
         raise KeyholeError("say what to trace with exactly one of: --target (or --target-id), --top-p, --top-k.")

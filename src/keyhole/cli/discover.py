@@ -30,7 +30,7 @@ from keyhole.strict import read_text
 if TYPE_CHECKING:
     from keyhole.discover import HeadFeatures, MatchedSubspace, Survey
     from keyhole.models.model import Model
-    from keyhole.models.prompts import Prompt
+    from keyhole.models.tokens.prompts import Prompt
 
 PASSAGE = 96  # tokens
 SURVEY = ("head", ">queries", ">rank", ">agreement", ">gap", ">in subspace", ">mean")
@@ -107,7 +107,7 @@ def discover(
 
 def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
     """English prose, or for the organism text of its own kind, as long as the model can read it."""
-    from keyhole.models.prompts import text_ids
+    from keyhole.models.tokens.prompts import text_ids
     from keyhole.tasks import documents
     from keyhole.tasks.prose import knows_tasks_alone, passages
 

@@ -116,7 +116,7 @@ def _of_revisions(
     """Heads by role at the last checkpoint, followed over all of them."""
     from keyhole.lab.training.emergence import emergence as follow
     from keyhole.lab.training.roles import IOI_ROLES, find_roles
-    from keyhole.models.load import load
+    from keyhole.models.loading.load import load
     from keyhole.reproduce.svt.ioi import single_tokens
 
     steps, unit = steps_of(revisions)

@@ -188,7 +188,7 @@ def _run_record(run: Run) -> dict[str, Any]:
 
 
 def _token(run: Run, position: int) -> str:
-    from keyhole.models.prompts import token_label
+    from keyhole.models.tokens.prompts import token_label
 
     return token_label(run.tokens, position)
 

@@ -52,7 +52,7 @@ def load_model(source: str | None, revision: str | None, dtype: Dtype, device: s
     with show.progress("Importing torch and transformers"):
         import torch
 
-        from keyhole.models.load import load
+        from keyhole.models.loading.load import load
     kind = "auto" if dtype == "auto" else getattr(torch, dtype)
     with show.progress(f"Loading {Path(source).name if source else 'the organism'}"):
         return load(source, revision=revision, dtype=kind, device=device)

@@ -223,7 +223,7 @@ def sparse(
     from keyhole.lab.heads.sparse import sparse_study
     from keyhole.lab.heads.summary import pooled, summaries
     from keyhole.lab.heads.unrelated import unrelated_text
-    from keyhole.models.prompts import one_token_words
+    from keyhole.models.tokens.prompts import one_token_words
     from keyhole.tasks import ioi
     from keyhole.tasks.words import NAMES
 

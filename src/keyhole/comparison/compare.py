@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from keyhole.family.record import Families
-    from keyhole.models.load import Source
+    from keyhole.models.loading.load import Source
     from keyhole.models.model import Model
 
 GRANULARITIES: tuple[Granularity, ...] = ("heads", "edges", "channels")
@@ -232,7 +232,7 @@ def _one_store(mine: Operand, its: Operand) -> bool:
 
 def _model(mine: Operand, its: Operand, given: "Model | Source | None") -> "Model":
     """The model behind both sides: given, or that of a store, or loaded by the name in a circuit."""
-    from keyhole.models.load import load
+    from keyhole.models.loading.load import load
     from keyhole.models.model import Model
 
     for one in (mine, its):

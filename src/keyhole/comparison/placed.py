@@ -14,7 +14,7 @@ from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut
 from keyhole.tasks.places import place_of
-from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firings.candidates import Keys
 
 WRITERS: tuple[Kind, ...] = ("head", "mlp", "mixer")  # whose signals count, as in families
 

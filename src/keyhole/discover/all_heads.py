@@ -20,8 +20,8 @@ from keyhole.contrast.features.subspace import decompose, energy_rank
 from keyhole.discover.attended_keys import View, attended, each_run, groups_of
 from keyhole.discover.discovery import SAMPLES_PER_DIMENSION
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import Prompt
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import visible_mask
-from keyhole.models.prompts import Prompt, encode
+from keyhole.models.recording.attention import visible_mask
+from keyhole.models.tokens.prompts import Prompt, encode
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from keyhole.discover.discovery import discover
 from keyhole.discover.features import Discovery
 from keyhole.discover.samples import Samples
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import Prompt
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress
 from keyhole.qk.channels import check_head
 

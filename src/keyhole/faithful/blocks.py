@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import AttentionRule
-from keyhole.models.mlps import MlpWeights, NoMlp
-from keyhole.models.norms import Norm, read_norm
-from keyhole.models.rotary import Rotary
-from keyhole.models.weights import bias_of, matrix_of, optional, read_qk_norm, read_unnormed, submodule
+from keyhole.models.architecture.mlps import MlpWeights, NoMlp
+from keyhole.models.architecture.norms import Norm, read_norm
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.architecture.weights import bias_of, matrix_of, optional, read_qk_norm, read_unnormed, submodule
+from keyhole.models.recording.attention import AttentionRule
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,8 +14,8 @@ from keyhole.errors import KeyholeError
 from keyhole.faithful.masked import Masked, masked
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
-from keyhole.models.precision import exact_matmul
-from keyhole.models.weights import Dims
+from keyhole.models.architecture.weights import Dims
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.store.chosen import by_template, spread
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from keyhole.faithful.cohort import (
 )
 from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, file_scores, ranking, scores, traced
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.store.chosen import spread
 from keyhole.store.model import model_of

@@ -21,8 +21,8 @@ from keyhole.circuits.mib import MibFile
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import Group, Question
 from keyhole.faithful.wiring import Reader, Source, Wiring
-from keyhole.models.precision import exact_matmul
-from keyhole.models.weights import Dims
+from keyhole.models.architecture.weights import Dims
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.faithful.blocks import Block, blocks_of, mlps_of
 from keyhole.faithful.wiring import Wiring, wiring_of
-from keyhole.models.norms import Norm, read_norm
-from keyhole.models.precision import exact_matmul, working_dtype
-from keyhole.models.tolerance import require_exact
-from keyhole.models.weights import submodule
+from keyhole.models.architecture.norms import Norm, read_norm
+from keyhole.models.architecture.weights import submodule
+from keyhole.models.numbers.precision import exact_matmul, working_dtype
+from keyhole.models.numbers.tolerance import require_exact
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -12,9 +12,9 @@ from torch import Tensor
 from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import INK, blank, plain, scale, tidy, wrapped
-from keyhole.models.attention import visible_mask
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import token_label
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.recording.attention import visible_mask
+from keyhole.models.tokens.prompts import token_label
 from keyhole.qk.channels import check_head
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN, shown
 from keyhole.circuits.text import answer_label, ends_label
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, wrapped
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 
 _BROWN, _GREEN = "#a0622d", "#4e8f4a"
 _FILL = {"head": BLUE, "mlp": _BROWN, "embedding": _GREEN, "target": RED}

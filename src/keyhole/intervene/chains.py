@@ -25,7 +25,7 @@ from keyhole.intervene.mlp_causes import Claim, left_agrees
 from keyhole.intervene.remove import Metric, Mode, head_edit
 from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
 from keyhole.intervene.rows import Row
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 from keyhole.tracing.mlps.again import ReadMlp, read_mlps
 

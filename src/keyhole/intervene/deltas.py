@@ -15,8 +15,8 @@ from torch import Tensor
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
 from keyhole.qk.omega import omega
-from keyhole.tracing.candidates import Keys
-from keyhole.tracing.written import read_of, read_vectors
+from keyhole.tracing.firings.candidates import Keys
+from keyhole.tracing.writes.written import read_of, read_vectors
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

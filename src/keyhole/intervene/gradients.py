@@ -18,8 +18,8 @@ from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, WriterEdit, rerun
-from keyhole.models.precision import exact_matmul
-from keyhole.tracing.upstream import Writes
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -10,9 +10,9 @@ from torch import Tensor
 from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.writers import places
-from keyhole.models.precision import exact_matmul
-from keyhole.tracing.writers import values_of
-from keyhole.tracing.written import written_by
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.tracing.writes.writers import values_of
+from keyhole.tracing.writes.written import written_by
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

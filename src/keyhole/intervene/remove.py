@@ -17,7 +17,7 @@ from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta, signal_delta
 from keyhole.intervene.rerun import Edits, HeadEdit, Rerun, WriterEdit, rerun_each
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 from keyhole.qk.omega import omega
 

@@ -16,7 +16,7 @@ from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.silence import Silence
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ and building records, which is all there is for small models.
 import math
 from dataclasses import dataclass
 
-from keyhole.tracing.why import ON_ACCELERATORS, PROJECTED_FLOATS
+from keyhole.tracing.firings.why import ON_ACCELERATORS, PROJECTED_FLOATS
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better

@@ -18,7 +18,7 @@ from keyhole.many.pilot import Estimate, estimate_of, pilot
 from keyhole.many.settings import Tracing
 from keyhole.many.source import source_of
 from keyhole.many.worker import Job
-from keyhole.models.load import Source, load
+from keyhole.models.loading.load import Source, load
 from keyhole.models.model import Model
 from keyhole.progress import Progress, silent
 from keyhole.store import Manifest, Part, Store, make_store, manifest_of

@@ -14,9 +14,9 @@ from keyhole.many.blocks import Block, BlockFailedError, batch_of
 from keyhole.many.cost import Load, Memory, Rates, Shape, fit, memory, seconds
 from keyhole.many.settings import Tracing
 from keyhole.many.worker import torch_threads
-from keyhole.models.mlps import MlpWeights
+from keyhole.models.architecture.mlps import MlpWeights
 from keyhole.models.model import Model
-from keyhole.models.prompts import encode
+from keyhole.models.tokens.prompts import encode
 from keyhole.progress import duration
 from keyhole.store import Manifest, Outcome, make_part, manifest_of
 

@@ -4,10 +4,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.assemble import Settings, Sinks
-from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.levels import ManyOptions, ThroughOption
-from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.mlps.flow import Through
 
 Wrong = Literal["keep", "skip"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
+from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 
 

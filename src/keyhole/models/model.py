@@ -10,17 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.errors import KeyholeError
-from keyhole.models.capture import Captured, capture
-from keyhole.models.families import Family, family_of
-from keyhole.models.finite import require_finite_run, require_finite_weights
-from keyhole.models.mlps import MlpWeights, NoMlp, read_mlp
-from keyhole.models.prompts import Encoded, Prompt, encode
-from keyhole.models.records import frozen_scale, layer_batch
-from keyhole.models.rotary import rope_types
-from keyhole.models.run import LayerRun, Run
-from keyhole.models.stacks import cut_layer
-from keyhole.models.stamps import fingerprint, stamp
-from keyhole.models.weights import (
+from keyhole.models.architecture.families import Family, family_of
+from keyhole.models.architecture.mlps import MlpWeights, NoMlp, read_mlp
+from keyhole.models.architecture.rotary import rope_types
+from keyhole.models.architecture.weights import (
     Dims,
     HeadOut,
     LayerWeights,
@@ -31,6 +24,13 @@ from keyhole.models.weights import (
     read_queries_keys,
     submodule,
 )
+from keyhole.models.numbers.finite import require_finite_run, require_finite_weights
+from keyhole.models.numbers.stamps import fingerprint, stamp
+from keyhole.models.recording.capture import Captured, capture
+from keyhole.models.recording.records import frozen_scale, layer_batch
+from keyhole.models.recording.stacks import cut_layer
+from keyhole.models.run import LayerRun, Run
+from keyhole.models.tokens.prompts import Encoded, Prompt, encode
 
 if TYPE_CHECKING:
     from keyhole.contrast.data.sites import Contrast

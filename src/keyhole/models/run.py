@@ -11,10 +11,10 @@ from torch import Tensor
 
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import AttentionRule, visible_mask
-from keyhole.models.precision import exact_matmul, working_dtype
-from keyhole.models.prompts import prompt_text
-from keyhole.models.rotary import Rotary
+from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.numbers.precision import exact_matmul, working_dtype
+from keyhole.models.recording.attention import AttentionRule, visible_mask
+from keyhole.models.tokens.prompts import prompt_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.firings import Firings
     from keyhole.qk.omega import Basis
+    from keyhole.tracing.answers.targets import Target, Tokens
     from keyhole.tracing.assemble import Seeds, Sinks
-    from keyhole.tracing.candidates import Keys
-    from keyhole.tracing.firing import Firing, Tau, Why
+    from keyhole.tracing.firings.candidates import Keys
+    from keyhole.tracing.firings.firing import Firing, Tau, Why
     from keyhole.tracing.levels import Options, ThroughOption
     from keyhole.tracing.methods import Method
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
-    from keyhole.tracing.targets import Target, Tokens
-    from keyhole.tracing.writers import Split
+    from keyhole.tracing.writes.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
 _DEST_BLOCK = 256  # rows of attention held at once
@@ -194,8 +194,8 @@ class Run:
         keys: "Keys" = "all",
         why: "Why" = "here",
     ) -> "Firing":
-        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.why`."""
-        from keyhole.tracing.why import explain
+        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.firings`."""
+        from keyhole.tracing.firings.why import explain
 
         return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
 
@@ -258,7 +258,7 @@ class Run:
         return trace_by(method, self, target, against=against, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
-        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writers`."""
-        from keyhole.tracing.writers import split
+        """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writes.writers`."""
+        from keyhole.tracing.writes.writers import split
 
         return split(self, layer, pos)

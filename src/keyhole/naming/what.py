@@ -121,7 +121,7 @@ def made_by(what: What) -> Mapping[str, str] | None:
 
 def model_for(what: Known, model: "Model | None") -> "Model":
     """The model in hand, that of a circuit's run, or the one that a store, a circuit or a file names."""
-    from keyhole.models.load import load
+    from keyhole.models.loading.load import load
 
     if isinstance(what, Store):
         return model_of(what, model)

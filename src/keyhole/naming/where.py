@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import Encoded
-from keyhole.models.visit import Seen, visit
+from keyhole.models.recording.visit import Seen, visit
+from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.gathering.gather import TOKENS, batches_of, gather
 from keyhole.naming.gathering.kept import ROW, Kept
 from keyhole.naming.gathering.layer import best_pairs

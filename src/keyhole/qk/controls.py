@@ -16,7 +16,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.omega import Basis, omega
 from keyhole.qk.sparsity import sparsity, sparsity_each

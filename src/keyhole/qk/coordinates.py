@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.models.reading import attention_of, read_keys, read_queries
+from keyhole.models.recording.reading import attention_of, read_keys, read_queries
 from keyhole.qk.omega import Basis, Omega, omega
 
 if TYPE_CHECKING:
+    from keyhole.models.architecture.weights import LayerWeights
     from keyhole.models.run import LayerRun, Run
-    from keyhole.models.weights import LayerWeights
 
 
 @dataclass(frozen=True)

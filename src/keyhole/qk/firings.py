@@ -8,8 +8,8 @@ import torch
 
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import token_label
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import token_label
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.coordinates import in_channels
 from keyhole.qk.firings import Site, dynamic_tau

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers.tolerance import require_exact
 from keyhole.qk.channels import check_head
 from keyhole.qk.coordinates import in_channels
 from keyhole.qk.omega import Basis

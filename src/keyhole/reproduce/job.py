@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.device import require_device
+from keyhole.models.loading.device import require_device
 from keyhole.progress import Progress, silent
 from keyhole.reproduce.outcome import Outcome
 
@@ -52,7 +52,7 @@ Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside i
 @lru_cache(maxsize=1)  # a large model does not fit twice
 def loaded(model: str | None, device: str | None) -> "Model":
     """The model that is asked for, loaded once for all experiments on it."""
-    from keyhole.models.load import load  # a list of experiments needs no transformers
+    from keyhole.models.loading.load import load  # a list of experiments needs no transformers
 
     return load(model, device=device)
 

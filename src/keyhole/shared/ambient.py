@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 TAKEN: tuple[int | None, ...] = (None, 0, 1, 3)  # nothing; the mean; and so many directions of largest variance
 _TOP = max(top or 0 for top in TAKEN)

@@ -21,8 +21,8 @@ from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import OFFSETS, SideName, Signal, Writer
 from keyhole.family.terms import Component
-from keyhole.tracing.firing import Firing
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.firing import Firing
+from keyhole.tracing.writes.upstream import Writes
 
 Head = tuple[int, int]
 Author = tuple[str, int, int | None]  # kind, layer and head of a writer, whichever its tokens

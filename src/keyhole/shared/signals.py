@@ -14,9 +14,9 @@ import torch
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.models.load import Source
+from keyhole.models.loading.load import Source
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, Stage, quiet
 from keyhole.qk.omega import omega
 from keyhole.shared.alike import Likeness, clusters, directions, likeness, members
@@ -26,7 +26,7 @@ from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
 from keyhole.store import Store, model_of, open_store
 from keyhole.store.chosen import some_prompts
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 LIMIT = 0.8  # a cosine from which two signals are nearly equal
 _LEAST = 4  # firings of a head, without which it has no mean signal

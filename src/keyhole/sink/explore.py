@@ -18,7 +18,7 @@ from torch import Tensor
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.intervene.verification import metric_of
-from keyhole.models.load import Source
+from keyhole.models.loading.load import Source
 from keyhole.models.model import Model
 from keyhole.progress import Stage, quiet
 from keyhole.qk.firings import check_tau
@@ -31,7 +31,7 @@ from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
 from keyhole.store import Store, model_of, open_store
 from keyhole.store.chosen import some_prompts
-from keyhole.tracing.firing import Tau
+from keyhole.tracing.firings.firing import Tau
 
 CONTROLLED = 0.5  # mean cosine distance, below which a head's signals are alike
 _LEAST = 4  # firings of a head, without which it is left out

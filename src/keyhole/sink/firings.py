@@ -11,14 +11,14 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import AttentionRun, Run
 from keyhole.progress import Progress, silent
 from keyhole.shared.ambient import Ambient, Moments
 from keyhole.shared.heard import Caused, Heard, hear, joined, of_firings
-from keyhole.tracing.firing import Tau, threshold
-from keyhole.tracing.upstream import Writes
-from keyhole.tracing.why import explain_sites
+from keyhole.tracing.firings.firing import Tau, threshold
+from keyhole.tracing.firings.why import explain_sites
+from keyhole.tracing.writes.upstream import Writes
 
 BATCH = 8  # prompts side by side
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from keyhole.models.run import Run
 from keyhole.shared.heard import Author
-from keyhole.tracing.writers import split
+from keyhole.tracing.writes.writers import split
 
 MASSIVE = 100.0  # times the median magnitude
 

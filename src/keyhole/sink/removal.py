@@ -16,15 +16,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from keyhole.circuits.writer import SideName
-from keyhole.models.capture import Captured, Notes, capture
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
-from keyhole.models.reading import read_keys, read_queries
-from keyhole.models.records import attention_batch
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.recording.capture import Captured, Notes, capture
+from keyhole.models.recording.reading import read_keys, read_queries
+from keyhole.models.recording.records import attention_batch
 from keyhole.models.run import AttentionRun
 from keyhole.sink.firings import Asked, batches, fires_in, layers_of
-from keyhole.tracing.firing import Tau
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.firing import Tau
+from keyhole.tracing.writes.upstream import Writes
 
 Basis = Float[Tensor, "d_model rank"]
 _TOKENS = 1024  # of a batch

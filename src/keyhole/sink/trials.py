@@ -22,7 +22,7 @@ from keyhole.sink.firings import Asked, layers_of
 from keyhole.sink.record import HALF, Removal
 from keyhole.sink.removal import Basis, Passed, energy, explained, passed
 from keyhole.stats import interval
-from keyhole.tracing.firing import Tau
+from keyhole.tracing.firings.firing import Tau
 
 WAYS = (TAKEN[0], TAKEN[-1])  # signals as they are, and with most taken out of them
 

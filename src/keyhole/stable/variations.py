@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from keyhole.errors import KeyholeError
-from keyhole.models.load import load
-from keyhole.models.prompts import one_token_words
+from keyhole.models.loading.load import load
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.qk.firings import dynamic_tau
 from keyhole.tasks import published, words
 from keyhole.tasks.example import Example
 from keyhole.tasks.ioi import WORDINGS, ioi_example
-from keyhole.tracing.firing import Tau
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.levels import ManyOptions
-from keyhole.tracing.likelihood import Probability
 from keyhole.tracing.mlps.flow import Through
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from keyhole.errors import KeyholeError
 from keyhole.store.store import Store
 
 if TYPE_CHECKING:
-    from keyhole.models.load import Source
+    from keyhole.models.loading.load import Source
     from keyhole.models.model import Model
 
 
@@ -15,7 +15,7 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
 
     Without `model` it is loaded by the name that the store has, which for a file is its path as it was given.
     """
-    from keyhole.models.load import load
+    from keyhole.models.loading.load import load
     from keyhole.models.model import Model
 
     told = store.manifest.model

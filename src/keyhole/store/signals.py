@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model']]":
     """The vector of every signal by the number of its edge, as the head compares it (`rotated`), rounded to float32."""
-    from keyhole.tracing.firing import Firing
-    from keyhole.tracing.signals import signal_vector
+    from keyhole.tracing.firings.firing import Firing
+    from keyhole.tracing.firings.signals import signal_vector
 
     if circuit.run is None:
         raise KeyholeError("signals are vectors of the run, which this circuit came without: trace it again.")

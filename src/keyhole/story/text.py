@@ -6,7 +6,7 @@ from keyhole.brief import model_label
 from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.circuits.writer import Writer
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 from keyhole.story.story import Path, Step, Story
 
 WIDTH = 100

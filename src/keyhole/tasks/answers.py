@@ -44,7 +44,7 @@ def answered(run: "Run", example: Example, ids: AnswerIds | None = None) -> Answ
     >>> told.correct, told.predicted == example.answer, told.probability > 0.5
     (True, True, True)
     """
-    from keyhole.models.prompts import text_ids, token_texts
+    from keyhole.models.tokens.prompts import text_ids, token_texts
 
     own = text_ids(run.model, example.text)
     if run.token_ids[-len(own) :] != own:
@@ -92,7 +92,7 @@ def _next_ids(model: "Model", example: Example, words: Sequence[str]) -> dict[st
 
     Not `token_id` of a word: "45" goes on with the year 17 without a space, and may have several tokens.
     """
-    from keyhole.models.prompts import text_ids
+    from keyhole.models.tokens.prompts import text_ids
 
     # Tokenizers cut text at spaces, so the last word is all that the next one can depend on.
     last, goes_on = _LAST_WORD.search(example.text), example.continuation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keyhole.errors import KeyholeError
-from keyhole.models.spans import Span
+from keyhole.models.tokens.spans import Span
 from keyhole.tasks.example import Example, collect, fill, is_held_out
 from keyhole.tasks.words import LETTERS, THINGS
 

@@ -88,7 +88,7 @@ def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str
 
 def _require_readable(model: "Model", name: str, found: Sequence[Example]) -> None:
     """Some vocabularies are small: the organism's has no word of the facts."""
-    from keyhole.models.prompts import text_ids
+    from keyhole.models.tokens.prompts import text_ids
 
     for example in found:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.spans import Span
+from keyhole.models.tokens.spans import Span
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -64,7 +64,7 @@ class Example:
 
     def in_chat(self, model: "Model") -> "Example":
         """The prompt as a user's message in the model's chat template; run it with `bos=False`."""
-        from keyhole.models.chat import in_chat
+        from keyhole.models.tokens.chat import in_chat
 
         text, roles = in_chat(model, self.text, self.roles)
         # A reply begins without a space.
@@ -88,14 +88,14 @@ class Example:
         >>> Example("demo", text, "", (), (), roles, "", "").places(("<bos>", "Mary", " waits"))
         {'WHO': 1, 'END': 2}
         """
-        from keyhole.models.spans import spans_among
+        from keyhole.models.tokens.spans import spans_among
 
         found = self._among(spans_among(self.text, tokens))
         return {role: own[0] for role, own in found.items() if len(own) == 1}
 
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
         """Which tokens of a run of this prompt play each role."""
-        from keyhole.models.spans import token_spans
+        from keyhole.models.tokens.spans import token_spans
 
         try:
             spans = token_spans(run.model, self.text, run.token_ids)
@@ -105,7 +105,7 @@ class Example:
 
     def _among(self, spans: list[Span | None]) -> dict[str, list[int]]:
         """Tokens by role. END predicts what comes next: of several, the last."""
-        from keyhole.models.spans import tokens_in
+        from keyhole.models.tokens.spans import tokens_in
 
         found = {role: tokens_in(spans, *span) for role, span in self.roles.items()}
         return {role: tokens[-1:] if role == "END" else tokens for role, tokens in found.items()}

@@ -35,7 +35,7 @@ def fit_pronouns(model: "Model", given: Choices) -> Choices:
 
 def fit_induction(model: "Model", given: Choices) -> Choices:
     """Words of one token; the first one comes again only if it is then the same token."""
-    from keyhole.models.prompts import text_ids
+    from keyhole.models.tokens.prompts import text_ids
 
     _, longest = given.get("length", (4, 30))
     words = _words(model, "words", given, CONTENT, least=longest)
@@ -53,7 +53,7 @@ def fit_boxes(model: "Model", given: Choices) -> Choices:
 
 def fit_lists(model: "Model", given: Choices) -> Choices:
     """Items of one token; a category with fewer than six of them is left out, or refused if it was asked for."""
-    from keyhole.models.prompts import one_token_words
+    from keyhole.models.tokens.prompts import one_token_words
 
     named: Mapping[str, Sequence[str]] | Sequence[str] = given.get("categories", CATEGORIES)
     items = named if isinstance(named, Mapping) else {name: CATEGORIES.get(name, ()) for name in named}
@@ -95,7 +95,7 @@ def fit_greater_than(model: "Model", given: Choices) -> Choices:
 
 def _cut(model: "Model", century: str, end: str) -> tuple[int, int]:
     """Of how many tokens are a century after a word, and the year's other digits after it? 0, if they run together."""
-    from keyhole.models.prompts import text_ids
+    from keyhole.models.tokens.prompts import text_ids
 
     word, start, whole = (text_ids(model, f"year{rest}") for rest in ("", f" {century}", f" {century}{end}"))
     return len(start) - len(word), len(whole) - len(start) if whole[: len(start)] == start else 0
@@ -111,7 +111,7 @@ def _ends_are_tokens(model: "Model", nouns: Sequence[str], century: str) -> bool
 
 
 def _told(model: "Model", year: str) -> str:
-    from keyhole.models.prompts import text_ids, token_texts
+    from keyhole.models.tokens.prompts import text_ids, token_texts
 
     ids = text_ids(model, f"year {year}")[len(text_ids(model, "year")) :]
     return " ".join(repr(text.strip()) for text in token_texts(model.tokenizer, ids) if text.strip())
@@ -119,7 +119,7 @@ def _told(model: "Model", year: str) -> str:
 
 def _words(model: "Model", what: str, given: Choices, pool: Sequence[str], *, least: int) -> Sequence[str]:
     """Words of one token: all that were given, or those of the pool."""
-    from keyhole.models.prompts import one_token_words
+    from keyhole.models.tokens.prompts import one_token_words
 
     chosen = given.get(what)
     asked = list(pool if chosen is None else chosen)

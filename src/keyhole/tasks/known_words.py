@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from keyhole.models.prompts import one_token_words
-from keyhole.models.vocabulary import all_tokens
+from keyhole.models.tokens.prompts import one_token_words
+from keyhole.models.tokens.vocabulary import all_tokens
 from keyhole.tasks.words import KINDS
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import text_ids
+from keyhole.models.tokens.prompts import text_ids
 from keyhole.strict import read_text
 from keyhole.tasks.corpus import vocabulary
 

@@ -4,21 +4,30 @@ explain(run, head, dest, src)        the signals behind one attention weight
 trace(run, target, against=...)      the circuit behind an answer; trace_many for several runs
 trace_svt(run, target)               the same by the 2024 method
 split(run, layer, pos)               the residual stream over its writers
+
+levels.py      trace, trace_many; batch.py: from the seeds down, layer by layer
+assemble.py    what was found -> Circuit
+exactness.py   how exact is Keyhole on this model?
+svt.py         the 2024 method; methods.py: one or the other
+answers/       from an answer to the first writers
+firings/       why a head attends here
+writes/        who wrote what heads read
+mlps/          why an MLP wrote this
 """
 
 from keyhole.circuits.writer import Removal, Signal, Writer
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.answers.linear import Probe
+from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.assemble import Settings
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
-from keyhole.tracing.firing import Firing, Side
+from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.firings.signals import signal_vector
+from keyhole.tracing.firings.why import explain
 from keyhole.tracing.levels import Options, trace, trace_many
-from keyhole.tracing.likelihood import Probability
-from keyhole.tracing.linear import Probe
-from keyhole.tracing.signals import signal_vector
 from keyhole.tracing.svt import contributions, trace_svt
-from keyhole.tracing.targets import Likeliest
-from keyhole.tracing.why import explain
-from keyhole.tracing.writers import Split, split
+from keyhole.tracing.writes.writers import Split, split
 
 __all__ = [
     "Check",

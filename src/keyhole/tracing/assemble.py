@@ -12,18 +12,18 @@ from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced, Trac
 from keyhole.circuits.parameters import Accpp, Parameters, Place
 from keyhole.circuits.writer import Kind, Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.prompts import token_texts
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.tolerance import require_exact
+from keyhole.models.tokens.prompts import token_texts
 from keyhole.qk.firings import check_tau
-from keyhole.tracing.candidates import Keys
+from keyhole.tracing.answers.likelihood import Probability
+from keyhole.tracing.answers.linear import Probe
+from keyhole.tracing.answers.seeds import Seed
+from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.exactness import Check
-from keyhole.tracing.firing import Firing, Tau
-from keyhole.tracing.likelihood import Probability
-from keyhole.tracing.linear import Probe
+from keyhole.tracing.firings.candidates import Keys
+from keyhole.tracing.firings.firing import Firing, Tau
 from keyhole.tracing.mlps.flow import Flow, Through, offset_of
-from keyhole.tracing.seeds import Seed
-from keyhole.tracing.targets import Likeliest
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 from keyhole.version import __version__
 
 if TYPE_CHECKING:

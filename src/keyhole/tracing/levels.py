@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, over
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
+from keyhole.tracing.answers.targets import Target, Tokens
 from keyhole.tracing.assemble import Seeds, Settings, Sinks
 from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced
-from keyhole.tracing.candidates import Keys
-from keyhole.tracing.firing import Tau
+from keyhole.tracing.firings.candidates import Keys
+from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.mlps.flow import Through
-from keyhole.tracing.targets import Target, Tokens
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.progress import silent
+from keyhole.tracing.answers.targets import Target, Tokens
 from keyhole.tracing.levels import Options, trace
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.svt import trace_svt
-from keyhole.tracing.targets import Target, Tokens
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -27,18 +27,18 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
+from keyhole.tracing.answers.goals import find_seeds
+from keyhole.tracing.answers.seeds import Seed
+from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
 from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
-from keyhole.tracing.firing import Firing, Side
-from keyhole.tracing.goals import find_seeds
-from keyhole.tracing.seeds import Seed
-from keyhole.tracing.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

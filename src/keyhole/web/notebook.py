@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.tracing.candidates import Keys
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.candidates import Keys
+    from keyhole.tracing.firings.firing import Firing
 
 _NEAR = 1e-5  # attention weights that are the same
 _ASIDE: dict[str, Any] = {"effects": [], "mlp": None, "where": None}  # what belongs to one firing alone
@@ -203,7 +203,7 @@ def firing_widget(firing: "Firing") -> Widget:
 
 def _keys(firing: "Firing") -> "Keys":
     """Which keys were considered when it was explained? A firing does not tell, but its signals do."""
-    from keyhole.tracing.why import explain
+    from keyhole.tracing.firings.why import explain
 
     choices: tuple[Keys, ...] = ("all", "source")
     for keys in choices:

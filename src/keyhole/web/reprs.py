@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keyhole.intervene.rows import Verification
     from keyhole.models.run import Run
     from keyhole.qk.channels import Channels
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 _TOKENS, _ANSWERS, _HEADS, _CHANNELS = 300, 6, 8, 16  # that are shown
 _HIGHEST = 900  # pixels of a frame, which scrolls beyond
@@ -109,7 +109,7 @@ def _answers(run: "Run") -> list[tuple[str, str, str]]:
 
 def _heads(run: "Run") -> list[tuple[str, str, str]]:
     """The firings of the last token most above uniform; the first token, where attention rests, is left out."""
-    from keyhole.models.prompts import token_label
+    from keyhole.models.tokens.prompts import token_label
     from keyhole.qk.firings import find_firings
 
     try:

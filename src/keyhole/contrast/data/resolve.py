@@ -17,8 +17,8 @@ from torch import Tensor
 from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.contrast.islands import islands
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import Encoded, Prompt, encode
-from keyhole.models.spans import Span, token_spans, tokens_in
+from keyhole.models.tokens.prompts import Encoded, Prompt, encode
+from keyhole.models.tokens.spans import Span, token_spans, tokens_in
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import Prompt
+from keyhole.models.tokens.prompts import Prompt
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.frames import Frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

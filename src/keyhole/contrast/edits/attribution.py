@@ -19,7 +19,7 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import principal_cosines, union
 from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_head
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from keyhole.contrast.features.finding import choose
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 
 Original = Literal["attended", "first"]
 

@@ -17,7 +17,7 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import random_bases, union
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 
 Bases = Mapping[str, Float[Tensor, "d_head _"]]
 Edit = Callable[[Tensor | None], Move]  # a basis (random draws in front), or None for the whole space

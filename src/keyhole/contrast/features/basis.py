@@ -14,7 +14,7 @@ from torch import Tensor
 
 from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import random_bases
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:

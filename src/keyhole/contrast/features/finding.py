@@ -34,7 +34,7 @@ from keyhole.contrast.onepass.sums import (
     tally,
 )
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 RankRule = Literal["energy", "null", "halves"]

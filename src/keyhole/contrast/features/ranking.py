@@ -20,7 +20,7 @@ from keyhole.contrast.features.nulls import coefficients, permuted_signs
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 
 _BLOCK_BYTES = 256e6  # of permuted coefficients held at once
 

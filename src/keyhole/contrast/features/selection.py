@@ -8,7 +8,7 @@ import torch
 from keyhole.contrast.features.finding import choose
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 
 Rule = Literal["accuracy", "attention", "ratio"]
 

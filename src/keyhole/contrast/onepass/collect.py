@@ -20,8 +20,8 @@ from keyhole.contrast.onepass.reading import Here, Reading
 from keyhole.contrast.onepass.samples import LayerSamples, joined
 from keyhole.contrast.onepass.sums import Sums, tally
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.visit import Seen, visit
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.recording.visit import Seen, visit
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:

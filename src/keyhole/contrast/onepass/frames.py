@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.rotary import Pairing, Rotary, turn
+from keyhole.models.architecture.rotary import Pairing, Rotary, turn
 
 Frame = Literal["post_rope", "pre_rope", "relative"]
 FRAMES: tuple[Frame, ...] = ("post_rope", "pre_rope", "relative")

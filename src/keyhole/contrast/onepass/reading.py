@@ -8,9 +8,9 @@ from keyhole.contrast.data.resolve import Slots
 from keyhole.contrast.onepass.frames import Frame, Turns, turns_at
 from keyhole.contrast.onepass.samples import LayerSamples, frame_turns
 from keyhole.contrast.onepass.sums import by_kv_head
-from keyhole.models.attention import AttentionRule, visible_mask
-from keyhole.models.precision import working_dtype
-from keyhole.models.visit import Seen
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.attention import AttentionRule, visible_mask
+from keyhole.models.recording.visit import Seen
 
 _BLOCK_BYTES = 256e6  # of keys gathered for rows of attention at once
 

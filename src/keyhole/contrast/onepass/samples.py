@@ -14,7 +14,7 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.contrast.onepass.frames import Frame, Turns
 from keyhole.contrast.onepass.sums import by_kv_head
-from keyhole.models.attention import AttentionRule
+from keyhole.models.recording.attention import AttentionRule
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import one_token_words
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.tasks.boxes import boxes, counterfactual, relettered
 from keyhole.tasks.example import Example
 from keyhole.tasks.words import LETTERS, THINGS

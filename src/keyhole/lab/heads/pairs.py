@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.tolerance import require_exact
 from keyhole.qk.coordinates import in_channels
 from keyhole.qk.omega import Basis
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.heads.pairs import Coordinates, Rule, joined, layer_coordinates
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import Prompt, encode
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import Prompt, encode
 from keyhole.progress import Progress
 from keyhole.qk.controls import ambient_sparsity, refactored, rotations
 from keyhole.qk.omega import Basis, omega

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keyhole.lab.heads.sparse import matched_text
-from keyhole.models.prompts import Prompt, encode
+from keyhole.models.tokens.prompts import Prompt, encode
 from keyhole.tasks import boxes, greater_than, lists
 from keyhole.tasks.prose import knows_tasks_alone, passages
 

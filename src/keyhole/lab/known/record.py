@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from keyhole.lab.known.machine import Stream, transformer
 from keyhole.lab.known.truth import Truth, true_circuit
 from keyhole.lab.known.words import places, tokenizer
-from keyhole.models.load import load
+from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 
 PROMPT = "French : big cat , red dog , old sun . red"

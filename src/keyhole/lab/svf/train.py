@@ -14,8 +14,8 @@ from keyhole.files import require_folder
 from keyhole.lab.stored import digest, store, stored
 from keyhole.lab.svf.steps import constants, gradients, initial, losses, views
 from keyhole.lab.svf.toy import RECORD, SVF, SVFSettings, generator
-from keyhole.models.device import require_device
-from keyhole.models.precision import exact_matmul
+from keyhole.models.loading.device import require_device
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 _ALIKE = ("N", "D", "H", "m", "batch", "steps", "query_mode", "cosine", "attention")

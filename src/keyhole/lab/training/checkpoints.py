@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.lab.training.emergence import Place
-from keyhole.models.load import load
+from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 from keyhole.tasks.example import Example
 

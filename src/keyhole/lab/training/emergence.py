@@ -21,7 +21,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Row, check_place, score_row
 from keyhole.qk.controls import ambient_draws, refactor_draws

@@ -19,8 +19,8 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 from keyhole import tasks
 from keyhole.errors import KeyholeError
 from keyhole.lab.stored import store, stored
-from keyhole.models.device import require_device
-from keyhole.models.load import load
+from keyhole.models.loading.device import require_device
+from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 from keyhole.models.organism import folder
 from keyhole.tasks.example import Example, pieces

@@ -18,7 +18,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.lab.training.emergence import Place
 from keyhole.models.model import Model
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example
 

@@ -11,8 +11,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import Encoded, encode
-from keyhole.models.visit import Seen, visit
+from keyhole.models.recording.visit import Seen, visit
+from keyhole.models.tokens.prompts import Encoded, encode
 from keyhole.naming.beside.broken import BREAKS, EXTRA, Break, broken
 from keyhole.naming.gathering.readers import Readers, readers_of
 from keyhole.naming.judging.judge import rule_judge

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.models.vocabulary import all_tokens
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.vocabulary import all_tokens
 from keyhole.naming.subject import Subject
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
-from keyhole.models.prompts import Encoded
-from keyhole.models.visit import visit
+from keyhole.models.recording.visit import visit
+from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.gathering.layer import look_at
 from keyhole.naming.gathering.picks import picked
 from keyhole.naming.gathering.readers import Readers, readers_of

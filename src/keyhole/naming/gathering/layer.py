@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt64
 from torch import Tensor
 
-from keyhole.models.visit import Seen
+from keyhole.models.recording.visit import Seen
 from keyhole.naming.gathering.draws import mixed, nth, salt, tickets, uniform, which
 from keyhole.naming.gathering.kept import Columns, Kept
 from keyhole.naming.gathering.readers import Readers, visible

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keyhole.models.model import Model
-from keyhole.models.prompts import token_texts
+from keyhole.models.tokens.prompts import token_texts
 from keyhole.naming.gathering.draws import NEVER
 from keyhole.naming.gathering.kept import Kept
 from keyhole.naming.gathering.readers import Readers

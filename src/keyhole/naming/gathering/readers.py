@@ -15,10 +15,10 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
-from keyhole.models.attention import visible_mask
 from keyhole.models.model import Model
-from keyhole.models.precision import working_dtype
-from keyhole.models.visit import Seen
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.attention import visible_mask
+from keyhole.models.recording.visit import Seen
 from keyhole.naming.subject import Subject
 
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int, UInt64
 
 from keyhole.models.model import Model
-from keyhole.models.prompts import Encoded
-from keyhole.models.visit import Seen, visit
+from keyhole.models.recording.visit import Seen, visit
+from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.gathering.draws import mixed, salt
 from keyhole.naming.gathering.readers import Readers, visible
 from keyhole.naming.gathering.state import Ids

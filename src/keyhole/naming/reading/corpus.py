@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import text_ids
+from keyhole.models.tokens.prompts import text_ids
 from keyhole.naming.reading.texts import Source, Text, Texts, texts_of
 
 if TYPE_CHECKING:

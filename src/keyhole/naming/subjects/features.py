@@ -13,8 +13,8 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.onepass.frames import Frame
 from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
-from keyhole.models.prompts import Encoded
-from keyhole.models.visit import Seen, visit
+from keyhole.models.recording.visit import Seen, visit
+from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.subject import Subject, SubjectKind
 from keyhole.naming.subjects.pairs import opposite, require_head
 

@@ -11,16 +11,16 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
 from keyhole.qk.omega import omega
-from keyhole.tracing.written import read_of
+from keyhole.tracing.writes.written import read_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 
 def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subject]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
 from keyhole.naming.subjects.signals import coordinates, run_of, signal_edges, told_channels, told_coordinates

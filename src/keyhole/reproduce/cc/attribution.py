@@ -15,7 +15,7 @@ from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
 from keyhole.figures import attribution_figure
 from keyhole.models.model import Model
-from keyhole.models.prompts import one_token_words
+from keyhole.models.tokens.prompts import one_token_words
 from keyhole.reproduce.cc.studies import boxes_of, studied, wording
 from keyhole.reproduce.cc.subject import CROSSED, Subject, subject
 from keyhole.reproduce.experiment import Experiment, Told

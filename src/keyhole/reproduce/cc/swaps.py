@@ -15,7 +15,7 @@ from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head, Study
 from keyhole.figures import intervention_figure
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.cc.studies import DRAWS, Task, studied
 from keyhole.reproduce.cc.subject import CROSSED, Subject, subject

@@ -19,7 +19,7 @@ from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svt.intervals import Interval
 from keyhole.reproduce.svt.ioi import LEAST, Subject, metric_of, stood_in, subject
-from keyhole.tracing.candidates import Keys
+from keyhole.tracing.firings.candidates import Keys
 
 _PROMPTS = 48
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure

@@ -13,9 +13,9 @@ from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
 from keyhole.lab.training.roles import IOI_ROLES, find_roles
 from keyhole.models.model import Model
-from keyhole.models.prompts import encode
 from keyhole.models.run import Run
-from keyhole.models.spans import token_spans, tokens_in
+from keyhole.models.tokens.prompts import encode
+from keyhole.models.tokens.spans import token_spans, tokens_in
 from keyhole.reproduce.job import Asked, Job, loaded
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import wilson

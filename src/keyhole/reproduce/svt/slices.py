@@ -13,7 +13,7 @@ from keyhole.figures.network import name_of
 from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
 from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
 from keyhole.lab.heads.summary import Spread, Summary, agreement, pooled, spread
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row
 from keyhole.qk.controls import refactored, rotations

@@ -13,7 +13,7 @@ from keyhole.errors import MissingModelError
 from keyhole.figures.network import name_of
 from keyhole.figures.style import GREY, RED, legend, plain
 from keyhole.lab.heads.sparse import Head
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_use

@@ -15,13 +15,13 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.tracing.goals import answer_direction
+from keyhole.tracing.answers.goals import answer_direction
+from keyhole.tracing.firings.sites import Sites
 from keyhole.tracing.mlps.directions import Readings, values_along
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
 from keyhole.tracing.mlps.through import Flows, Handed
-from keyhole.tracing.sites import Sites
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.sites import adjoining
+from keyhole.tracing.firings.sites import adjoining
 
 if TYPE_CHECKING:
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.writes.upstream import Writes
 
 Spot = tuple[int, int]  # a token of a run: (run, token)
 

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.models.precision import exact_matmul
-from keyhole.tracing.attribution import ig_vectors
-from keyhole.tracing.sites import Sites, by_number
-from keyhole.tracing.targets import Tokens, token_ids
-from keyhole.tracing.upstream import Writes
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.tracing.answers.targets import Tokens, token_ids
+from keyhole.tracing.firings.attribution import ig_vectors
+from keyhole.tracing.firings.sites import Sites, by_number
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.firing import Firing
+    from keyhole.tracing.firings.firing import Firing
 
 
 def toward(

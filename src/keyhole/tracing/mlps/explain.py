@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError, NothingToTraceError, require_choice
-from keyhole.models.precision import exact_matmul
-from keyhole.models.tolerance import require_exact
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers.tolerance import require_exact
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering, without
 from keyhole.tracing.mlps.places import Places, mlp_places, weights_of
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

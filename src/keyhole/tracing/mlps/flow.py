@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.circuits.writer import Kind, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.tracing.firing import Side
+from keyhole.tracing.firings.firing import Side
 from keyhole.tracing.mlps.causes import Cause
 from keyhole.tracing.mlps.explain import Constants, MlpWrite, check_cover
 

@@ -21,15 +21,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.models.mlps import MlpWeights, Neurons, NoMlp
-from keyhole.models.norms import read_norm
-from keyhole.models.precision import working_dtype
-from keyhole.models.records import frozen_scale
+from keyhole.models.architecture.mlps import MlpWeights, Neurons, NoMlp
+from keyhole.models.architecture.norms import read_norm
+from keyhole.models.numbers.precision import working_dtype
+from keyhole.models.recording.records import frozen_scale
 from keyhole.tracing.mlps.attribution import Spot, index_of
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.writes.upstream import Writes
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)  # 96 nodes change credit between gate and up by 1e-6
 _NODE_FLOATS = 1 << 20  # neurons at nodes, held at once

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.text import node_label
-from keyhole.models.prompts import token_label
+from keyhole.models.tokens.prompts import token_label
 
 if TYPE_CHECKING:
     from keyhole.tracing.mlps.explain import MlpWrite

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal, Writer
-from keyhole.models.mlps import NoMlp
-from keyhole.models.tolerance import tolerance_of
+from keyhole.models.architecture.mlps import NoMlp
+from keyhole.models.numbers.tolerance import tolerance_of
 from keyhole.tracing.mlps.along import Directions, Key, Reader
 from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.mlps.causes import Cause, covering
@@ -20,9 +20,9 @@ from keyhole.tracing.mlps.flow import EXPLAINED, Flow, Shares, Through
 from keyhole.tracing.mlps.places import Places, mlp_places
 
 if TYPE_CHECKING:
-    from keyhole.tracing.explained import Explained
-    from keyhole.tracing.seeds import Seed
-    from keyhole.tracing.upstream import Writes
+    from keyhole.tracing.answers.seeds import Seed
+    from keyhole.tracing.firings.explained import Explained
+    from keyhole.tracing.writes.upstream import Writes
 
 _AT_SRC = 0.1  # a src-side signal that does less of its work at src has its causes elsewhere: "at other keys"
 

@@ -104,7 +104,7 @@ class Kept:
         """A model, loaded once. What was loaded is known from then on."""
 
         def make() -> "Model":
-            from keyhole.models.load import load
+            from keyhole.models.loading.load import load
 
             return load(None if name == ORGANISM else name)
 
@@ -128,7 +128,7 @@ class Kept:
 
     def run_of(self, name: str, prompt: Any, bos: bool | None = None) -> Ran:
         """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
-        from keyhole.models.prompts import encode
+        from keyhole.models.tokens.prompts import encode
 
         if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
             raise KeyholeError("a prompt is a text or a list of token ids.")

@@ -4,10 +4,10 @@ from typing import Any
 
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Writer
-from keyhole.models.precision import exact_matmul
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import channels
 from keyhole.qk.omega import blocks
-from keyhole.tracing.firing import Firing
+from keyhole.tracing.firings.firing import Firing
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept

@@ -8,10 +8,10 @@ from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.mlp_causes import remove_causes
 from keyhole.intervene.remove import Metric
-from keyhole.models.prompts import token_texts
+from keyhole.models.tokens.prompts import token_texts
+from keyhole.tracing.answers.targets import Likeliest, choose_targets, token_ids
 from keyhole.tracing.mlps.directions import read_along
 from keyhole.tracing.mlps.explain import MlpWrite
-from keyhole.tracing.targets import Likeliest, choose_targets, token_ids
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept, Ran

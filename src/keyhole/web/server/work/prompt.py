@@ -7,14 +7,14 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.models.precision import exact_matmul
-from keyhole.models.prompts import token_texts
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
+from keyhole.models.tokens.prompts import token_texts
 from keyhole.qk.channels import check_head
 from keyhole.qk.head_map import head_map
+from keyhole.tracing.answers.targets import targets_of
 from keyhole.tracing.exactness import Check, check_runs
-from keyhole.tracing.targets import targets_of
-from keyhole.tracing.upstream import Writes
+from keyhole.tracing.writes.upstream import Writes
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran

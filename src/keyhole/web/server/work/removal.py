@@ -10,9 +10,9 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, Outcome, random_cut
 from keyhole.intervene.remove import intervene as make
 from keyhole.intervene.rows import AGREES
-from keyhole.models.precision import exact_matmul
-from keyhole.tracing.firing import Firing, Side
-from keyhole.tracing.targets import Likeliest, choose_targets
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.tracing.answers.targets import Likeliest, choose_targets
+from keyhole.tracing.firings.firing import Firing, Side
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import Kept

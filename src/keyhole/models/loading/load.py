@@ -1,0 +1,179 @@
+"""Where does a model come from? The organism, the hub, a folder, a GGUF file, or the user's own hands."""
+
+import socket
+import urllib.request
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import huggingface_hub
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.models.loading.gguf import Opened, open_gguf
+from keyhole.models.loading.neighbours import unwrapped
+from keyhole.models.loading.quiet import quiet_libraries
+from keyhole.models.model import Model, make_model
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "tekken.json",
+)
+
+Source = str | Path | tuple[Any, Any]
+
+
+def load(
+    source: Source | object | None = None,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    device: str | torch.device | None = None,
+    device_map: Any = None,
+) -> Model:
+    """Load a model that Keyhole can read.
+
+    `source`: nothing (the built-in organism), a hub name such as "gpt2" (with `revision=` for a checkpoint), a
+    local folder, a `.gguf` file, a pair (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens'
+    bridge, whose Hugging Face model is taken. Weights are loaded in float32 unless `dtype` says otherwise ("auto": as
+    stored), because rounding in half precision is far above 1e-4.
+
+    A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
+    environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
+    """
+    if source is not None and not isinstance(source, str | Path | tuple):
+        source = unwrapped(source)
+    if isinstance(source, tuple):
+        if revision is not None or device_map is not None or dtype != torch.float32:
+            raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")
+        return _given(source, device)
+    if source is None:
+        from keyhole.models.organism import folder
+
+        path, options = folder(), dict[str, Any]()
+    else:
+        path, options = _resolve(source, revision)
+    if revision is not None and "revision" not in options:
+        raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
+    name = "organism" if source is None else str(source)
+    read = partial(_read, name=name, device_map=device_map)
+    with quiet_libraries():
+        if "gguf_file" in options:
+            _require_gguf()
+            whole_here = device_map is None  # what is spread over devices or disk is not kept
+            hf, tokenizer, problem = open_gguf(path / options["gguf_file"], dtype, read, keep=whole_here)
+        else:
+            hf, tokenizer, problem = read(path, dtype=dtype, **options)
+    return replace(make_model(_placed(hf, device), tokenizer, name), tokenizer_problem=problem)
+
+
+def _read(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Opened:
+    """What transformers finds in a folder, in a GGUF file or on the hub."""
+    return _pretrained(path, name=name, dtype=dtype, device_map=device_map, **options), *_tokenizer(path, options)
+
+
+def _given(pair: tuple[Any, Any], device: Any) -> Model:
+    if len(pair) != 2 or not isinstance(pair[0], transformers.PreTrainedModel):
+        raise KeyholeError("a model given by hand must be a pair (hf_model, tokenizer or None).")
+    hf, tokenizer = pair
+    name = hf.config.name_or_path or type(hf).__name__
+    return make_model(_placed(hf, device), tokenizer, name)
+
+
+def _placed(hf: Any, device: Any) -> Any:
+    """The model on a device, or an error that says why it cannot be there."""
+    try:
+        return hf if device is None else hf.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise KeyholeError(f"cannot put the model on {device!r}: {_first_line(error)}") from error
+
+
+def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, Any]]:
+    """The path or hub name to load from, and what else transformers needs to know."""
+    path = Path(source).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise KeyholeError(f"there is no file {source}.")
+        return path.parent, {"gguf_file": path.name}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise KeyholeError(f"the folder {source} is no model: it has no config.json.")
+        return path, {}
+    if path.is_file() or len(path.parts) > 2 or str(source).startswith((".", "~", "/")):
+        raise KeyholeError(f"{source} is neither a model folder nor a .gguf file.")
+    options: dict[str, Any] = {} if revision is None else {"revision": revision}
+    if not _hub_reachable():  # huggingface_hub would retry for half a minute before it looks into its cache
+        options["local_files_only"] = True
+    return str(source), options
+
+
+def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
+    try:
+        hf, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, device_map=device_map, output_loading_info=True, **options
+        )
+    except Exception as error:  # transformers raises everything from OSError to RuntimeError here
+        reason = _first_line(error)
+        if isinstance(path, Path) or not isinstance(error, OSError):  # the hub's refusals are OSErrors
+            raise KeyholeError(f"cannot load {name}: {reason}") from error
+        if options.get("local_files_only"):
+            reason = "the hub is unreachable and the model is not cached here."
+        raise MissingModelError(f"cannot load {name}: {reason}") from error
+    _require_complete(hf, report, name)
+    return hf
+
+
+def _require_complete(hf: Any, report: dict[str, Any], name: str) -> None:
+    """Refuse weights that do not fit the config: transformers would fill the gaps with random numbers."""
+    missing, wrong = sorted(report.get("missing_keys", ())), sorted(map(str, report.get("mismatched_keys", ())))
+    extra = [key for key in sorted(report.get("unexpected_keys", ())) if ".layers." in key or ".h." in key]
+    for problem, keys in (("lacks", missing), ("has the wrong shape for", wrong), ("has no place for", extra)):
+        if keys:
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            raise KeyholeError(f"cannot load {name}: its weight file {problem} {keys[0]}{more}.")
+
+
+def _tokenizer(path: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
+    """The model's tokenizer, or None and the reason; a folder of weights alone is a legitimate model."""
+    if isinstance(path, Path) and "gguf_file" not in options and not _has_tokenizer(path):
+        return None, None
+    try:
+        return AutoTokenizer.from_pretrained(path, **options), None
+    except Exception as error:  # as many kinds as above
+        return None, _first_line(error)
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    """Are there tokenizer files? Without any, AutoTokenizer makes up an empty tokenizer of the model's type."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _hub_reachable() -> bool:
+    if urllib.request.getproxies():  # behind a proxy, names need not resolve here
+        return True
+    try:
+        socket.getaddrinfo(urlparse(huggingface_hub.constants.ENDPOINT).hostname, 443)
+    except OSError:
+        return False
+    return True
+
+
+def _require_gguf() -> None:
+    try:
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise KeyholeError("reading a .gguf file needs more packages: pip install 'keyhole[gguf]'.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -1,0 +1,161 @@
+"""How does a prompt become token ids? Explicitly: what was put in front is recorded, unknown words are named."""
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.errors import KeyholeError
+from keyhole.models.tokens.vocabulary import nearest_words
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+Prompt = str | Sequence[int] | Tensor | np.ndarray  # text, or token ids
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids, their texts, and whether a beginning-of-sequence token stands first."""
+
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    bos: bool
+
+
+def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
+    """Token ids of a prompt. `bos=None`: whatever the tokenizer itself puts before text, and ids as they are."""
+    bos_id = getattr(model.tokenizer, "bos_token_id", None)
+    text = isinstance(prompt, str)
+    ids = text_ids(model, str(prompt), special=bos is None) if text else _given_ids(model, prompt)
+    if bos:
+        if bos_id is None:
+            raise KeyholeError(f"{model.name} has no beginning-of-sequence token: run with bos=False.")
+        ids = ids if ids and ids[0] == bos_id else (bos_id, *ids)
+    if len(ids) < 2:
+        raise KeyholeError(
+            f"the prompt {prompt!r} is {len(ids)} token(s) long: attention needs at least two. Write a longer one."
+        )
+    limit = model.dims.positions
+    if limit is not None and len(ids) > limit:
+        raise KeyholeError(f"the prompt has {len(ids)} tokens, but {model.name} has only {limit} positions.")
+    return Encoded(ids, token_texts(model.tokenizer, ids), bool(ids[0] == bos_id))
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """The text of each token alone, for labels."""
+    if tokenizer is None:
+        return tuple(str(i) for i in ids)
+    return tuple(tokenizer.decode([i]) for i in ids)
+
+
+def token_label(tokens: Sequence[str], position: int) -> str:
+    """A token with its position, such as 4:John."""
+    return f"{position}:{tokens[position].strip() or repr(tokens[position])}"
+
+
+def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
+    """The beginning of a prompt as one reads it, for messages."""
+    text = " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids), skip_special_tokens=True)
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | None = None) -> int:
+    """The single token that a word is; an error if it is none or several.
+
+    A word may be a token after a space and another one without: with its space, the first is meant; else the likelier
+    by these logits, without any the first.
+    """
+    if isinstance(text, int):
+        return _given_ids(model, [text])[0]
+    word = text.strip()
+    forms = [text_ids(model, form) for form in ((" " + word,) if text[:1] == " " else (" " + word, word))]
+    if text[:1] == " " and len(forms[0]) != 1:
+        forms.append(text_ids(model, word))  # a tokenizer that puts spaces itself, or that has no such token
+    single = [ids[0] for ids in forms if len(ids) == 1]
+    if not single:
+        pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len))))
+        raise KeyholeError(
+            f"{text!r} is several tokens for {model.name}, {pieces}: give a word that is one token (`keyhole words` "
+            "lists them), or an id."
+        )
+    return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
+
+
+def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:
+    """Which of these words are one token inside a sentence, after a space?
+
+    >>> import keyhole
+    >>> one_token_words(keyhole.load(), ["jam", "marmalade"])
+    ['jam']
+    """
+    return [word for word in words if _is_one_token(model, word)]
+
+
+def _is_one_token(model: "Model", word: str) -> bool:
+    # The word stands after itself rather than alone behind a space: some tokenizers put a space before any text, and
+    # no other word is sure to be known.
+    try:
+        return len(text_ids(model, f"{word} {word}")) - len(text_ids(model, word)) == 1
+    except KeyholeError:
+        if model.tokenizer is None:
+            raise
+        return False  # a word it does not know
+
+
+def text_ids(model: "Model", text: str, *, special: bool = False) -> tuple[int, ...]:
+    """Token ids of a text; `special` adds what the tokenizer adds by itself. Words it does not know are an error."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        reason = f" ({model.tokenizer_problem})" if model.tokenizer_problem else ""
+        raise KeyholeError(f"{model.name} has no tokenizer{reason}: give the prompt as token ids.")
+    _require_text(text)
+    unknown = tokenizer.unk_token_id
+    plain = tokenizer(text, add_special_tokens=False, verbose=False).input_ids  # lengths are ours to judge
+    if unknown is not None and unknown in plain and tokenizer.unk_token not in text:
+        raise KeyholeError(f"{model.name} does not know {_unknown_words(tokenizer, text)}.")
+    return tuple(tokenizer(text, verbose=False).input_ids if special else plain)
+
+
+def _require_text(text: str) -> None:
+    """Refuse what no tokenizer can read: half of a pair of UTF-16 characters, as broken input leaves it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise KeyholeError(
+            f"the prompt is not valid text: character {error.start} is {text[error.start]!a}, half of a character "
+            "that was cut or read in a wrong encoding. Give it as UTF-8."
+        ) from error
+
+
+def _unknown_words(tokenizer: Any, text: str) -> str:
+    """Which words are unknown, and what to use instead."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    pairs = zip(encoded.offset_mapping, encoded.input_ids, strict=True)
+    words = [text[a:b] for (a, b), i in pairs if i == tokenizer.unk_token_id]
+    unknown = list(dict.fromkeys(words))
+    near = list(dict.fromkeys(other for word in unknown for other in nearest_words(tokenizer, word)))
+    instead = f" such as {', '.join(near)}" if near else ""
+    return (
+        f"{', '.join(map(repr, unknown))}: use other words{instead} (`keyhole words` lists them), or another model "
+        "(--model)"
+    )
+
+
+def _given_ids(model: "Model", ids: Any) -> tuple[int, ...]:
+    if hasattr(ids, "tolist"):
+        ids = ids.tolist()
+    if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
+        ids = ids[0]  # what a tokenizer returns with return_tensors
+    try:
+        given = tuple(operator.index(i) for i in ids)
+    except TypeError as error:
+        raise KeyholeError(f"a prompt is text or a list of token ids, not {ids!r:.60}.") from error
+    for i in given:
+        if not 0 <= i < model.dims.vocab:
+            raise KeyholeError(f"token id {i} is outside the vocabulary of {model.name} (0 to {model.dims.vocab - 1}).")
+    return given
