@@ -1,6 +1,6 @@
 """Which firings are explained together? Those of one layer, of all its heads and of all runs side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -44,16 +44,3 @@ class Sites:
     def visible(self, record: "AttentionRun") -> Bool[Tensor, "firing key"]:
         """Which keys does each dest see?"""
         return visible_mask(record.first[self.dest], self.dest, len(record.first))
-
-
-def by_number(numbers: Int[Tensor, "row"]) -> Iterator[tuple[int, Int[Tensor, "own"]]]:
-    """Each number (a layer, a head, a run), and which rows have it."""
-    return ((number, torch.nonzero(numbers == number).flatten()) for number in sorted(set(numbers.tolist())))
-
-
-def adjoining(runs: Int[Tensor, "row"]) -> Iterator[tuple[int, slice]]:
-    """Each run, and where its rows are, which adjoin: a slice copies nothing."""
-    start = 0
-    for run, size in zip(*(x.tolist() for x in torch.unique_consecutive(runs, return_counts=True)), strict=True):
-        yield run, slice(start, start + size)
-        start += size

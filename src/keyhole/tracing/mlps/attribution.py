@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.firings.sites import adjoining
+from keyhole.tracing.writes.rows import adjoining
 
 if TYPE_CHECKING:
     from keyhole.tracing.writes.upstream import Writes

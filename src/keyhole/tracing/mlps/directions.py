@@ -15,7 +15,8 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.answers.targets import Tokens, token_ids
 from keyhole.tracing.firings.attribution import ig_vectors
-from keyhole.tracing.firings.sites import Sites, by_number
+from keyhole.tracing.firings.sites import Sites
+from keyhole.tracing.writes.rows import by_number
 from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:

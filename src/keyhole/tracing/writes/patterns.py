@@ -13,7 +13,7 @@ from torch import Tensor
 
 from keyhole.models.recording.attention import AttentionRule
 from keyhole.models.recording.stacks import cut_attention
-from keyhole.tracing.firings.sites import adjoining, by_number
+from keyhole.tracing.writes.rows import adjoining, by_number
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun

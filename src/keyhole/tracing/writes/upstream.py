@@ -19,8 +19,8 @@ from keyhole.models.architecture.weights import LayerWeights
 from keyhole.models.recording.stacks import stack, stack_layer
 from keyhole.models.run import AttentionRun, LayerRun
 from keyhole.qk.omega import Omega, omega
-from keyhole.tracing.firings.sites import by_number
 from keyhole.tracing.writes.patterns import Patterns
+from keyhole.tracing.writes.rows import by_number
 from keyhole.tracing.writes.writers import attention_of, biases_of, values_of
 
 if TYPE_CHECKING:
