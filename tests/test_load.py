@@ -121,7 +121,7 @@ def test_roles_become_positions(organism: keyhole.Model, smollm2: keyhole.Model)
 def test_words_become_single_tokens_or_errors(organism: keyhole.Model) -> None:
     mary = token_id(organism, "Mary")
     assert token_id(organism, " Mary ") == mary == token_id(organism, mary)
-    with pytest.raises(KeyholeError, match=r"organism, 'Mary' \+ 'and' \+ 'John': .*`keyhole words`"):
+    with pytest.raises(KeyholeError, match=r"is 'Mary' \+ 'and' \+ 'John' for organism, .*`keyhole words`"):
         token_id(organism, "Mary and John")
     with pytest.raises(KeyholeError, match="does not know 'Zaphod'"):
         token_id(organism, "Zaphod")
@@ -134,6 +134,10 @@ def test_a_word_is_the_token_that_fits_the_prompt(smollm2: keyhole.Model) -> Non
     plain, spaced = (smollm2.tokenizer(form, add_special_tokens=False).input_ids[0] for form in ("py", " py"))
     assert likely[plain] > likely[spaced] and token_id(smollm2, "py") == spaced
     assert token_id(smollm2, "py", likely) == plain and token_id(smollm2, " py", likely) == spaced
+    assert smollm2.tokenizer.decode([token_id(smollm2, "\n", likely)]) == "\n"
+    for wrong in (" anna", ""):  # a token without its space would be another one
+        with pytest.raises(KeyholeError, match="not one token"):
+            token_id(smollm2, wrong, likely)
     told = run.trace("py", through="heads").parameters
     assert told.target_ids == (plain,) and told.target_text == ("py",)
     ordinary = smollm2.run("When Mary and John left, John gave it to").trace("Mary", through="heads")

@@ -19,7 +19,7 @@ from keyhole.models.recording.stacks import stack
 from keyhole.qk.coordinates import layer_in_channels
 from keyhole.tracing.mlps.places import mlp_places
 from keyhole.tracing.writes.upstream import Writes
-from keyhole.tracing.writes.writers import biases_of
+from keyhole.tracing.writes.writers import biases_of, values_of
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keyhole.models.tokens.prompts import Prompt
 
 _RANDOM_TOKENS = 24
+_TOKENS = 64  # at which residual streams are rebuilt, at most
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
     with exact_matmul():
         own = plain_logits(model.hf, model.family, torch.tensor([list(run.token_ids)], device=model.hf.device))
         writes = Writes([run])
-        (found,) = check_runs(writes, tolerance=tolerance, one_by_one=True)
+        (found,) = check_runs(writes, tolerance=tolerance)
         layers = tuple(replace(one, mlp=_mlp_error(writes, one.layer)) for one in found.layers)
         (error,) = _relative((run.logits - own[0])[None], own, writes.inside)
     return replace(found, own=error, layers=layers)
@@ -96,44 +97,38 @@ def check(model: "Model", prompt: "Prompt | None" = None, *, tolerance: float | 
 
 def check_run(run: "Run", *, tolerance: float | None = None) -> Check:
     """`check` for a run that exists, without the plain pass."""
-    (found,) = check_runs(Writes([run]), tolerance=tolerance, one_by_one=True)
+    (found,) = check_runs(Writes([run]), tolerance=tolerance)
     return found
 
 
 def check_runs(
-    writes: Writes,
-    *,
-    tolerance: float | None = None,
-    logits_at: Sequence[int] | None = None,
-    one_by_one: bool | None = None,
+    writes: Writes, *, tolerance: float | None = None, logits_at: Sequence[int] | None = None
 ) -> list[Check]:
     """The same for several runs, side by side; logits at one position of each only, if asked.
 
-    `one_by_one` adds up what each head moves from each token (None: in short prompts). Otherwise attention is added up
-    as the model itself does it: much quicker on long prompts, but often equal to the last bit, which shows little.
+    Residual streams and logits are rebuilt at every token, in long prompts at some that are spread over them.
     """
-    if one_by_one is None:
-        one_by_one = writes.short
     layers: list[list[LayerCheck]] = [[] for _ in writes.runs]
+    at = _spread(writes.n, logits_at or ())
+    inside = writes.inside[:, at]
     with exact_matmul():
-        total, depth = writes.layer(0).resid.to(writes.dtype), len(writes.runs[0].layers)
+        total, depth = writes.layer(0).resid[:, at].to(writes.dtype), len(writes.runs[0].layers)
         for index in range(depth):
             record, own = writes.layer(index), dict[str, list[Any]]()
             if record.attention is not None:
                 own = _score_errors(writes, index)
                 values = read_values(record, writes.weights(index)) - record.attention.v
                 own["values"] = _relative(values, record.attention.v, writes.inside)
-                written = _one_by_one(writes, index) if one_by_one else writes.attention(index)
-                total = total.to(record.resid.device) + written
+                total = total.to(record.resid.device) + _moved(writes, index, at)
             if record.mixer is not None:
-                total = total + record.mixer
-            total = total + record.mlp
-            after = writes.layer(index + 1).resid if index + 1 < depth else writes.final_resid
-            residual = _relative(total - after.to(total), after, writes.inside)
+                total = total + record.mixer[:, at]
+            total = total + record.mlp[:, at]
+            after = (writes.layer(index + 1).resid if index + 1 < depth else writes.final_resid)[:, at]
+            residual = _relative(total - after.to(total), after, inside)
             for row, found in enumerate(layers):
                 told = {name: column[row] for name, column in own.items()}
                 found.append(LayerCheck(index, residual=residual[row], **{**_NO_ATTENTION, **told}))
-        logits = _logits_errors(writes, total, logits_at)
+        logits = _logits_errors(writes, total, at, logits_at)
     dtype = writes.runs[0].logits.dtype
     return [
         Check(
@@ -148,29 +143,45 @@ def check_runs(
     ]
 
 
-def _one_by_one(writes: Writes, layer: int) -> Float[Tensor, "runs pos d_model"]:
-    """What a layer's attention writes: the sum of what each head moves from each token, and of its biases."""
-    record, w, written = writes.record(layer), writes.weights(layer), list[Tensor]()
-    moved = writes.moved[:, writes.attention_layers.index(layer)]
-    for dests in record.blocks:
-        heads = record.weights(record.heads, dests) @ moved
-        written.append(heads.sum(-3) / record.out_scale[..., list(dests), None] + biases_of(record, w, list(dests)))
-    return torch.cat(written, dim=-2)
+def _spread(n: int, needed: Sequence[int]) -> list[int]:
+    """Some of n tokens, the last among them, and those that are needed.
+
+    >>> _spread(3, ()), len(_spread(1000, (500,))), _spread(1000, ())[-1]
+    ([0, 1, 2], 64, 999)
+    """
+    step = max(1, -(-n // _TOKENS))
+    return sorted({*range(n - 1, -1, -step), *needed})
+
+
+def _moved(writes: Writes, layer: int, at: list[int]) -> Float[Tensor, "runs at d_model"]:
+    """What attention writes at some tokens, as a sum over what each head moves from each token, and its biases.
+
+    The model projects the sum of all heads at once; to do the same again would come out equal to the bit, whatever the
+    weights of single writers are worth.
+    """
+    record, w = writes.record(layer), writes.weights(layer)
+    values, total = values_of(record, w), biases_of(record, w, at)
+    for head in range(values.shape[-3]):
+        moved = values[..., head, :, :] @ w.W_O[head]
+        total = total + record.weights([head], at)[..., 0, :, :] @ moved / record.out_scale[..., at, None]
+    return total
 
 
 _NO_ATTENTION: dict[str, Any] = {"scores": None, "values": None, "deficient_heads": 0}
 
 
-def _logits_errors(writes: Writes, total: Float[Tensor, "runs pos d_model"], at: Sequence[int] | None) -> list[float]:
-    """The logits of what all writers wrote together, against the model's own."""
+def _logits_errors(
+    writes: Writes, total: Float[Tensor, "runs at d_model"], at: list[int], ends: Sequence[int] | None
+) -> list[float]:
+    """Logits of what all writers wrote together, against the model's own: at all these tokens, or at one per run."""
     out = writes.model.head_out()
-    state = total.to(out.W_U.device) / writes.final_scale[..., None]
-    if at is None:
-        own = stack([run.logits for run in writes.runs])
-        return _relative(out.logits(state @ out.W_U) - own.to(out.W_U), own, writes.inside)
+    state = total.to(out.W_U.device) / writes.final_scale[:, at, None]
+    if ends is None:
+        own = stack([run.logits for run in writes.runs])[:, at]
+        return _relative(out.logits(state @ out.W_U) - own.to(out.W_U), own, writes.inside[:, at])
     rows = torch.arange(len(writes.runs), device=state.device)
-    own = torch.stack([run.logits[end] for run, end in zip(writes.runs, at, strict=True)])[:, None]
-    ours = out.logits(state[rows, list(at)] @ out.W_U)[:, None]
+    own = torch.stack([run.logits[end] for run, end in zip(writes.runs, ends, strict=True)])[:, None]
+    ours = out.logits(state[rows, [at.index(end) for end in ends]] @ out.W_U)[:, None]
     return _relative(ours - own.to(ours), own, torch.ones_like(ours[..., 0]))
 
 

@@ -65,25 +65,34 @@ def prompt_text(tokenizer: Any, ids: Sequence[int], most: int = 80) -> str:
 
 
 def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | None = None) -> int:
-    """The single token that a word is; an error if it is none or several.
+    """The single token that a text is; an error if it is none or several.
 
     A word may be a token after a space and another one without: with its space, the first is meant; else the likelier
     by these logits, without any the first.
     """
     if isinstance(text, int):
         return _given_ids(model, [text])[0]
-    word = text.strip()
-    forms = [text_ids(model, form) for form in ((" " + word,) if text[:1] == " " else (" " + word, word))]
-    if text[:1] == " " and len(forms[0]) != 1:
-        forms.append(text_ids(model, word))  # a tokenizer that puts spaces itself, or that has no such token
+    if model.tokenizer is None:
+        raise KeyholeError(f"{model.name} has no tokenizer: give {text!r} as a token id.")
+    forms = _forms(model, text)
     single = [ids[0] for ids in forms if len(ids) == 1]
     if not single:
-        pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len))))
+        pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len)))) or "nothing"
         raise KeyholeError(
-            f"{text!r} is several tokens for {model.name}, {pieces}: give a word that is one token (`keyhole words` "
-            "lists them), or an id."
+            f"{text!r} is {pieces} for {model.name}, and not one token: give a word that is one (`keyhole words` lists "
+            "them), or an id."
         )
     return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
+
+
+def _forms(model: "Model", text: str) -> list[tuple[int, ...]]:
+    """A text after a space and without; what begins with a space after one alone, unless words bring their own."""
+    word = text.strip(" ")
+    if not word:
+        return [text_ids(model, text)]
+    spaced, bare = (text_ids(model, form) for form in (" " + word, word))
+    own = str(model.tokenizer.convert_ids_to_tokens(list(bare[:1]))[0]).startswith(("\u2581", "\u0120"))
+    return [spaced] if text.startswith(" ") and not own else [spaced, bare]
 
 
 def one_token_words(model: "Model", words: Iterable[str]) -> list[str]:

@@ -122,11 +122,6 @@ class Writes:
         """m_t of every attention layer."""
         return torch.stack([self.record(layer).out_scale for layer in self.attention_layers], dim=1)
 
-    @property
-    def short(self) -> bool:
-        """Is what heads move from all tokens no more than W_O itself? Then it is worth having at once."""
-        return self.n <= self.model.dims.d_head
-
     @cached_property
     def moved(self) -> Float[Tensor, "runs layers heads pos d_model"]:
         """v_b W_O: what each head moves from each source, before attention and scale."""
@@ -201,7 +196,7 @@ class Writes:
     ) -> Float[Tensor, "writer d_model"]:
         """What heads move from one token to another; layers are counted among the attention layers."""
         factor = self.patterns.weights(layer, run, head, dest=dest, src=src) / self.out_scale[run, layer, dest]
-        if self.short or "moved" in self.__dict__:
+        if self.n <= self.model.dims.d_head or "moved" in self.__dict__:  # short prompts: needed anyway
             return self.moved[run, layer, head, src] * factor[:, None]
         values = self.values[run, layer, head, src] * factor[:, None]
         out = values.new_empty(len(values), self.model.dims.d_model)
