@@ -8,6 +8,7 @@ import pytest
 from conftest import ROOT
 from shown import ELSEWHERE, answers, differences, same_line, shown
 
+KINDS = {"```", "```console", "```json", "```python", "```sh", "```text"}
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if shown(path.read_text(encoding="utf-8")))
 
 
@@ -27,9 +28,9 @@ def test_every_block_is_run_or_run_elsewhere() -> None:
     assert all(any(re.match(part, line) for line in lines) for part in ELSEWHERE)
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        assert set(re.findall(r"^```(\w+)$", text, re.MULTILINE)) <= {"console", "json", "python", "sh", "text"}, (
-            page.name
-        )
+        fences = re.findall(r"^\s*(?:```|~~~).*$", text, re.MULTILINE)
+        assert {fence.strip("\n") for fence in fences} <= KINDS, page.name
+        assert all(one.answer is None or one.answer.strip() != "..." for one in shown(text)), page.name
         assert not [line for line in blocks(text, "") if line.startswith(("$ ", "keyhole "))], page.name
         assert not re.search(r"^    (\$ |keyhole )", text, re.MULTILINE), page.name
         assert text.count("```text") <= len([one for one in shown(text) if one.python and one.answer]), page.name

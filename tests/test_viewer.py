@@ -1,6 +1,7 @@
 """Does circuit-tracer show our graphs? Its own models read them, and its own server and page show them, in Chromium.
 
-The page draws with d3, d3-jetpack and dagre out of the net; here they come from npm, and no other request is answered.
+The page draws with d3, d3-jetpack and dagre out of the net; here they come from npm (other scripts are empty, what is
+not a script is refused).
 """
 
 import contextlib

@@ -144,9 +144,13 @@ def test_pictures_have_addresses_in_what_is_built(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", ROOT.as_uri(), str(clone)], check=True, timeout=100)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
-    for remote, there in (("git@github.com:me/key.git", True), (str(ROOT), False)):
+    for remote, path, there in (
+        ("git@github.com:me/key.git", os.environ["PATH"], True),
+        ("git@github.com:me/key.git", "", False),  # without git, it can still be built
+        (str(ROOT), os.environ["PATH"], False),
+    ):
         subprocess.run(["git", "remote", "set-url", "origin", remote], cwd=clone, check=True)
-        subprocess.run(build, cwd=clone, check=True, capture_output=True, timeout=200)
+        subprocess.run(build, cwd=clone, check=True, capture_output=True, timeout=200, env={**os.environ, "PATH": path})
         text = tool("release").metadata(next((tmp_path / "dist").glob("*.whl")))
         assert (
             f"https://raw.githubusercontent.com/me/key/v{tool('release').version()}/docs/circuit.png" in text

@@ -1,12 +1,11 @@
 """How does the README look on a package index? Its pictures by absolute address, which an index needs to show them.
 
-The address is that of the repository, at the tag of the version: [project.urls] of pyproject.toml says it, or the
-remote that a checkout was cloned from. Without one the README stays as it is, and `make release` says so.
+The address is that of the repository on GitHub, at the tag of the version: of the remote that a checkout was cloned
+from. Without one the README stays as it is, and `make release` says so.
 """
 
 import re
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,14 @@ def address(remote: str) -> str | None:
     return f"https://github.com/{found[1]}" if found else None
 
 
-def repository(root: Path, urls: Mapping[str, str]) -> str | None:
-    """Where the repository is: as the project says, or where this checkout comes from."""
-    if "Repository" in urls:
-        return urls["Repository"]
-    if not (root / ".git").exists():  # of an sdist, or of somebody else's repository around it
+def repository(root: Path) -> str | None:
+    """Where this checkout comes from."""
+    if not (root / ".git").exists():  # an sdist, or somebody else's repository around it
         return None
-    told = subprocess.run(["git", "remote", "get-url", "origin"], cwd=root, capture_output=True, text=True)
+    try:
+        told = subprocess.run(["git", "remote", "get-url", "origin"], cwd=root, capture_output=True, text=True)
+    except OSError:  # no git here
+        return None
     return address(told.stdout) if told.returncode == 0 else None
 
 
@@ -60,10 +60,9 @@ class ReadmeHook(MetadataHookInterface):  # type: ignore[misc]
     def update(self, metadata: dict[str, Any]) -> None:
         """Put the README into the package's metadata."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        urls = metadata.setdefault("urls", {})
-        place = repository(Path(self.root), urls)
+        place = repository(Path(self.root))
         if place is not None:
-            urls["Repository"] = place
+            metadata["urls"] = {"Repository": place}
             version = re.search(r'__version__ = "([^"]+)"', (Path(self.root) / "src/keyhole/version.py").read_text())
             assert version is not None
             text = absolute(text, place, version[1])

@@ -42,8 +42,8 @@ def problems(sdist: Path, wheel: Path) -> list[str]:
         found.append(f"CITATION.cff is not of version {number}")
     if "](docs/" in metadata(wheel):
         found.append(
-            "nobody says where the repository is ([project.urls] Repository in pyproject.toml, or a remote `origin` on "
-            "GitHub): an index could not show the README's pictures"
+            "there is no remote `origin` on GitHub, so nobody knows where the README's pictures are: an index could "
+            "not show them"
         )
     missing = source_files() - set(zipfile.ZipFile(wheel).namelist())
     found += [f"the wheel lacks {name}" for name in sorted(missing)]

@@ -26,9 +26,9 @@ def model_label(name: str) -> str:
     >>> model_label("/models/smollm2.gguf"), model_label("models/small.gguf"), model_label("openai-community/gpt2")
     ('smollm2.gguf', 'small.gguf', 'openai-community/gpt2')
     """
-    path = Path(name)
+    path = Path(name)  # which leaves a last slash out
     hub = len(path.parts) <= 2 and path.suffix != ".gguf" and not name.startswith((".", "~", "/"))
-    return name if hub and not path.is_absolute() else path.name or name
+    return str(path) if hub and not path.is_absolute() else path.name or name
 
 
 def _short(value: Any) -> str:

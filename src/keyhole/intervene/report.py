@@ -85,7 +85,8 @@ def units_line(circuit: "Circuit", rows: Sequence["Row"]) -> str:
     units = ["a firing's attention"] * any(row.side in ("dest", "src") for row in rows)
     units += ["the share of an MLP's write that is left"] * any(row.side == "mlp" for row in rows)
     units += ["the answer"] * any(row.side == "target" for row in rows)
-    told = f"before, after: {', or '.join(units)}; control: how far it moves without others instead"
+    told = f"before, after: {', or '.join(units)}; "
+    told += "control: how far it moves when random channels, or other writers, are removed instead"
     if not circuit.parameters.target_ids:
         return f"{told}."
     unit = "logit difference to the other answer" if circuit.parameters.against_ids else "log-probability"

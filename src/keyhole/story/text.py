@@ -10,10 +10,9 @@ from keyhole.models.tokens.prompts import token_label
 from keyhole.story.story import Path, Step, Story
 
 WIDTH = 100
-LARGE, SMALL = (
-    0.2,
-    0.05,
-)  # influence of a step, and its effect (of the answer, or in log-probability), to be remarked on
+LARGE = 0.2  # the influence of a step that is remarked on
+SMALL = 0.05  # if its effect is less: a share of the answer, or in log-probability
+FIRST = "at the first token"  # as flows say it of what is not followed
 _VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
 _WORDS = {"moved by": "read as a head's value", "found by": "as its key", "aims": "as its query"}
 
@@ -33,7 +32,8 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
         for name in _names(story, path, names or {}):
             lines += _folded(name.split(), "       ", " ", width)
     lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
-    lines += _folded(words_legend(story, long=long).split(), "", " ", width)
+    if legend := words_legend(story, long=long).split():
+        lines += _folded(legend, "", " ", width)
     return "\n".join(lines)
 
 
@@ -87,7 +87,8 @@ def numbers(story: Story, step: Step) -> str:
     effect = step.effect / story.answer if shares else step.effect
     # By what is told, so that equal numbers are remarked on alike.
     alone = ": not needed alone" if round(step.influence, 2) >= LARGE and abs(round(effect, 2)) < SMALL else ""
-    return f"[{step.influence:.0%}, {effect:{'+.0%' if shares else '+.2f'}}{alone}]"
+    told = f"{round(effect, 2) + 0.0:{'+.0%' if shares else '+.2f'}}"  # no -0
+    return f"[{step.influence:.0%}, {told}{alone}]"
 
 
 def _in_shares(story: Story) -> bool:
@@ -137,7 +138,9 @@ def words_legend(story: Story, *, long: bool = False) -> str:
     told += ["at itself: looking at its own token"] * any(writer.kind == "head" for writer in stays)
     told += ["+n: so many more (--long names them)"] * (not long and any(step.more for step in steps))
     told += ["pruned: too weak to follow (--eps)"] * _seen(story.unfollowed.get("pruned", 0.0))
-    return " ".join([f"Words: {'; '.join(told)}."] * bool(told) + ["More in docs/tracing.md."])
+    if _seen(story.unfollowed.get(FIRST, 0.0)):
+        told.append(f"{FIRST}: what is written there, mostly as a sink")
+    return f"Words: {'; '.join(told)}." if told else ""
 
 
 def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:

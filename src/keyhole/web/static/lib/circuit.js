@@ -76,8 +76,9 @@ export function tightLabel(node, tokens) {
 
 /** @param {CircuitDocument} doc the model's name, without the folders that lead to a file of it */
 export function modelLabel(doc) {
-  const name = doc.model.name ?? "a model";
-  return /^[.~/]|\.gguf$/.test(name) ? (name.split("/").pop() ?? name) : name;
+  const name = (doc.model.name ?? "a model").replace(/\/+$/, "");
+  const parts = name.split("/");
+  return parts.length > 2 || /^[.~/]|\.gguf$/.test(name) ? parts[parts.length - 1] : name;
 }
 
 /** @param {CircuitDocument} doc the answer that was traced, as a word or some */
