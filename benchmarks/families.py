@@ -3,7 +3,8 @@
     python benchmarks/families.py [.cache/smollm2.gguf]
 
 Tiny random models with sharpened attention, 20 tokens (longer than their windows), float32; then the organism and,
-if given, a model file on a real prompt. Errors are relative to the largest value of the head (scores) or token.
+if given, a model file, each on a real prompt and on random tokens, whichever is worse. Errors are relative to the
+largest value of the head (scores) or token.
 """
 
 import sys
@@ -20,8 +21,9 @@ from tiny import VARIANTS, tiny
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 
-def row(name: str, check: Check) -> str:
-    return f"| {name} | {check.scores:.0e} | {check.residuals:.0e} | {check.logits:.0e} |"
+def row(name: str, *checks: Check) -> str:
+    worst = [max(getattr(check, kind) for check in checks) for kind in ("scores", "residuals", "logits")]
+    return f"| {name} | {' | '.join(f'{error:.0e}' for error in worst)} |"
 
 
 def main() -> None:
@@ -35,10 +37,9 @@ def main() -> None:
             print(f"| {variant} | refused: {str(error).partition(': ')[2].partition('. Supported')[0]} | | |")
             continue
         print(row(variant, check_run(model.run(random_ids(model, 20)))))
-    print(row("the organism", keyhole.check(keyhole.load(), PROMPT)))
-    if len(sys.argv) > 1:
-        model = keyhole.load(sys.argv[1])
-        print(row("SmolLM2-135M-Instruct", keyhole.check(model, PROMPT)))
+    for name, source in [("the organism", None), *(("SmolLM2-135M-Instruct", path) for path in sys.argv[1:])]:
+        model = keyhole.load(source)
+        print(row(name, keyhole.check(model, PROMPT), keyhole.check(model)))
 
 
 if __name__ == "__main__":
