@@ -120,7 +120,7 @@ def test_an_answer_that_is_hardly_given_is_noted() -> None:
 def test_a_last_space_is_noted_where_it_is_a_token() -> None:
     asked = ("--model", str(SMOLLM2), "--dest", "-1", "--top", "1")
     told = "note: the prompt ends in a space"
-    assert [told in keyhole("heads", f"Mary gave{end}", *asked).stderr for end in (" ", "")] == [True, False]
+    assert told in keyhole("heads", "Mary gave ", *asked).stderr
     assert not keyhole("heads", PROMPT + " ").stderr  # the organism's tokenizer knows no spaces
 
 
