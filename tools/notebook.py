@@ -31,7 +31,9 @@ def execute(path: Path, *, seconds: int = 120) -> Any:
         manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs)
         paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        client = NotebookClient(notebook, km=manager, timeout=seconds, resources={"metadata": {"path": folder}})
+        where = {"metadata": {"path": folder}}
+        # Streams are joined: a busy machine would cut what a cell prints in two.
+        client = NotebookClient(notebook, km=manager, timeout=seconds, resources=where, coalesce_streams=True)
         client.execute(env=environment)
     return notebook
 
