@@ -1,11 +1,15 @@
 """Do the guides say what happens? Their commands and snippets are run, and what they answer is compared."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from conftest import ROOT
+from keyhole.cli import app
 from shown import ELSEWHERE, answers, differences, same_line, shown
 
 KINDS = {"```", "```console", "```json", "```python", "```sh", "```text"}
@@ -39,6 +43,32 @@ def test_every_block_is_run_or_run_elsewhere() -> None:
 def blocks(text: str, kind: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [line for name, block in found if name == kind for line in block.splitlines()]
+
+
+def test_commands_within_sentences_could_be_typed() -> None:
+    """They are not run, for many take hours: their words and options are those of the command line."""
+    known: dict[str, set[str]] = {}
+
+    def learn(command: Any, name: str) -> None:
+        known[name] = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+        for part, own in getattr(command, "commands", {}).items():
+            learn(own, f"{name} {part}")
+
+    learn(typer.main.get_command(app), "keyhole")
+    every = {option for own in known.values() for option in own} | {"--help"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for code in re.findall(r"`([^`\n]+)`", text):
+            if code.startswith("keyhole "):
+                name, words = "keyhole", shlex.split(code)[1:]
+                while words and f"{name} {words[0]}" in known:
+                    name = f"{name} {words.pop(0)}"
+                options = {word.strip("[]").partition("=")[0] for word in words if word.strip("[").startswith("--")}
+                assert (name != "keyhole" or options) and options <= known[name] | {"--help"}, f"{page.name}: {code}"
+            elif re.match(r"--[a-z]", code) and page.name != "versions.md":  # which has uv's and pip's
+                assert set(re.findall(r"(?<!\S)--[a-z-]+", code)) <= every, f"{page.name}: {code}"
+        for script in re.findall(r"python ((?:benchmarks|tools|examples)/\w+\.py)", text):
+            assert (ROOT / script).is_file(), f"{page.name}: {script}"
 
 
 def test_the_tutorial_shows_what_it_runs() -> None:

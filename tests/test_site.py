@@ -1,15 +1,20 @@
 """The docs as a site: it is built without a warning, makes no request, and its links lead somewhere."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from conftest import ROOT
+from pages import chromium, from_disk
+from shown import shown
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +26,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as made:
+        yield made
 
 
 @pytest.mark.xdist_group("site")
@@ -58,8 +69,36 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(site: Path) -> None:
 
 
 @pytest.mark.xdist_group("site")
-def test_the_api_lists_every_public_name(site: Path) -> None:
+def test_pages_on_a_disk_can_be_searched(site: Path, browser: Browser) -> None:
+    with from_disk(browser, site / "index.html") as opened:
+        opened.page.locator(".md-search__input").click()
+        opened.page.keyboard.type("relative attention")
+        found = opened.page.locator(".md-search-result__link[href*='channels.html']")
+        expect(found.first).to_be_visible(timeout=60_000)
+
+
+@pytest.mark.xdist_group("site")
+def test_the_api_has_every_name_that_pages_and_examples_import(site: Path) -> None:
     import keyhole
 
-    text = (site / "api.html").read_text(encoding="utf-8")
-    assert [name for name in keyhole.__all__ if f">{name}<" not in text and f".{name}" not in text] == []
+    known = {found for page in ("api", "packages") for found in re.findall(r' id="([\w.]+)"', read(site, page))}
+    assert {f"keyhole.{name}" for name in keyhole.__all__} <= known
+    texts = [(ROOT / "README.md").read_text(), *(path.read_text() for path in (ROOT / "docs").glob("*.md"))]
+    codes = [one.code for text in texts for one in shown(text) if one.python]
+    codes += [path.read_text() for path in (ROOT / "examples").glob("*.py")]
+    nodes = [node for code in codes for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    names = {f"{node.module}.{name.name}" for node in nodes for name in node.names if "keyhole" in str(node.module)}
+    assert len(names) > 15
+    of_modules = {name for name in names if any(one.startswith(f"{name}.") for one in known)}  # lab.known, tasks.ioi
+    assert names - known - of_modules == set()
+
+
+@pytest.mark.xdist_group("site")
+def test_the_api_tells_fields_and_shows_doctests_as_code(site: Path) -> None:
+    circuit = read(site, "api").partition('id="keyhole.Circuit"')[2].partition("<h3")[0]
+    assert "how exact the run's decompositions are" in circuit.replace("&#39;", "'")
+    assert "&gt;&gt;&gt;" not in re.sub(r"<pre.*?</pre>", "", read(site, "packages"), flags=re.DOTALL)
+
+
+def read(site: Path, page: str) -> str:
+    return (site / f"{page}.html").read_text(encoding="utf-8")
