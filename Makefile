@@ -35,6 +35,7 @@ test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circui
 .PHONY: docs
 docs: .venv/installed-dev  ## the docs as a site in .cache/site, which needs no network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open .cache/site/index.html in a browser."
 
 .PHONY: test-versions
 test-versions: .cache/smollm2.gguf .cache/prose.txt  ## the core tests with the oldest and the newest torch and transformers that are allowed

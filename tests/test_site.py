@@ -38,6 +38,7 @@ def browser() -> Iterator[Browser]:
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
+    assert (site / "icon.svg").read_bytes() == (ROOT / "src/keyhole/web/static/icon.svg").read_bytes()
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe|source)[^>]* src=[\"']?([^\"' >]+)", text)
