@@ -36,7 +36,7 @@ from keyhole.stable.stability import varied
 from keyhole.stable.variations import Variation, usual, with_names
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
-from keyhole.tasks.words import NAMES
+from keyhole.tasks.text.words import NAMES
 from keyhole.tracing.answers.targets import token_ids
 from keyhole.tracing.mlps.flow import Through
 

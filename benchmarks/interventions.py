@@ -16,7 +16,7 @@ from keyhole.intervene.rows import Row
 from keyhole.intervene.verification import verify
 from keyhole.models.tokens.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
-from keyhole.tasks.words import NAMES
+from keyhole.tasks.text.words import NAMES
 from keyhole.tracing.levels import trace
 
 

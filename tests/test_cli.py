@@ -422,7 +422,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
         raise UnwritableError(f"cannot write {path} (No space left on device): choose another place.")
 
     monkeypatch.setattr(files, "write_at_once", full)
-    monkeypatch.setattr(sys.modules["keyhole.cli.contrast"], "write_at_once", full)
+    monkeypatch.setattr(sys.modules["keyhole.cli.finding.contrast"], "write_at_once", full)
     told = CliRunner().invoke(app, ["trace", PROMPT, "--out", str(tmp_path / "C.JSON")])
     assert isinstance(told.exception, UnwritableError) and "answer at 14:to: 'Mary'" in told.stdout
     write_contrast(box_contrast(40, 3), tmp_path / "samples.jsonl")

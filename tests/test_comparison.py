@@ -34,7 +34,7 @@ from keyhole.comparison.terms import compare_terms, halves
 from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
 from keyhole.family.sets import Sets, circuit_sets, store_sets
 from keyhole.family.terms import Component, Term
-from keyhole.figures import comparison as drawing
+from keyhole.figures.store import comparison as drawing
 from keyhole.figures.style import save
 from keyhole.intervene import Cut, edge_cut, intervene
 from keyhole.intervene.verification import metric_of

@@ -12,21 +12,19 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.cli import (
     bulk,
     choices,
-    circuits,
     compare,
     contrast,
     curves,
     discover,
     families,
-    look,
-    proof,
     shared,
     sinks,
     stability,
     tasks,
     where,
 )
-from keyhole.cli.name import name as name_command
+from keyhole.cli.meaning.name import name as name_command
+from keyhole.cli.prompt import circuits, look, proof
 from keyhole.comparison.compare import compare as comparison_compare
 from keyhole.contrast.onepass import frames, sums
 from keyhole.contrast.studies import StudySettings

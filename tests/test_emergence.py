@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
-from keyhole.cli.emergence import steps_of
+from keyhole.cli.laboratory.emergence import steps_of
 from keyhole.errors import MissingModelError
 from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
 from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together

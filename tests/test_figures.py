@@ -34,9 +34,9 @@ from keyhole.figures import (
     spectrum_figure,
     umap_figure,
 )
-from keyhole.figures.attribution import stack
+from keyhole.figures.contrast.attribution import stack
+from keyhole.figures.contrast.ranks import plateau
 from keyhole.figures.network import network_figure
-from keyhole.figures.ranks import plateau
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
 
 

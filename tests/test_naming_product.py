@@ -12,8 +12,8 @@ import keyhole
 from commands import keyhole as command
 from keyhole import KeyholeError
 from keyhole.circuits.text import circuit_text
-from keyhole.figures.names import names_page
 from keyhole.figures.page import Section, Spans, page
+from keyhole.figures.store.names import names_page
 from keyhole.naming.attached.edges import edge_names, head_names, ids_beside, name_of, named_edges, require_same_model
 from keyhole.naming.attached.files import from_json, load_naming, to_json
 from keyhole.naming.attached.marks import marked_text, parts

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from attempts import broken, training
 from conftest import ROOT
 from keyhole import KeyholeError
-from keyhole.cli.lab import reproduce as command
+from keyhole.cli.laboratory.reproduce import reproduce as command
 from keyhole.errors import MissingModelError
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads

@@ -20,7 +20,7 @@ from keyhole.stable.stability import stability, varied
 from keyhole.stable.stays import Asked, Stability, Stays, in_common, jaccard_of_pairs
 from keyhole.stable.variations import Variation, options_of, renamed, reworded, rounded, scaled_tau, usual
 from keyhole.tasks import greater_than, ioi, published_ioi
-from keyhole.tasks.words import NAMES
+from keyhole.tasks.text.words import NAMES
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.mlps.flow import Through
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import keyhole
 from keyhole.cli import compare, curves, families, shared, sinks, stability
-from keyhole.cli.stores import answer
+from keyhole.cli.store.options import answer
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import usable
 from keyhole.faithful.curves import _halves

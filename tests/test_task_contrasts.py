@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.tokens.chat import in_chat
 from keyhole.models.tokens.prompts import encode, one_token_words
 from keyhole.tasks import boxes
-from keyhole.tasks.words import CATEGORIES, LETTERS, THINGS
+from keyhole.tasks.text.words import CATEGORIES, LETTERS, THINGS
 
 # model, wording, chat: the organism knows only the plain words, and has no chat template
 SETTINGS = [("organism", "plain", False), ("smollm2", "plain", False), ("smollm2", "instruct", True)]

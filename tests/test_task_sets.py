@@ -34,7 +34,7 @@ from keyhole.tasks import (
 )
 from keyhole.tasks import published as papers
 from keyhole.tasks.example import pieces
-from keyhole.tasks.words import NAMES
+from keyhole.tasks.text.words import NAMES
 from tiny import Sizes, tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -11,27 +11,27 @@ from typing import Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.bulk import bulk
 from keyhole.cli.cache import cache
-from keyhole.cli.circuits import explain, trace
-from keyhole.cli.compare import compare
-from keyhole.cli.contrast import contrast
-from keyhole.cli.curves import curves
-from keyhole.cli.discover import discover
-from keyhole.cli.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.explore import explore
-from keyhole.cli.families import families
-from keyhole.cli.lab import reproduce
-from keyhole.cli.look import channels, check, heads
-from keyhole.cli.name import name as name_command
-from keyhole.cli.proof import verify
-from keyhole.cli.sae import features
-from keyhole.cli.shared import shared
-from keyhole.cli.sinks import sinks
-from keyhole.cli.stability import stability
+from keyhole.cli.finding.contrast import contrast
+from keyhole.cli.finding.discover import discover
+from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.laboratory.reproduce import reproduce
+from keyhole.cli.laboratory.toys import lab
+from keyhole.cli.meaning.name import name as name_command
+from keyhole.cli.meaning.sae import features
+from keyhole.cli.meaning.where import where
+from keyhole.cli.prompt.circuits import explain, trace
+from keyhole.cli.prompt.look import channels, check, heads
+from keyhole.cli.prompt.proof import verify
+from keyhole.cli.store.bulk import bulk
+from keyhole.cli.store.compare import compare
+from keyhole.cli.store.curves import curves
+from keyhole.cli.store.families import families
+from keyhole.cli.store.shared import shared
+from keyhole.cli.store.sinks import sinks
+from keyhole.cli.store.stability import stability
 from keyhole.cli.tasks import tasks
-from keyhole.cli.toys import lab
-from keyhole.cli.where import where
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__

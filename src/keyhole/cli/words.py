@@ -30,7 +30,7 @@ def words(
         keyhole words 'Mar*' --model SmolLM2.gguf
     """
     from keyhole.models.tokens.vocabulary import tokens_like
-    from keyhole.tasks.known_words import words_by_kind
+    from keyhole.tasks.text.known_words import words_by_kind
 
     loaded = load_model(model, revision, "float32", None)
     if pattern is None:

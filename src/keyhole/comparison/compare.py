@@ -60,14 +60,14 @@ class Comparison:
         return comparison_record(self)
 
     def plot(self) -> "Figure":
-        """Cosines of heads beside their floor, removals two by two, or scores. See `keyhole.figures.comparison`."""
-        from keyhole.figures.comparison import comparison_figure
+        """Cosines of heads beside their floor, removals two by two, or scores."""
+        from keyhole.figures.store.comparison import comparison_figure
 
         return comparison_figure(self)
 
     def to_html(self) -> str:
         """One self-contained page."""
-        from keyhole.figures.comparison import comparison_page
+        from keyhole.figures.store.comparison import comparison_page
 
         return comparison_page(self)
 

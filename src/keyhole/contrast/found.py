@@ -120,7 +120,7 @@ class Found:
         Each is written as each of the `kinds`: png, svg, pdf. A picture that cannot be made (of a head without a
         feature) is left out, and the log says why.
         """
-        from keyhole.figures.study import draw_study
+        from keyhole.figures.contrast.study import draw_study
 
         written, notes = draw_study(self.study, Path(folder), kinds=kinds)
         for note in notes:

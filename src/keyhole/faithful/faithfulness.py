@@ -186,14 +186,14 @@ class Curves:
         return "\n".join(lines)
 
     def plot(self) -> "Figure":
-        """Faithfulness over the share of edges. See `keyhole.figures.curves`."""
-        from keyhole.figures.curves import curves_figure
+        """Faithfulness over the share of edges. See `keyhole.figures.store.curves`."""
+        from keyhole.figures.store.curves import curves_figure
 
         return curves_figure(self)
 
     def to_html(self) -> str:
-        """One page. See `keyhole.figures.curves`."""
-        from keyhole.figures.curves import curves_page
+        """One page. See `keyhole.figures.store.curves`."""
+        from keyhole.figures.store.curves import curves_page
 
         return curves_page(self)
 

@@ -114,14 +114,14 @@ class Families:
         return record(self)
 
     def plot(self) -> "Figure":
-        """Dendrogram, distances in its order, and labels beside them. See `keyhole.figures.families`."""
-        from keyhole.figures.families import families_figure
+        """Dendrogram, distances in its order, and labels beside them. See `keyhole.figures.store.families`."""
+        from keyhole.figures.store.families import families_figure
 
         return families_figure(self)
 
     def to_html(self) -> str:
         """One self-contained page."""
-        from keyhole.figures.family_page import families_page
+        from keyhole.figures.store.family_page import families_page
 
         return families_page(self)
 

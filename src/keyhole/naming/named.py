@@ -115,13 +115,13 @@ class Naming:
 
     def save(self, path: "Path | str") -> "Path":
         """Write names as .json (which `load_naming` reads), .html (a page with the evidence) or .csv."""
-        from keyhole.figures.names import save_names
+        from keyhole.figures.store.names import save_names
 
         return save_names(self, path)
 
     def to_html(self) -> str:
         """The names with their evidence, as one self-contained page."""
-        from keyhole.figures.names import names_page
+        from keyhole.figures.store.names import names_page
 
         return names_page(self)
 

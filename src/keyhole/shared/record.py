@@ -71,14 +71,14 @@ class Shared:
         return task_rows(self) if self.tasks else pair_rows(self)
 
     def plot(self) -> "Figure":
-        """Cosines of heads, near-equal pairs beside the control, overlaps. See `keyhole.figures.shared`."""
-        from keyhole.figures.shared import shared_figure
+        """Cosines of heads, near-equal pairs beside the control, overlaps. See `keyhole.figures.store.shared`."""
+        from keyhole.figures.store.shared import shared_figure
 
         return shared_figure(self)
 
     def to_html(self) -> str:
         """All of it as one page."""
-        from keyhole.figures.shared import shared_page
+        from keyhole.figures.store.shared import shared_page
 
         return shared_page(self)
 

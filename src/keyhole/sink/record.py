@@ -170,14 +170,14 @@ class Sinks:
         return sinks_record(self)
 
     def plot(self) -> "Figure":
-        """Cosines of heads beside the control, and what removal does. See `keyhole.figures.sinks`."""
-        from keyhole.figures.sinks import sinks_figure
+        """Cosines of heads beside the control, and what removal does. See `keyhole.figures.store.sinks`."""
+        from keyhole.figures.store.sinks import sinks_figure
 
         return sinks_figure(self)
 
     def to_html(self) -> str:
         """All of it as one page."""
-        from keyhole.figures.sinks import sinks_page
+        from keyhole.figures.store.sinks import sinks_page
 
         return sinks_page(self)
 

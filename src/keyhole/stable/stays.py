@@ -107,14 +107,14 @@ class Stability:
         return "\n".join([*lines, self.summary])
 
     def plot(self) -> "Figure":
-        """How much stays, beside the floors. See `keyhole.figures.stability`."""
-        from keyhole.figures.stability import stability_figure
+        """How much stays, beside the floors. See `keyhole.figures.store.stability`."""
+        from keyhole.figures.store.stability import stability_figure
 
         return stability_figure(self)
 
     def to_html(self) -> str:
-        """One page. See `keyhole.figures.stability`."""
-        from keyhole.figures.stability import stability_page
+        """One page. See `keyhole.figures.store.stability`."""
+        from keyhole.figures.store.stability import stability_page
 
         return stability_page(self)
 

@@ -12,9 +12,10 @@ from keyhole.errors import KeyholeError
 from keyhole.models.loading.load import load
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.qk.firings import dynamic_tau
-from keyhole.tasks import published, words
+from keyhole.tasks import published
 from keyhole.tasks.example import Example
 from keyhole.tasks.ioi import WORDINGS, ioi_example
+from keyhole.tasks.text import words
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.levels import ManyOptions

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.spans import Span
 from keyhole.tasks.example import Example, collect, fill, is_held_out
-from keyhole.tasks.words import LETTERS, THINGS
+from keyhole.tasks.text.words import LETTERS, THINGS
 
 FIRST = "The {item} is in box {box}"
 NEXT = "the {item} is in box {box}"

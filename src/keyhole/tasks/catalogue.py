@@ -79,7 +79,7 @@ def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices
 
 def _both_sides(model: "Model", task: Task, choices: dict[str, Any]) -> dict[str, Any]:
     """Only a model that was trained on these tasks has held-out prompts; any other takes both sides of the line."""
-    from keyhole.tasks.prose import knows_tasks_alone
+    from keyhole.tasks.text.prose import knows_tasks_alone
 
     if "held_out" not in task.choices or knows_tasks_alone(model):
         return choices

@@ -7,7 +7,7 @@ from keyhole.errors import KeyholeError
 from keyhole.tasks import published
 from keyhole.tasks.answers import answer_ids
 from keyhole.tasks.greater_than import CENTURIES, STARTS, greater_than
-from keyhole.tasks.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
+from keyhole.tasks.text.words import ADJECTIVES, CATEGORIES, CONTENT, EVENTS, LETTERS, NAMES, PEOPLE, THINGS
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -18,7 +18,7 @@ _LEAST_ITEMS = 6  # of a category, so that every list that may be asked for can 
 
 def fit_ioi(model: "Model", given: Choices) -> Choices:
     """Names of one token; the published wordings, unless the model knows the words of the tasks alone."""
-    from keyhole.tasks.prose import knows_tasks_alone
+    from keyhole.tasks.text.prose import knows_tasks_alone
 
     chosen = given.get("published")
     theirs = not knows_tasks_alone(model) if chosen is None else bool(chosen)

@@ -19,7 +19,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.tasks.boxes import boxes, counterfactual, relettered
 from keyhole.tasks.example import Example
-from keyhole.tasks.words import LETTERS, THINGS
+from keyhole.tasks.text.words import LETTERS, THINGS
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from keyhole.lab.heads.sparse import matched_text
 from keyhole.models.tokens.prompts import Prompt, encode
 from keyhole.tasks import boxes, greater_than, lists
-from keyhole.tasks.prose import knows_tasks_alone, passages
+from keyhole.tasks.text.prose import knows_tasks_alone, passages
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

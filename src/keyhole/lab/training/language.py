@@ -24,7 +24,7 @@ from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 from keyhole.models.organism import folder
 from keyhole.tasks.example import Example, pieces
-from keyhole.tasks.words import THINGS
+from keyhole.tasks.text.words import THINGS
 
 _BOS, _PAD = 0, 2
 _UNSEEN = -100  # what cross_entropy leaves out

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-from keyhole.tasks.words import CATEGORIES, OBJECTS, PEOPLE, PLACES, THINGS, words_of
+from keyhole.tasks.text.words import CATEGORIES, OBJECTS, PEOPLE, PLACES, THINGS, words_of
 
 LISTS: dict[str, frozenset[str]] = {
     kind: frozenset(words)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
 from keyhole.strict import parse_json
-from keyhole.tasks.corpus import documents
-from keyhole.tasks.prose import knows_tasks_alone
-from keyhole.tasks.prose import read as read_prose
+from keyhole.tasks.text.corpus import documents
+from keyhole.tasks.text.prose import knows_tasks_alone
+from keyhole.tasks.text.prose import read as read_prose
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

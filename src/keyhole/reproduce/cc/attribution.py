@@ -22,7 +22,7 @@ from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import interval, told
-from keyhole.tasks.words import THINGS
+from keyhole.tasks.text.words import THINGS
 
 _HEAD = (16, 1)  # published
 _BOXES = 4  # of its example

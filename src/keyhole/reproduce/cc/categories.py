@@ -24,7 +24,7 @@ from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
 from keyhole.stats import told
-from keyhole.tasks.words import CATEGORIES
+from keyhole.tasks.text.words import CATEGORIES
 
 _PUBLISHED = 13  # categories
 _RELATED = {("fruits", "liquids")}  # of the published groups (places, names, animals, food), those with two here

@@ -14,7 +14,7 @@ from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
 from keyhole.figures import RankCurve, rank_figure
-from keyhole.figures.ranks import plateau
+from keyhole.figures.contrast.ranks import plateau
 from keyhole.reproduce.cc.studies import studied, wording
 from keyhole.reproduce.cc.subject import CROSSED, MERE_SHIFT, Subject, subject
 from keyhole.reproduce.experiment import Experiment, Told

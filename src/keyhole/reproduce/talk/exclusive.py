@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
-from keyhole.figures.comparison import removals_figure
+from keyhole.figures.store.comparison import removals_figure
 from keyhole.figures.style import heading
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt

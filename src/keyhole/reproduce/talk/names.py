@@ -29,7 +29,7 @@ from keyhole.reproduce.talk.signals import published_name
 from keyhole.reproduce.talk.study import TRACING, Prompts, prompts_of
 from keyhole.reproduce.talk.ways import Way, way_of
 from keyhole.stats import fisher
-from keyhole.tasks.prose import knows_tasks_alone
+from keyhole.tasks.text.prose import knows_tasks_alone
 
 SHARES = {"GPT-2 small": 0.63, "Pythia-160M": 0.50, "Gemma-2-2B": 0.31}  # published, by other judges
 _PROMPTS, _SIGNALS, _RANDOM, _TOKENS = 600, 200, 200, 250_000

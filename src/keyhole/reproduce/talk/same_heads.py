@@ -19,7 +19,7 @@ from keyhole.comparison.signals import (
     compare_aggregated,
 )
 from keyhole.family import Agreement
-from keyhole.figures.comparison import signals_figure
+from keyhole.figures.store.comparison import signals_figure
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Numbers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from keyhole.errors import KeyholeError, MissingModelError
-from keyhole.figures.sinks import sinks_figure
+from keyhole.figures.store.sinks import sinks_figure
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict

@@ -21,7 +21,7 @@ from keyhole.reproduce.talk.signals import published_name
 from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
-from keyhole.tasks.prose import knows_tasks_alone
+from keyhole.tasks.text.prose import knows_tasks_alone
 
 PUBLISHED = 3000  # prompts: 15 wordings in two orders, a hundred of each
 ORDERS = ("ABBA", "BABA")

@@ -6,8 +6,8 @@ from keyhole.contrast import Selection, Study, StudySettings, report, study
 from keyhole.contrast.recipes.built_in import BoxFeature, BuiltIn, built_in
 from keyhole.contrast.report import label
 from keyhole.errors import KeyholeError
-from keyhole.figures.embedding import joint_pca
-from keyhole.figures.study import coordinates
+from keyhole.figures.contrast.embedding import joint_pca
+from keyhole.figures.contrast.study import coordinates
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept

@@ -12,7 +12,6 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import EngineName, SeedRule, ThroughWhat, Wrong
-from keyhole.cli.circuits import KeysOption, TauOption, read_tau
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -24,6 +23,7 @@ from keyhole.cli.options import (
     load_model,
     read_choices,
 )
+from keyhole.cli.prompt.circuits import KeysOption, TauOption, read_tau
 from keyhole.cli.tasks import ChoicesOption
 from keyhole.errors import KeyholeError
 from keyhole.progress import duration

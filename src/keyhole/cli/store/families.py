@@ -9,7 +9,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Granularity
 from keyhole.cli.options import JsonOption, read_choices
-from keyhole.cli.stores import OutOption, SeedOption, StoreArgument, answer, require_places, table
+from keyhole.cli.store.options import OutOption, SeedOption, StoreArgument, answer, require_places, table
 
 if TYPE_CHECKING:
     from keyhole.family.agreement import Beside

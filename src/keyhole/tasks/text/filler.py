@@ -5,7 +5,7 @@ import string
 
 from keyhole.tasks.example import is_held_out
 from keyhole.tasks.ioi import ioi_combination
-from keyhole.tasks.words import ADJECTIVES, CATEGORIES, NAMES, OBJECTS, PEOPLE, PLACES, PRONOUN, THINGS
+from keyhole.tasks.text.words import ADJECTIVES, CATEGORIES, NAMES, OBJECTS, PEOPLE, PLACES, PRONOUN, THINGS
 
 # N is a person and "he" their pronoun, M another person.
 WORDINGS: tuple[str, ...] = (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.circuits import TauOption, read_tau
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.stores import (
+from keyhole.cli.prompt.circuits import TauOption, read_tau
+from keyhole.cli.store.options import (
     OutOption,
     SeedOption,
     StoreArgument,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
+from keyhole.cli.laboratory.toys import lab
 from keyhole.cli.options import DeviceOption, FiguresOption, JsonOption, ModelOption, read_kinds
-from keyhole.cli.toys import lab
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 

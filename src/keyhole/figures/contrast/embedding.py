@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.figures.clouds import Cloud, Label, View, draw
+from keyhole.figures.contrast.clouds import Cloud, Label, View, draw
 
 _NEGLIGIBLE = 1e-10  # variances below this share of the largest are rounding
 _LEAST_FOR_UMAP = 10  # its spectral start needs more points than dimensions

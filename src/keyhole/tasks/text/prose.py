@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.prompts import text_ids
 from keyhole.strict import read_text
-from keyhole.tasks.corpus import vocabulary
+from keyhole.tasks.text.corpus import vocabulary
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -16,11 +16,11 @@ from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head, Study
 from keyhole.errors import KeyholeError, UnwritableError
-from keyhole.figures.attribution import attribution_figure
-from keyhole.figures.clouds import Label
-from keyhole.figures.embedding import pca_figure, umap_figure
-from keyhole.figures.interventions import intervention_figure
-from keyhole.figures.ranks import RankCurve, rank_figure, spectrum_figure
+from keyhole.figures.contrast.attribution import attribution_figure
+from keyhole.figures.contrast.clouds import Label
+from keyhole.figures.contrast.embedding import pca_figure, umap_figure
+from keyhole.figures.contrast.interventions import intervention_figure
+from keyhole.figures.contrast.ranks import RankCurve, rank_figure, spectrum_figure
 from keyhole.figures.style import KINDS, save_as
 
 _MOST_HEADS = 6  # of which pictures are drawn; tables have them all

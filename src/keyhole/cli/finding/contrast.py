@@ -11,7 +11,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Balance, BoxFeature, Centre, Frame, Wording
-from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
+from keyhole.cli.finding.written import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
     DeviceOption,
     DtypeOption,
@@ -215,7 +215,7 @@ def _draw(
     umap: bool,
     quiet: bool,
 ) -> None:
-    from keyhole.figures.study import draw_study, draw_sweep
+    from keyhole.figures.contrast.study import draw_study, draw_sweep
 
     with show.progress("Drawing"):
         written, notes = draw_study(result, out, umap=umap, kinds=kinds)

@@ -10,7 +10,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Baseline, EdgeMethod
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.stores import (
+from keyhole.cli.store.options import (
     OutOption,
     SeedOption,
     StoreArgument,

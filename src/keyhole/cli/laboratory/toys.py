@@ -225,7 +225,7 @@ def sparse(
     from keyhole.lab.heads.unrelated import unrelated_text
     from keyhole.models.tokens.prompts import one_token_words
     from keyhole.tasks import ioi
-    from keyhole.tasks.words import NAMES
+    from keyhole.tasks.text.words import NAMES
 
     loaded = load_model(model, revision, dtype, device)
     texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]

@@ -9,7 +9,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import CutMode
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
-from keyhole.cli.stores import OutOption, SeedOption, StoreModelOption, answer, require_places, stored_model
+from keyhole.cli.store.options import OutOption, SeedOption, StoreModelOption, answer, require_places, stored_model
 
 if TYPE_CHECKING:
     from keyhole.comparison.compare import Comparison

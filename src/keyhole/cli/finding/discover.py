@@ -13,7 +13,7 @@ import typer
 from keyhole import show
 from keyhole.brief import model_label
 from keyhole.cli.choices import Frame, Nonlinearity
-from keyhole.cli.features import FeaturesOption, check_features, require_directions, write_features
+from keyhole.cli.finding.written import FeaturesOption, check_features, require_directions, write_features
 from keyhole.cli.options import (
     BosOption,
     DeviceOption,
@@ -109,7 +109,7 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
     """English prose, or for the organism text of its own kind, as long as the model can read it."""
     from keyhole.models.tokens.prompts import text_ids
     from keyhole.tasks import documents
-    from keyhole.tasks.prose import knows_tasks_alone, passages
+    from keyhole.tasks.text.prose import knows_tasks_alone, passages
 
     most = model.dims.positions or 1 << 30
     if not knows_tasks_alone(model):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli import namers
+from keyhole.cli.meaning import namers
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
@@ -142,7 +142,7 @@ def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None
 
 
 def _answer(found: Naming, by: str | None, sides: Any, cues: Any, *, json: bool) -> None:
-    from keyhole.figures.names import COLUMNS, name_row
+    from keyhole.figures.store.names import COLUMNS, name_row
     from keyhole.naming.attached.files import plain
 
     if json:
@@ -173,7 +173,7 @@ def _sides(store: Any, found: Naming, model: Model, by: str) -> tuple[Any, Any]:
 
 
 def _write(found: Naming, path: Path, sides: Any, cues: Any) -> None:
-    from keyhole.figures.names import names_page
+    from keyhole.figures.store.names import names_page
     from keyhole.files import write_at_once
 
     if path.suffix.lower() == ".html":

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyhole.figures.families import families_figure
 from keyhole.figures.page import Cell, Section, page
+from keyhole.figures.store.families import families_figure
 
 if TYPE_CHECKING:
     from keyhole.family.agreement import Beside

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli import looks, names_of
 from keyhole.cli.choices import Constants, Keys, Method, SeedRule, ThroughWhat
 from keyhole.cli.options import (
     BosOption,
@@ -27,6 +26,7 @@ from keyhole.cli.options import (
     read_place,
     run_prompt,
 )
+from keyhole.cli.prompt import looks, names_of
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.models.tokens.vocabulary import all_tokens
-from keyhole.tasks.words import KINDS
+from keyhole.tasks.text.words import KINDS
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli import looks
 from keyhole.cli.choices import Basis
 from keyhole.cli.options import (
     BosOption,
@@ -26,6 +25,7 @@ from keyhole.cli.options import (
     read_place,
     run_prompt,
 )
+from keyhole.cli.prompt import looks
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.options import CircuitModelOption, DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
-from keyhole.cli.proof import model_named
+from keyhole.cli.prompt.proof import model_named
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:

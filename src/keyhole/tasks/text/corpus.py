@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from keyhole.tasks.boxes import FIRST, NEXT, boxes
 from keyhole.tasks.boxes import QUESTION as BOXES_QUESTION
 from keyhole.tasks.example import Example, pieces
-from keyhole.tasks.filler import WORDINGS as FILLER_WORDINGS
-from keyhole.tasks.filler import filler
 from keyhole.tasks.greater_than import WORDING as GREATER_THAN_WORDING
 from keyhole.tasks.greater_than import greater_than
 from keyhole.tasks.induction import induction
@@ -19,7 +17,9 @@ from keyhole.tasks.lists import START as LISTS_START
 from keyhole.tasks.lists import lists
 from keyhole.tasks.pronouns import WORDINGS as PRONOUN_WORDINGS
 from keyhole.tasks.pronouns import pronouns
-from keyhole.tasks.words import CATEGORIES, CONTENT, LETTERS, NUMBERS
+from keyhole.tasks.text.filler import WORDINGS as FILLER_WORDINGS
+from keyhole.tasks.text.filler import filler
+from keyhole.tasks.text.words import CATEGORIES, CONTENT, LETTERS, NUMBERS
 
 # What the organism is trained on; `catalogue.py` has every task, for any model.
 TASKS: Mapping[str, Callable[..., list[Example]]] = {

@@ -1,0 +1,1 @@
+"""Commands that find features of heads: contrast, discover."""

@@ -1,0 +1,1 @@
+"""Commands on what signals mean: where, name, features of a sparse autoencoder."""

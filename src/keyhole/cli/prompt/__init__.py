@@ -1,0 +1,1 @@
+"""Commands on one prompt: heads, channels, explain, trace, verify."""

@@ -1,0 +1,1 @@
+"""Figures of contrasts and of the payload toy: ranks, clouds, interventions, attributions."""
