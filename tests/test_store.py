@@ -335,7 +335,7 @@ def test_the_docs_list_every_column(store: Store, outcomes: list[Outcome]) -> No
     for table in tables(manifest):
         section = DOCS.split(f"\n### `{table}`", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
         listed = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", section, re.M)
-        told = {name: kind.strip() for names, kind in listed for name in re.findall(r"`([^`]*)`", names)}
+        told = {name: kind.strip(" `") for names, kind in listed for name in re.findall(r"`([^`]*)`", names)}
         own = {name: kind for name, kind in columns(manifest, table).items() if not name.startswith("label_")}
         assert told == own | ({"label_NAME": "string"} if table == "prompts" else {})
 

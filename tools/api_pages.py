@@ -4,8 +4,10 @@ Fields of dataclasses become a table: what stands beside a field, behind the #, 
 of code: as plain text, Markdown would take their >>> for quotations.
 """
 
-import ast
 import re
+import tokenize
+from io import StringIO
+from textwrap import dedent
 from typing import Any
 
 import griffe
@@ -50,20 +52,18 @@ def fenced(text: str) -> str:
 
 
 def comment(field: griffe.Attribute) -> str:
-    """What stands behind the # on a field's last line."""
-    return after_code(field.lines_collection[field.filepath][(field.endlineno or field.lineno or 1) - 1])
+    """What stands behind the # on the lines of a field."""
+    first, last = field.lineno or 1, field.endlineno or field.lineno or 1
+    return after_code("\n".join(field.lines_collection[field.filepath][first - 1 : last]))
 
 
-def after_code(line: str) -> str:
-    """The comment of a line; nothing where there is none.
+def after_code(lines: str) -> str:
+    r"""The comment of a field; nothing where there is none.
 
     >>> after_code('    layer: int = 0  # from 0'), after_code('    text: str = "#"'), after_code("    text: str")
     ('from 0', '', '')
+    >>> after_code('    row: int = (\n        0\n    )  # of the table')
+    'of the table'
     """
-    for at in (at for at, letter in enumerate(line) if letter == "#"):
-        try:
-            ast.parse(line[:at].strip())
-        except SyntaxError:  # it is inside a text
-            continue
-        return line[at + 1 :].strip()
-    return ""
+    tokens = tokenize.generate_tokens(StringIO(dedent(lines)).readline)
+    return " ".join(token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT)

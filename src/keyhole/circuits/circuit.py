@@ -33,14 +33,14 @@ EdgeSide = Literal[SideName, "target", "mlp", "value"]
 class Node:
     """A writer at a token, a head moving from src to dest, or the target.
 
-    Non-head nodes have head None and dest = src; the target has layer None; an offset belongs to a layer and head.
+    All but heads have dest = src, and all but heads and their offsets head None; the target has layer None.
     """
 
-    kind: NodeKind
-    layer: int | None
-    head: int | None
-    dest: int
-    src: int
+    kind: NodeKind  # of writer, or the target
+    layer: int | None  # from 0
+    head: int | None  # None for all but heads and their offsets
+    dest: int  # token that is written to
+    src: int  # token that a head reads
 
     @classmethod
     def of(cls, writer: Writer) -> "Node":
@@ -67,11 +67,11 @@ class Edge:
     """
 
     source: int  # index of a node
-    target: int
-    side: EdgeSide
-    weight: float
-    ig: float
-    alone: float
+    target: int  # index of the node that reads it
+    side: EdgeSide  # of a firing; or target (a seed), mlp, value
+    weight: float  # drop of the attention in the order of removal; of a seed its push, of a cause what goes with it
+    ig: float  # integrated gradients; of a cause its part
+    alone: float  # drop when only this goes
     channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals
     influence: float | None = None  # share of the answer that is handed on here; None: not accounted for
 
@@ -106,19 +106,19 @@ class Circuit:
     """The circuit behind one answer."""
 
     model: Mapping[str, str]  # name, family, fingerprint
-    versions: Mapping[str, str]
+    versions: Mapping[str, str]  # of Keyhole, torch and transformers
     parameters: Parameters  # every choice that was made
     errors: Mapping[str, float]  # how exact the run's decompositions are
-    token_ids: tuple[int, ...]
-    tokens: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    token_ids: tuple[int, ...]  # the prompt
+    tokens: tuple[str, ...]  # their texts
+    nodes: tuple[Node, ...]  # writers, and the target
     attention: tuple[float | None, ...]  # of each node; None for all but heads
-    edges: tuple[Edge, ...]
-    firings: tuple[Traced, ...]
+    edges: tuple[Edge, ...]  # signals and causes
+    firings: tuple[Traced, ...]  # those that were searched, with everything removed
     influence: tuple[float, ...] = ()  # of each node, if the circuit goes through MLPs
     leaves: tuple[str | None, ...] = ()  # why a node was not explained; None: it was
-    mlps: tuple[TracedMlp, ...] = ()
-    run: "Run | None" = field(default=None, repr=False, compare=False)
+    mlps: tuple[TracedMlp, ...] = ()  # those that were explained
+    run: "Run | None" = field(default=None, repr=False, compare=False)  # that it was traced in; None: read from a file
     probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
 
     @property

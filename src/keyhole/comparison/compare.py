@@ -35,16 +35,16 @@ GRANULARITIES: tuple[Granularity, ...] = ("heads", "edges", "channels")
 class Comparison:
     """Two sides, compared as far as they can be; `notes` say what could not be, and why."""
 
-    a: str
-    b: str
-    circuits: tuple[int, int]
+    a: str  # the one side
+    b: str  # the other
+    circuits: tuple[int, int]  # how many each side has
     representatives: tuple[int | None, int | None] = (None, None)  # prompts
-    terms: tuple[TermComparison, ...] = ()
-    signals: SignalComparison | None = None
-    exclusive: Exclusive | None = None
+    terms: tuple[TermComparison, ...] = ()  # at three granularities
+    signals: SignalComparison | None = None  # of heads that both have
+    exclusive: Exclusive | None = None  # edges that one side has alone, removed in both
     reference: Published | None = None
     published: tuple[Against, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be told, and why
 
     __repr__ = brief
 

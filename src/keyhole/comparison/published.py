@@ -18,12 +18,12 @@ Named = tuple[str, int, int | None]  # kind, layer, head
 class Published:
     """A circuit as others found it."""
 
-    name: str
+    name: str  # of the list
     model: str
     task: str
     method: str
     source: str
-    classes: Mapping[str, frozenset[Named]]
+    classes: Mapping[str, frozenset[Named]]  # heads and MLPs by what they are called
     kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""

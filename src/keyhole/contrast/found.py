@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 class FoundHead:
     """One head, with the feature that the contrast has there. Numbers are of samples that did not make it."""
 
-    score: HeadScore
-    study: Study = field(repr=False)
+    score: HeadScore  # how much of the gap its feature explains
+    study: Study = field(repr=False)  # that it was found in
 
     @property
     def head(self) -> Head:
@@ -98,7 +98,7 @@ class FoundHead:
 class Found:
     """What one contrast found in a model. Made by `model.contrast`."""
 
-    study: Study
+    study: Study  # all that was measured
 
     @property
     def name(self) -> str:

@@ -51,16 +51,16 @@ class StudySettings:
     number of prompts that are run again with edits (0: none). `seed` is that of halves, permutations and controls.
     """
 
-    select: Selection = Selection()
-    rank: RankRule | int = "null"
-    frame: Frame = "post_rope"
-    centre: Centre = "each"
+    select: Selection = Selection()  # which heads are looked at closely
+    rank: RankRule | int = "null"  # of features: by a rule, or so many dimensions
+    frame: Frame = "post_rope"  # coordinates of queries and keys
+    centre: Centre = "each"  # means that are taken away
     balance: Balance = "pairs"
     negatives: int | None = None
-    permutations: int = 200
-    draws: int = 10
-    answers: int = 32
-    seed: int = 0
+    permutations: int = 200  # of labels, for the null
+    draws: int = 10  # random subspaces beside each feature
+    answers: int = 32  # prompts that are run again with edits
+    seed: int = 0  # of halves, permutations and controls
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +70,13 @@ class Study:
     __repr__ = brief
 
     model: str
-    settings: StudySettings
+    settings: StudySettings  # that it was made with
     half: int | None  # of the test samples: 1 if features come from the other half of the same contrast
-    features: dict[str, Features] = field(repr=False)
+    features: dict[str, Features] = field(repr=False)  # of each contrast
     fits: dict[str, Collected] = field(repr=False)
     test: Collected = field(repr=False)
     attention: tuple[HeadAttention, ...] = field(repr=False)  # every head
-    selected: tuple[Head, ...]
+    selected: tuple[Head, ...]  # heads that were looked at closely
     passed: bool  # did the selected heads pass the selection, or are they only the best of those that did not?
     ranking: dict[str, tuple[HeadScore, ...]] = field(repr=False)
     swaps: dict[Head, tuple[Effect, ...]] = field(repr=False)  # every head; none if a query's keys are in other prompts

@@ -88,16 +88,16 @@ class About:
 class Families:
     """Families of circuits; `str()` reads as a report."""
 
-    about: About
-    prompts: Int[np.ndarray, "circuits"]
+    about: About  # what was asked: store, sets, settings
+    prompts: Int[np.ndarray, "circuits"]  # numbers of the prompts whose circuits these are
     labels: Int[np.ndarray, "circuits"]  # which family each is of; 0: outside of all
     families: tuple[Family, ...]
     levels: tuple[Level, ...]  # the one that was asked for first
-    representatives: tuple[Representative, ...]
-    averages: tuple[Average, ...]
+    representatives: tuple[Representative, ...]  # of each family
+    averages: tuple[Average, ...]  # of all circuits and of families, beside circuits
     rest: Rest | None
     sample: Int[np.ndarray, "sampled"] = field(repr=False)  # prompts that were cut
-    distances: Float[np.ndarray, "sampled sampled"] = field(repr=False)
+    distances: Float[np.ndarray, "sampled sampled"] = field(repr=False)  # between the circuits that were cut
     values: Mapping[str, tuple[str | None, ...]] = field(repr=False)  # labels of the sample's prompts
 
     __repr__ = brief

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class Cut:
     """Signals to take from one side of one firing."""
 
-    layer: int
-    head: int
-    dest: int
-    src: int
-    signals: tuple[Signal, ...]
+    layer: int  # of the firing's head
+    head: int  # in its layer
+    dest: int  # the token that attends
+    src: int  # the token attended to
+    signals: tuple[Signal, ...]  # of one side
     keys: Keys = "all"  # which keys a src-side cut touches
 
     def __post_init__(self) -> None:

@@ -32,16 +32,16 @@ Mode = Literal["exact", "local", "chain", "global"]  # chain: of MLPs alone, see
 class Outcome:
     """What one cut (or a set of cuts made together) did."""
 
-    cuts: tuple[Cut, ...]
-    mode: Mode
+    cuts: tuple[Cut, ...]  # made together
+    mode: Mode  # where they were made
     factor: float  # -1 removes, +1 doubles
     before: float  # attention weight of the first cut's firing
-    after: float
+    after: float  # the same weight, measured
     predicted: float  # from the scores alone
     metric_before: float  # logit difference, or log-probability of the target
-    metric_after: float
+    metric_after: float  # the same, measured
     norm_ratio: float  # of the residual stream at the cut's token, after over before
-    cosine: float
+    cosine: float  # of the stream before with the stream after
     row: Float[Tensor, "pos"] | None = field(
         default=None, repr=False, compare=False
     )  # all weights of the first cut's dest
@@ -57,9 +57,9 @@ class Outcome:
 class Metric:
     """What the answer is measured by at position `end`."""
 
-    end: int
-    targets: tuple[int, ...] = ()
-    against: tuple[int, ...] = ()
+    end: int  # position that predicts the answer
+    targets: tuple[int, ...] = ()  # ids of right tokens
+    against: tuple[int, ...] = ()  # ids of tokens they are held against
 
     def of(self, logits: Float[Tensor, "vocab"]) -> float:
         """Mean logit of the targets minus that of the others; without others, the targets' log-probability."""

@@ -54,9 +54,9 @@ class Row:
 class Verification:
     """All removals of one circuit."""
 
-    mode: Mode
-    draws: int
-    rows: tuple[Row, ...]
+    mode: Mode  # how signals were removed
+    draws: int  # random controls for each removal
+    rows: tuple[Row, ...]  # a removal each
     note: str = ""  # what could not be measured, and why
 
     @property

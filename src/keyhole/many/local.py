@@ -23,7 +23,7 @@ _RETRIES = 3  # times that processes may die without a block being finished in b
 class Local:
     """On this machine: with one worker in this process, with more in processes of their own."""
 
-    workers: int = 1
+    workers: int = 1  # processes
 
     def __post_init__(self) -> None:
         if self.workers < 1:

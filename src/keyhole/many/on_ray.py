@@ -27,7 +27,7 @@ class Ray:
     """On a Ray cluster: that of `address` (or RAY_ADDRESS), the one this process is in, or one made here meanwhile."""
 
     workers: int | None = None  # None: as many as the cluster has room for
-    address: str | None = None
+    address: str | None = None  # of a cluster that is there; None: one of its own
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:

@@ -27,14 +27,14 @@ _PILOTS = 3  # batches; the first also warms the model up
 class Estimate:
     """What a run, or what is left of it, will need; per worker where it says so."""
 
-    prompts: int
+    prompts: int  # how many
     seconds: float  # the pilot's included
     memory: Memory  # of one worker
-    batch: int
-    workers: int
+    batch: int  # prompts traced together
+    workers: int  # how many
     disk: int  # bytes
     load: Load  # an average circuit
-    rates: Rates
+    rates: Rates  # that the pilot showed
 
     def __str__(self) -> str:
         rate = self.prompts / self.seconds if self.seconds else float("inf")

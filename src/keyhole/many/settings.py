@@ -24,10 +24,10 @@ class Tracing:
     """
 
     seeds: SeedRule | Probability | None = None  # None: linear where there are wrong answers, else prob
-    tau: FixedTau = "dynamic"
-    keys: Keys = "all"
-    sinks: Sinks = "keep"
-    through: ThroughOption = "mlps"
+    tau: FixedTau = "dynamic"  # weight below which a firing counts as gone
+    keys: Keys = "all"  # which keys a src-side removal touches
+    sinks: Sinks = "keep"  # firings on the first token
+    through: ThroughOption = "mlps"  # mlps or heads, or settings
     wrong: Wrong = "keep"  # prompts that the model gets wrong are traced, or skipped
     bos: bool | None = None  # a beginning-of-sequence token first; None: the tokenizer's habit
     batch: int = 32  # prompts traced together: memory grows with them

@@ -44,11 +44,11 @@ T = TypeVar("T")
 class Model:
     """A Hugging Face decoder that Keyhole can read exactly. Made by `keyhole.load`."""
 
-    hf: Any = field(repr=False)
+    hf: Any = field(repr=False)  # the Hugging Face model, as it was loaded
     tokenizer: Any = field(repr=False)  # None: prompts must be token ids
-    name: str
-    family: Family = field(repr=False)
-    dims: Dims
+    name: str  # where it was loaded from
+    family: Family = field(repr=False)  # facts about its architecture
+    dims: Dims  # layers, heads, widths
     tokenizer_problem: str | None = field(default=None, repr=False)  # why there is no tokenizer, if loading one failed
     _cache: dict[Any, tuple[int, Any]] = field(default_factory=dict, repr=False)
     _steady: list[int] = field(default_factory=list, repr=False)  # stamps of all weights, while they do not change

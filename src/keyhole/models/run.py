@@ -114,14 +114,14 @@ class LayerRun:
 class Run:
     """One prompt through one model."""
 
-    model: "Model" = field(repr=False)
-    token_ids: tuple[int, ...]
+    model: "Model" = field(repr=False)  # that made it
+    token_ids: tuple[int, ...]  # the prompt
     tokens: tuple[str, ...]  # text of each token, for labels only
     bos: bool  # was a beginning-of-sequence token put first?
-    layers: tuple[LayerRun, ...] = field(repr=False)
-    final_resid: Float[Tensor, "pos d_model"] = field(repr=False)
+    layers: tuple[LayerRun, ...] = field(repr=False)  # what every layer read and wrote
+    final_resid: Float[Tensor, "pos d_model"] = field(repr=False)  # what the final norm reads
     final_scale: Float[Tensor, "pos"] = field(repr=False)
-    logits: Float[Tensor, "pos vocab"] = field(repr=False)
+    logits: Float[Tensor, "pos vocab"] = field(repr=False)  # of the next token, at every token
     stamp: int = field(repr=False)  # of the weights that made this run
 
     def __len__(self) -> int:

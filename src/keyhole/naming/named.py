@@ -32,10 +32,10 @@ class Named:
 
     id: str
     kind: SubjectKind
-    head: tuple[int, int]
+    head: tuple[int, int]  # layer and head
     about: Mapping[str, str]
-    name: Name
-    tests: tuple[Tested, ...]
+    name: Name  # the sentence, and what it claims
+    tests: tuple[Tested, ...]  # how often it was right
     examples: tuple[Shown, ...]  # a few that the explainer saw
 
     def test(self, kind: QuestionKind = "detection", of: Span = "top") -> Tested | None:
@@ -73,10 +73,10 @@ class Naming:
 
     __repr__ = brief
 
-    model: str
-    explainer: str
-    seed: int
-    signals: tuple[Named, ...]
+    model: str  # its name
+    explainer: str  # who named
+    seed: int  # of samples and controls
+    signals: tuple[Named, ...]  # each with its name and tests
     controls: tuple[Share, ...]  # detection, by the same judge
     fingerprint: str = ""  # of the model's weights; empty: not known
 

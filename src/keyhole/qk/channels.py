@@ -55,21 +55,21 @@ class Channels:
 
     __repr__ = brief
 
-    layer: int
-    head: int
-    dest: int
-    src: int
+    layer: int  # of the head
+    head: int  # in its layer
+    dest: int  # the token that attends
+    src: int  # the token attended to
     basis: Basis
-    attention: float
+    attention: float  # the weight after the softmax
     score: float  # scaled, before softcap
-    terms: Float[Tensor, "channel"]
-    rest: float
-    relative_attention: float
-    relative_terms: Float[Tensor, "channel"]
-    relative_rest: float
-    sigma: Float[Tensor, "channel"]
+    terms: Float[Tensor, "channel"]  # what each channel adds to the score
+    rest: float  # the part of the score that no channel holds
+    relative_attention: float  # the score beyond the mean of the other visible keys
+    relative_terms: Float[Tensor, "channel"]  # what each channel adds to that
+    relative_rest: float  # and what no channel holds of it
+    sigma: Float[Tensor, "channel"]  # singular values of the head
     visible: int  # number of visible keys
-    error: float
+    error: float  # of the row's rebuilt scores, relative to the largest
 
     @property
     def sparsity(self) -> float:

@@ -39,8 +39,8 @@ class Site:
 class Firings(Sequence[Site]):
     """The firings of a run, as a table: a sequence of sites, most above uniform first."""
 
-    tokens: tuple[str, ...]
-    sites: tuple[Site, ...]
+    tokens: tuple[str, ...]  # texts of the prompt's tokens
+    sites: tuple[Site, ...]  # a head, dest and src each
 
     def __len__(self) -> int:
         return len(self.sites)

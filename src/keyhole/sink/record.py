@@ -150,8 +150,8 @@ class Sinks:
     before: float  # mean weight on the first token, in held-out prompts
     answer: float  # and their answers
     layer: int  # from which on subspaces were taken out
-    sides: tuple[SinkSide, SinkSide]
-    massive: tuple[Massive, ...]
+    sides: tuple[SinkSide, SinkSide]  # dest and src
+    massive: tuple[Massive, ...]  # coordinates of the first token's stream
     settings: dict[str, Any]
 
     def side(self, name: SideName) -> SinkSide:

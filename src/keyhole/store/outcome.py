@@ -24,11 +24,11 @@ class Outcome:
     """
 
     index: int  # in the whole run
-    example: Example
+    example: Example  # the prompt and its answers
     status: Status  # headless: a circuit without heads; empty: nothing to trace; skipped: the model was wrong
-    circuit: Circuit | None = None
+    circuit: Circuit | None = None  # None: there is none
     error: str | None = None  # why there is no circuit
-    correct: bool | None = None
+    correct: bool | None = None  # whether the likeliest token is a right answer
     predicted: str | None = None  # the likeliest token
     probability: float | None = None  # of the right answers together
     difference: float | None = None  # mean logit, right answers less wrong ones

@@ -38,8 +38,8 @@ class Check:
 class Store:
     """Outcomes of many prompts on a disk. Reading needs no lock, and may go on while another process writes."""
 
-    path: Path
-    manifest: Manifest
+    path: Path  # its folder
+    manifest: Manifest  # what it is a store of
     _writes: bool = field(default=False, repr=False)
 
     @contextmanager

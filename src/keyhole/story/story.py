@@ -58,7 +58,7 @@ class Path:
 class Story:
     """The paths behind one answer, and what they leave out: all shares add up to 1."""
 
-    circuit: Circuit = field(repr=False)
+    circuit: Circuit = field(repr=False)  # that is told
     paths: tuple[Path, ...]  # the largest first
     weaker: float  # share of the answer on other paths from words
     constants: float  # that ends in what is written whatever the prompt says

@@ -19,8 +19,8 @@ _LAST_WORD = re.compile(r"\s?\S+\s*\Z")
 class AnswerIds:
     """Which next tokens are right, and which are the wrong ones they are held against?"""
 
-    answers: tuple[int, ...]
-    against: tuple[int, ...]
+    answers: tuple[int, ...]  # tokens that are right
+    against: tuple[int, ...]  # tokens they are held against
     cut: tuple[str, ...]  # words of several tokens, of which the first one stands for the word
 
 

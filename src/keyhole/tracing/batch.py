@@ -43,8 +43,8 @@ class Untraced:
     """A prompt of `trace_many` that has no circuit, and why."""
 
     index: int  # among the runs
-    prompt: str
-    error: KeyholeError
+    prompt: str  # its text
+    error: KeyholeError  # why there is no circuit
 
     def __str__(self) -> str:
         return f"prompt {self.index} ({self.prompt!r}): {self.error}"

@@ -85,9 +85,9 @@ class Sample:
 class Contrast:
     """Samples over prompts. `bos` as in `model.run`."""
 
-    name: str
-    prompts: tuple[Prompt, ...]
-    samples: tuple[Sample, ...]
+    name: str  # of the feature
+    prompts: tuple[Prompt, ...]  # texts, or token ids
+    samples: tuple[Sample, ...]  # a query with its positive and negative keys each
     bos: bool | None = None
 
     def __post_init__(self) -> None:

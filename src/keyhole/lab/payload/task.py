@@ -30,20 +30,20 @@ _SIZES = ("noise", "lr", "weight_decay", "min_gain")
 class PayloadSettings:
     """One cell: a task and how its head is trained. The defaults are the `fast` preset."""
 
-    r1: int  # entries of the latents z1 and z2
-    r2: int
-    d_head: int
-    latents: Latents = "discrete"
+    r1: int  # entries of the latent z1
+    r2: int  # entries of the latent z2
+    d_head: int  # dimensions of the head
+    latents: Latents = "discrete"  # how they are distributed
     seed: int = 0  # of everything; cells that share it start alike
-    d: int = 32  # of a token
+    d: int = 32  # dimensions of a token
     context: int = 16  # payload tokens T
     payloads: int = 10  # classes P
     noise: float = 0.01  # standard deviation; the paper's text says 1
     scaled_maps: bool = True  # A, B over sqrt(r) and A_y over sqrt(d); the paper's text has plain standard Gaussians
-    lr: float = 1e-3
+    lr: float = 1e-3  # learning rate
     weight_decay: float = 0.01
-    batch: int = 256
-    max_steps: int = 4000
+    batch: int = 256  # contexts of a step
+    max_steps: int = 4000  # of training
     check_every: int | None = None  # batches between validations; None trains to the end and keeps the last state
     patience: int = 5  # validations without a gain before a cell stops; its best state is restored
     min_gain: float = 1e-4  # a smaller fall of the validation loss is no gain

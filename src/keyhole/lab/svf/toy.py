@@ -41,18 +41,18 @@ class SVFSettings:
     """One toy and how it is trained. The defaults are the `fast` preset."""
 
     N: int = 20  # features
-    D: int = 10  # of a token
-    H: int = 10  # of the head
+    D: int = 10  # dimensions of a token
+    H: int = 10  # dimensions of the head
     m: int = 4  # tokens in a context
-    pairs: tuple[Pair, ...] = declining_pairs(4, 24.0, 3.0)
-    p: float = 0.52  # with which a feature is present
+    pairs: tuple[Pair, ...] = declining_pairs(4, 24.0, 3.0)  # of features that the head is to attend to
+    p: float = 0.52  # probability that a feature is present
     lam: float = 20.0  # lambda, the weight of attention against reconstruction
     recon_reduction: Literal["sum", "mean"] = (
         "sum"  # of squared errors over features: a sum's lambda is N times a mean's
     )
     query_mode: Literal["last", "indep"] = "last"  # the query is the last token of its context, or one of its own
-    steps: int = 15_000
-    lr: float = 1e-3
+    steps: int = 15_000  # of training
+    lr: float = 1e-3  # learning rate
     weight_decay: float = 0.01
     cosine: Literal["quarter", "half"] = "quarter"  # wave along which lr falls to zero
     batch: int = 1024  # key tokens of a step: batch / m contexts

@@ -27,7 +27,7 @@ _STATES = 1 << 20  # logits held at once on the path, in float64
 class Probability:
     """Seeds "prob" with another threshold than usual: the share of the answer's log-likelihood that they carry."""
 
-    tau: float = 0.8
+    tau: float = 0.8  # the share, above 0 and up to 1
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:

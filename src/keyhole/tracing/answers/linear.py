@@ -37,9 +37,9 @@ class Probe:
 
     __repr__ = brief
 
-    direction: Float[Tensor, "d_model"]
-    layer: int
-    only: Writer | None = None
+    direction: Float[Tensor, "d_model"]  # along which writers push
+    layer: int  # that reads it
+    only: Writer | None = None  # the one seed; None: all that push
 
 
 def firing_probe(run: "Run", head: tuple[int, int], dest: int | str = -1, src: int | str | None = None) -> Probe:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Likeliest:
     """The likeliest next tokens as an answer: the first `k`, or as few as make up the probability `p`."""
 
-    k: int | None = None
-    p: float | None = None
+    k: int | None = None  # so many tokens
+    p: float | None = None  # or as many as make up this probability
 
     def __post_init__(self) -> None:
         if (self.k is None) == (self.p is None):

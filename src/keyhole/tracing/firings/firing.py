@@ -39,16 +39,16 @@ class Side:
 class Firing:
     """One (head, dest, src) with its attention weight and its causes."""
 
-    layer: int
-    head: int
-    dest: int
-    src: int
-    attention: float
-    tau: float
-    visible: int
+    layer: int  # of the head
+    head: int  # in its layer
+    dest: int  # the token that attends
+    src: int  # the token attended to
+    attention: float  # the weight after the softmax
+    tau: float  # the weight below which it counts as gone
+    visible: int  # number of visible keys
     sides: tuple[Side, ...]  # dest and src; empty when the weight is below tau (of "not": is not)
-    run: "Run" = field(repr=False, compare=False)
-    why: Why = "here"
+    run: "Run" = field(repr=False, compare=False)  # that it is of
+    why: Why = "here"  # what is explained: that the head attends here, or that it does not
 
     def side(self, name: SideName) -> Side:
         """The dest or src side."""
