@@ -7,6 +7,7 @@ of code: as plain text, Markdown would take their >>> for quotations.
 import re
 import tokenize
 from io import StringIO
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
@@ -15,7 +16,7 @@ import griffe
 _DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)  # up to the next empty line
 
 
-class Pages(griffe.Extension):  # type: ignore[misc]
+class Pages(griffe.Extension):
     """What griffe calls for everything that it has read."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **_: Any) -> None:
@@ -40,13 +41,8 @@ class Pages(griffe.Extension):  # type: ignore[misc]
 def fenced(text: str) -> str:
     r"""A docstring with its doctests as blocks of code.
 
-    >>> print(fenced("Adds.\n>>> 1 + 1\n2"))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> fenced("Adds.\n>>> 1 + 1\n2")
+    'Adds.\n\n```pycon\n>>> 1 + 1\n2\n```'
     """
     return _DOCTEST.sub(lambda found: f"\n```pycon\n{found[0]}\n```", text)
 
@@ -54,7 +50,7 @@ def fenced(text: str) -> str:
 def comment(field: griffe.Attribute) -> str:
     """What stands behind the # on the lines of a field."""
     first, last = field.lineno or 1, field.endlineno or field.lineno or 1
-    return after_code("\n".join(field.lines_collection[field.filepath][first - 1 : last]))
+    return after_code("\n".join(field.lines_collection[Path(str(field.filepath))][first - 1 : last]))
 
 
 def after_code(lines: str) -> str:
