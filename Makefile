@@ -20,10 +20,12 @@ demo: .venv/installed  ## which heads of the built-in organism fire, why, and th
 	$(BIN)/keyhole heads "$(PROMPT)" --dest -1
 	$(BIN)/keyhole channels "$(PROMPT)" --head 1.6 --src Mary
 	mkdir -p demo
-	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --out demo/mary.json --out demo/mary.html
-	$(BIN)/keyhole verify demo/mary.json
 	$(BIN)/keyhole contrast lists --out demo/lists
+	$(BIN)/keyhole trace "$(PROMPT)" --target Mary --against John --story --out demo/mary.json --out demo/mary.html
+	$(BIN)/keyhole verify demo/mary.json --top 6
+	@echo
 	@echo "Open demo/mary.html in a browser, and look at the pictures in demo/lists."
+	@echo "Step by step: docs/tutorial.md. What the words mean: docs/glossary.md."
 	@echo "To look around with the mouse: $(BIN)/keyhole explore"
 
 test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circuit_tracer/fetched lint  ## everything CI runs

@@ -128,7 +128,8 @@ def test_trace_tells_a_story(organism: Model) -> None:
     story = organism.run(PROMPT).trace("Mary", against="John", through="mlps").story()
     asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--through", "mlps", "--story")
     done = keyhole(*asked)
-    assert done.returncode == 0 and done.stdout.split() == str(story).split()
+    told, _, likeliest = done.stdout.rpartition("likeliest next tokens: ")
+    assert done.returncode == 0 and told.split() == str(story).split() and likeliest.startswith("'Mary' 1, ")
     assert ",+1 (14:to" in done.stdout and "heads 2.5,3.1 with head 3.6 (14:to" in keyhole(*asked, "--long").stdout
     record = json.loads(keyhole(*asked, "--json").stdout)
     assert [path["share"] for path in record["paths"]] == pytest.approx([path.share for path in story.paths])

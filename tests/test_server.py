@@ -542,6 +542,7 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     own = circuit.story()
     assert story["held"] == pytest.approx(own.held) and story["text"] == str(own)
     assert [one["share"] for one in story["paths"]] == pytest.approx([one.share for one in own.paths])
+    assert story["besides"].startswith("Needed, too") and "10:John" in story["besides"]
     assert story["paths"][0]["text"].startswith("2:Mary -> ") and story["paths"][0]["steps"][0]["effect"] < -1
     verified = ask(client, "verify", **asked, draws=1)
     assert verified["agrees"] and verified.pop("text")

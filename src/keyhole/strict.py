@@ -13,6 +13,8 @@ def read_text(path: Path | str) -> str:
     """The text of a file, or why it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise KeyholeError(f"there is no file {path}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise KeyholeError(f"cannot read {path} as text: {getattr(error, 'strerror', None) or error}.") from error
 

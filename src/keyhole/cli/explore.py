@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keyhole import show
+
 if TYPE_CHECKING:
     from keyhole.web.server.security import Door
 
@@ -60,6 +62,7 @@ def explore(
 
     def ready(door: Door) -> None:
         print(door.address, flush=True)
+        show.note("open this address in a browser; Ctrl-C stops the server.")
         if not no_browser:
             import threading
             import webbrowser

@@ -83,7 +83,9 @@ def shown_rows(result: "Verification", most: int) -> list["Row"]:
 def units_line(circuit: "Circuit", rows: Sequence["Row"]) -> str:
     """What the numbers of a table of these removals are."""
     units = ["a firing's attention"] * any(row.side in ("dest", "src") for row in rows)
-    units += ["the share of an MLP's write that is left"] * any(row.side == "mlp" for row in rows)
+    units += ["the share of an MLP's write that is left (below 0: it writes the opposite)"] * any(
+        row.side == "mlp" for row in rows
+    )
     units += ["the answer"] * any(row.side == "target" for row in rows)
     told = f"before, after: {', or '.join(units)}; "
     told += "control: how far it moves when random channels, or other writers, are removed instead"

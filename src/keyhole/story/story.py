@@ -4,20 +4,21 @@ Influence is accounting: which share of the answer passes a step's writers, by a
 how the answer changes when they write nothing, everything downstream free. Neither stands in for the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.brief import brief
-from keyhole.circuits.circuit import Circuit, EdgeSide
+from keyhole.circuits.circuit import Circuit, EdgeSide, Node
 from keyhole.circuits.writer import OFFSETS, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of, run_of
 from keyhole.intervene.writers import answers_without
 from keyhole.progress import Progress
+from keyhole.story.needed import words_silenced
 from keyhole.story.roles import check_roles, role_of
 from keyhole.story.routes import Kind, Route, Ways
 from keyhole.story.walk import Group, groups_on
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 NAMED, MOST = 0.1, 4  # writers that carry this share of a path are named, so many of them at most
 CONSTANT = ("bias", *OFFSETS)  # written whatever the prompt says
+LEAD = 1.0  # logits: effects are no shares of a smaller lead, which many things are several times as large as
+NEEDED, LOST = 0.2, 0.5  # a word without which so large a share of the lead is gone is needed; in logits or nats
+WORDS = 5  # needed words that are told
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,12 @@ class Story:
     unfollowed: Mapping[str, float]  # that ends before it reaches a word, by reason
     metric: Literal["logit difference", "log-probability"] | None  # of effects; None: not measured
     answer: float | None  # the metric with nothing removed
+    needed: tuple[Step, ...] = ()  # words where no told path begins, and without which much of the answer is gone
+
+    @property
+    def in_shares(self) -> bool:
+        """Are effects shares of the answer? A log-probability has none, nor has a lead that is small or negative."""
+        return self.metric == "logit difference" and (self.answer or 0.0) >= LEAD
 
     @property
     def held(self) -> float:
@@ -81,6 +91,7 @@ class Story:
             **told,
             "unfollowed": dict(self.unfollowed),
             "paths": [asdict(path) for path in self.paths],
+            "needed": [asdict(word) for word in self.needed],
         }
 
     def __str__(self) -> str:
@@ -116,20 +127,19 @@ def tell(
     ways = Ways(circuit)
     told = islice(takewhile(lambda route: route.share >= least, ways.routes()), top)
     paths = [_path(ways, route, roles or {}) for route in told]
-    metric, answer = metric_of(circuit), None
-    if metric.targets and (model is not None or circuit.run is not None):
-        run = run_of(circuit, model)
-        answer = metric.of(run.logits[metric.end])
-        paths = _measured(run, paths, metric, progress)
     words = sum(share for node, share in enumerate(circuit.influence) if ways.begins(node))
-    return Story(
+    story = Story(
         circuit=circuit,
         paths=tuple(paths),
         weaker=max(0.0, words - sum(path.share for path in paths)),
-        metric=None if answer is None else "logit difference" if metric.against else "log-probability",
-        answer=answer,
+        metric=None,
+        answer=None,
         **_left_out(ways),
     )
+    metric = metric_of(circuit)
+    if not metric.targets or (model is None and circuit.run is None):
+        return story
+    return _measured(story, run_of(circuit, model), metric, progress)
 
 
 def _left_out(ways: Ways) -> dict[str, Any]:
@@ -182,12 +192,30 @@ def _role(circuit: Circuit, route: Route, stage: int, roles: Mapping[str, int]) 
     return role_of(route.moves[stage - 1], reader, circuit.token_ids, roles)
 
 
-def _measured(run: "Run", paths: Sequence[Path], metric: Metric, progress: Progress | None) -> list[Path]:
-    """The same paths with the effect of each step."""
-    sets = list({step.writers: None for path in paths for step in path.steps})
+def _measured(story: Story, run: "Run", metric: Metric, progress: Progress | None) -> Story:
+    """The same story with the effect of each step, and with the words that are needed besides."""
+    sets = list({step.writers: None for path in story.paths for step in path.steps})
     before = metric.of(run.logits[metric.end])
     after = dict(zip(sets, answers_without(run, sets, metric, progress=progress), strict=True))
-    return [
+    paths = tuple(
         replace(path, steps=tuple(replace(step, effect=after[step.writers] - before) for step in path.steps))
-        for path in paths
-    ]
+        for path in story.paths
+    )
+    kind: Literal["logit difference", "log-probability"] = "logit difference" if metric.against else "log-probability"
+    measured = replace(story, paths=paths, metric=kind, answer=before)
+    return replace(measured, needed=_needed(measured, run, metric, progress))
+
+
+def _needed(story: Story, run: "Run", metric: Metric, progress: Progress | None) -> tuple[Step, ...]:
+    """Words that are in no path, and that the answer hangs on; those without which it loses most first."""
+    assert story.answer is not None
+    least = NEEDED * story.answer if story.in_shares else LOST
+    told = {token for path in story.paths for step in path.steps for token in (step.dest, step.src)}
+    effects = {t: after - story.answer for t, after in words_silenced(run, told, metric, progress=progress).items()}
+    passed = dict(zip(story.circuit.nodes, story.circuit.influence, strict=True))
+    found = []
+    for token in sorted((t for t, effect in effects.items() if effect <= -least), key=lambda t: effects[t])[:WORDS]:
+        word = Node("embedding", 0, None, token, token)
+        share = passed.get(word, 0.0)
+        found.append(Step("word", token, token, (word.writer,), 0, share, effect=effects[token]))
+    return tuple(found)

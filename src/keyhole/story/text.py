@@ -31,6 +31,8 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
         lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
         for name in _names(story, path, names or {}):
             lines += _folded(name.split(), "       ", " ", width)
+    if pieces := needed_pieces(story):
+        lines += _folded(pieces, "", " ", width)
     lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
     if legend := words_legend(story, long=long).split():
         lines += _folded(legend, "", " ", width)
@@ -83,7 +85,7 @@ def numbers(story: Story, step: Step) -> str:
     """Influence, and effect if it was measured: as a share of the answer where it is a positive difference."""
     if step.effect is None or story.answer is None:
         return f"[{step.influence:.0%}]"
-    shares = _in_shares(story)
+    shares = story.in_shares
     effect = step.effect / story.answer if shares else step.effect
     # By what is told, so that equal numbers are remarked on alike.
     alone = ": not needed alone" if round(step.influence, 2) >= LARGE and abs(round(effect, 2)) < SMALL else ""
@@ -91,9 +93,13 @@ def numbers(story: Story, step: Step) -> str:
     return f"[{step.influence:.0%}, {told}{alone}]"
 
 
-def _in_shares(story: Story) -> bool:
-    """Are effects told as shares of the answer? A log-probability has none, nor has a wrong answer."""
-    return story.metric == "logit difference" and (story.answer or 0.0) > 0
+def needed_pieces(story: Story) -> list[str]:
+    """Words that the paths leave out, though the answer hangs on them."""
+    if not story.needed:
+        return []
+    tokens = story.circuit.tokens
+    words = [f"{step_label(word, tokens)} {numbers(story, word)}" for word in story.needed]
+    return ["Needed, too, though in no path above:", *(f"{one}," for one in words[:-1]), f"{words[-1]}."]
 
 
 def held_pieces(story: Story) -> list[str]:
@@ -119,28 +125,34 @@ def numbers_legend(story: Story, *, long: bool = False) -> str:
         why = "give the model" if story.circuit.parameters.target_ids else "a direction has no answer to lose"
         told = f"[influence] {words}. Effects were not measured: {why}."
     else:
-        change = "the share by which" if _in_shares(story) else "by how much"
+        change = "the share by which" if story.in_shares else "by how much"
         told = (
             f"[influence, effect] {words}, and {change} the {story.metric} ({story.answer:+.2f}) changes when they "
             "write nothing (measured; other paths may make up for them)."
         )
-    if any(step.role for path in story.paths for step in path.steps):
+        if any((step.effect or 0.0) > 0 and "+" in numbers(story, step) for step in _steps(story)):
+            told += " Above 0 the answer is stronger without them."
+    if any(step.role for step in _steps(story)):
         told += " Role words go by the positions of tokens alone."
     return told
 
 
 def words_legend(story: Story, *, long: bool = False) -> str:
     """What the words of a story mean, so far as they are in it."""
-    steps = [step for path in story.paths for step in path.steps]
+    steps = _steps(story)
     verbs = {_VERBS[step.side] for step in steps if step.side in _VERBS}
     stays = [writer for step in steps if step.kind == "stay" for writer in step.writers + step.others * long]
     told = [f"{word}: {means}" for word, means in _WORDS.items() if word in verbs]
     told += ["at itself: looking at its own token"] * any(writer.kind == "head" for writer in stays)
     told += ["+n: so many more (--long names them)"] * (not long and any(step.more for step in steps))
-    told += ["pruned: too weak to follow (--eps)"] * _seen(story.unfollowed.get("pruned", 0.0))
+    told += ["pruned: too weak to follow (a smaller --eps follows more)"] * _seen(story.unfollowed.get("pruned", 0.0))
     if _seen(story.unfollowed.get(FIRST, 0.0)):
         told.append(f"{FIRST}: what is written there, mostly as a sink")
     return f"Words: {'; '.join(told)}." if told else ""
+
+
+def _steps(story: Story) -> list[Step]:
+    return [step for path in story.paths for step in path.steps]
 
 
 def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:

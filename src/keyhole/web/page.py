@@ -15,7 +15,7 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, words_label
 from keyhole.story.story import Story, tell
-from keyhole.story.text import held_pieces, numbers, numbers_legend, step_label
+from keyhole.story.text import held_pieces, needed_pieces, numbers, numbers_legend, step_label, words_legend
 from keyhole.web.bundle import script, style
 
 EDGES = 4000  # a page carries so many at most: a browser draws and sorts them at once
@@ -116,4 +116,5 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
         nodes = [node for step in steps for node in step["nodes"]]
         text = " → ".join(step["text"] for step in steps)
         paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
-    return [*paths, {"text": numbers_legend(story)}]
+    below = [" ".join(needed_pieces(story)), numbers_legend(story), words_legend(story)]
+    return [*paths, *({"text": text} for text in below if text)]

@@ -156,7 +156,9 @@ def trace(
         list[Path] | None,
         typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
     ] = None,
-    depth: Annotated[int, typer.Option(min=1, help="Levels of the tree to print.")] = 4,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Levels of the tree to print; as many as fit 60 lines, unless given.")
+    ] = None,
     story: Annotated[
         bool, typer.Option("--story", help="Instead of the tree, the main paths from words to the answer.")
     ] = False,
@@ -232,6 +234,8 @@ def trace(
     told = looks.story(circuit, json=json, names=named, long=long) if story else None
     if told is None:
         looks.circuit(circuit, json=json, depth=depth, names=named)
+    if not json:
+        looks.likeliest(run, circuit.parameters.end)
     failed = []
     for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
         try:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from keyhole.tracing.exactness import Check
 
 _HARDLY = 0.01  # an answer that is less likely is hardly given
+_TIMES = 2.0  # an answer that is less often likelier than the other is hardly preferred
+_SHORT = 6  # tokens: with so few, even attention is near tau
+_LINES, _DEEP = 60, 4  # of a tree, unless a depth is asked for
+_NEXT = 5  # likely answers that are told
 _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it take
 
 
@@ -200,25 +204,65 @@ def _tokens_line(run: Run) -> Text:
 # -- circuits ------------------------------------------------------------------------------------------------------
 
 
-def circuit(found: Circuit, *, json: bool, depth: int, names: Mapping[Edge, str] | None = None) -> None:
-    """A circuit as a tree."""
+def circuit(found: Circuit, *, json: bool, depth: int | None, names: Mapping[Edge, str] | None = None) -> None:
+    """A circuit as a tree: of a `depth`, or as deep as fits some screens."""
     from keyhole.circuits.files import to_json
     from keyhole.circuits.text import circuit_text
 
     if json:
         print(to_json(found), end="")
-    else:
-        show.plain(circuit_text(found, depth=depth, names=names))
+        return
+    for levels in range(depth or _DEEP, 0, -1):
+        text = circuit_text(found, depth=levels, names=names)
+        if depth is not None or text.count("\n") < _LINES:
+            break
+    show.plain(text)
+    show.rich(Text(_tree_legend(found), style="dim"))
+
+
+def _tree_legend(found: Circuit) -> str:
+    """What stands at a branch, and where there is more."""
+    unit = "the share of the answer that it hands on" if found.influence else "the drop of attention without it"
+    told = [f"A branch: {unit}; dest, src: what a head looks for, and finds, through these channels (ch)"]
+    if found.influence:
+        told += ["value: what it moves", "in all: over all branches", "[pruned]: too weak to follow (--eps)"]
+    return (
+        "; ".join([*told, "(above): shown before"])
+        + ". --depth N shows more"
+        + (", --story the main paths." if found.influence else ".")
+    )
 
 
 def doubt(found: Circuit) -> None:
-    """A note, if the model hardly gives the traced answer."""
-    likely = found.parameters.target_probability
-    if likely and sum(likely) < _HARDLY:
+    """Notes, if the model hardly gives the traced answer or prefers it to the other, or the prompt is very short."""
+    told = found.parameters
+    likely, other = sum(told.target_probability), sum(told.against_probability)
+    if told.target_probability and likely < _HARDLY:
         show.note(
-            f"the model hardly believes this answer (probability {sum(likely):.2g}): the circuit shows what speaks for "
+            f"the model hardly believes this answer (probability {likely:.2g}): the circuit shows what speaks for "
             "it, and more speaks for others."
         )
+    elif told.against_probability and likely < _TIMES * other:
+        show.note(
+            f"the model hardly prefers this answer ({likely:.2g}) to the other ({other:.2g}): much speaks for both, "
+            "and what little decides may hang on many parts."
+        )
+    if len(found.tokens) <= _SHORT and getattr(told, "tau", None) == "dynamic":
+        least = min(1.0, 2.5 / len(found.tokens))
+        show.note(
+            f"with {len(found.tokens)} tokens a head fires only from {least:.2f} on (tau: 2.5 times even attention), "
+            "and few are explained: --tau 0.2 explains more."
+        )
+
+
+def likeliest(run: Run, end: int) -> None:
+    """What the model would say next: what could be asked for, or held against it."""
+    from keyhole.models.tokens.prompts import token_texts
+
+    values, ids = run.logits[end].softmax(-1).topk(_NEXT)
+    words = token_texts(run.model.tokenizer, ids.tolist())
+    told = ", ".join(f"{word!r} {value:.3g}" for word, value in zip(words, values.tolist(), strict=True))
+    show.plain(f"likeliest next tokens: {told}")
 
 
 def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> Story:

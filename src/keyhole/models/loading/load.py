@@ -125,7 +125,7 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
         if isinstance(path, Path) or not isinstance(error, OSError):  # the hub's refusals are OSErrors
             raise KeyholeError(f"cannot load {name}: {reason}") from error
         if options.get("local_files_only"):
-            reason = "the hub is unreachable and the model is not cached here."
+            reason = "the hub is unreachable and the model is not cached here. A folder or a file is given by its path."
         raise MissingModelError(f"cannot load {name}: {reason}") from error
     _require_complete(hf, report, name)
     return hf

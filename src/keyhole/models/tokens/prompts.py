@@ -79,8 +79,8 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
     if not single:
         pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len)))) or "nothing"
         raise KeyholeError(
-            f"{text!r} is {pieces} for {model.name}, and not one token: give a word that is one (`keyhole words` lists "
-            "them), or an id."
+            f"{text!r} is {pieces} for {model.name}, and not one token: give its first one, another word "
+            f"(`keyhole words '{text.strip()[:1]}*' --model ...` lists some), or an id."
         )
     return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
 

@@ -59,7 +59,7 @@ def linear_goal(writes: Writes, run: int, end: int, targets: list[int], against:
     if set(targets) == set(against):
         raise NothingToTraceError(
             f"the answer and the one it is held against are the same, {words_of(writes, targets)}: between them there "
-            "is no difference to trace. Name another `against`."
+            "is no difference to trace. Hold it against another one."
         )
     along = linear_direction(writes, run, end, targets, against) / writes.runs[run].final_scale[end]
 
@@ -160,7 +160,7 @@ def _not_favoured(writes: Writes, run: int, end: int, targets: list[int], agains
             f"the model prefers {answer} to {other} by {difference:.2f} in logits, but through the unembedding's bias "
             "alone: no writer pushes that way, all in all. Choose another answer."
         )
-    swap = "Swap the two to trace what it prefers, or leave `against` out" if against else 'Use seeds "prob"'
+    swap = "Swap the two to trace what it prefers, or hold it against nothing" if against else 'Use seeds "prob"'
     return (
         f"the model prefers {other} to {answer} (logit difference {difference:.2f}), so that nothing pushes towards "
         f"{answer}, all in all. {swap} to trace the answer's own probability."

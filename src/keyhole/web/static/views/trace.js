@@ -85,7 +85,7 @@ function story(model) {
   const body = error
     ? h("p", { class: "error", role: "alert" }, error)
     : told
-    ? h("p", { class: "soft" }, held(told))
+    ? [h("p", { class: "soft" }, held(told)), told.besides && h("p", { class: "soft" }, told.besides)]
     : progressBar(model, "told");
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
