@@ -80,7 +80,8 @@ def cases(model: Model, n: int) -> Iterable[Case]:
 def case_of(model: Model, example: Example) -> Case | None:
     """None: the model does not tell the names apart, or these are more tokens in each other's place."""
     run, swapped = (model.run(one.text) for one in (example, with_names(example, example.wrong, example.answer)))
-    metric = Metric(len(run) - 1, tuple(token_ids(run, example.answer)), tuple(token_ids(run, example.wrong)))
+    last = len(run) - 1
+    metric = Metric(last, *(tuple(token_ids(run, word, last)) for word in (example.answer, example.wrong)))
     if len(run) != len(swapped) or metric.of(run.logits[-1]) < LEAST:
         return None
     found = run.trace(example.answer, against=example.wrong, through="mlps")

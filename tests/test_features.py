@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -70,6 +71,7 @@ def test_features_across_a_vector_are_not_near() -> None:
 
 LAYOUTS = {
     "W_dec": False,
+    "w_dec": False,
     "decoder.weight": True,
     "layers.3.mlp.W_dec": False,
     "model.decoder.weight": True,
@@ -88,6 +90,38 @@ def test_layouts_are_told_by_names_and_shapes(name: str, turned: bool, features:
     unit = rows / rows.norm(dim=1, keepdim=True)
     assert found.tensor == name and (found.directions - unit).abs().max() < 0.02
     assert torch.allclose(found.directions.norm(dim=1), torch.ones(features), atol=1e-5)
+
+
+def test_arrays_of_numpy_are_read_without_running_anything(tmp_path: Path) -> None:
+    """Gemma Scope's first edition: params.npz."""
+    rows, path = directions(40, 16), tmp_path / "params.npz"
+    np.savez(path, W_enc=rows.T.numpy(), W_dec=rows.numpy(), threshold=np.zeros(40))
+    found = read_dictionary(path, 16)
+    assert found.tensor == "W_dec" and torch.allclose(found.directions, dictionary_of(rows).directions)
+    with pytest.raises(KeyholeError, match=r"no decoder of 17 dimensions. It has W_dec \[40, 16\]"):
+        read_dictionary(path, 17)
+    np.savez(path, W_dec=np.array([{}], dtype=object))  # a pickle
+    with pytest.raises(KeyholeError, match="cannot read"):
+        read_dictionary(path, 16)
+    np.save(tmp_path / "array.npy", rows.numpy())
+    for content in (b"", b"\x00" * 20, path.read_bytes()[:-30], (tmp_path / "array.npy").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(KeyholeError, match="cannot read"):
+            read_dictionary(path, 16)
+
+
+def test_of_several_decoders_none_is_chosen_in_silence(tmp_path: Path) -> None:
+    save_file({f"layers.{i}.W_dec": directions(40, 16, i) for i in range(2)}, tmp_path / "all.safetensors")
+    with pytest.raises(KeyholeError, match=r"several decoders \(layers.0.W_dec, layers.1.W_dec\): save the one"):
+        read_dictionary(tmp_path / "all.safetensors", 16)
+
+
+def test_directions_that_say_the_same_span_no_more() -> None:
+    """Copies of one direction, and multiples: together they have its cosine, squared, and nothing else."""
+    row, vector = directions(1, 16), directions(1, 16, seed=1)[0]
+    found = nearest_features(vector, dictionary_of(torch.cat([row, row, -2.0 * row, row + 1e-8])), top=4)
+    alone = float((row[0] / row.norm() @ (vector / vector.norm())) ** 2)
+    assert [one.share for one in found.features] == pytest.approx([alone] * 4, abs=1e-6)
 
 
 def test_what_is_no_autoencoder_is_refused(tmp_path: Path) -> None:

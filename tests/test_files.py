@@ -11,6 +11,7 @@ from keyhole.errors import UnwritableError
 from keyhole.files import replacing, require_file, write_at_once
 from keyhole.lab.stored import store
 from keyhole.reproduce.results import write_results
+from keyhole.strict import parse_json
 
 
 def test_a_stop_leaves_the_old_file(tmp_path: Path) -> None:
@@ -58,3 +59,11 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnwritableError, match=r"is a file, where x\.json needs a folder"):
         require_file(tmp_path / "file" / "x.json")
+
+
+def test_half_a_character_is_no_text() -> None:
+    """It could be read, and then neither printed nor written."""
+    assert parse_json('["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
+    for text in ('["\\ud83d"]', '{"\\uDE00\\ud83d": 1}'):
+        with pytest.raises(KeyholeError, match="not valid JSON"):
+            parse_json(text)

@@ -1,5 +1,6 @@
 """Models from a folder, a pair, a GGUF file; tokens and their texts; names and fingerprints."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,22 @@ def test_weights_that_are_not_to_be_had_are_told_from_damaged_ones(tmp_path: Pat
     with pytest.raises(KeyholeError, match="cannot load") as told:
         keyhole.load(tmp_path)
     assert not isinstance(told.value, MissingModelError)
+
+
+def test_no_code_of_a_model_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder that brings its own, transformers would ask whether to run it: nobody is asked, and none runs."""
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    named = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "their_own", "auto_map": named}))
+    with pytest.raises(KeyholeError, match=r"code of its own, and Keyhole runs none.*Give a model of an architecture"):
+        keyhole.load(tmp_path)
+    tiny("llama").save_pretrained(tmp_path)
+    own = {"tokenizer_class": "Theirs", "auto_map": {"AutoTokenizer": ["code.Theirs", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    with pytest.raises(KeyholeError, match=r"has no tokenizer \(.*custom code"):
+        keyhole.load(tmp_path).run("hello there")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_revision_reaches_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

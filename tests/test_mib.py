@@ -131,6 +131,7 @@ BAD = [
     ({"edges": {}}, "no edge has a score"),
     ({"cfg": {}}, "no n_layers"),
     ({"cfg": None}, "lacks cfg"),
+    ({"cfg": {"n_layers": 10**12, "n_heads": 8}}, "more than 1,000,000 heads"),
     ({"cfg": {"n_layers": 4, "n_heads": 8, "d_model": None}}, "no d_model"),
     ({"nodes": {"m0": {"in_graph": True, "neurons": [True]}}}, "of neurons"),
     ({"edges": {"a0.h1=>m1": {"score": 1.0, "in_graph": True}}}, "edges are called as in"),
@@ -138,6 +139,8 @@ BAD = [
     ({"edges": {"a0.h1->m1<q>": {"score": 1.0, "in_graph": True}}}, "end in <q>"),
     ({"edges": {"a0.h9->m1": {"score": 1.0, "in_graph": True}}}, "names a0.h9"),
     ({"edges": {"m0->m4": {"score": 1.0, "in_graph": True}}}, "names m4"),
+    ({"edges": {f"m{'9' * 5000}->logits": {"score": 1.0, "in_graph": True}}}, "edges are called as in"),
+    ({"edges": {"m\uff11->logits": {"score": 1.0, "in_graph": True}}}, "edges are called as in"),
     ({"edges": {"m0->m1": {"score": "1", "in_graph": True}}}, "should have a score"),
     ({"edges": {"m0->m1": {"score": 1.0}}}, "should have a score"),
     ({"edges": {"m0->m1": True}}, "should have a score"),
@@ -181,6 +184,16 @@ def test_another_models_file_is_refused(circuit: Circuit) -> None:
     file = mib_from(document({"m0->m1": (1.0, True)}, n_layers=9), "other")
     with pytest.raises(KeyholeError, match="9 layers"):
         file_scores(file, made.wiring, made.model.dims)
+
+
+def test_a_file_of_blocks_in_another_order_is_refused() -> None:
+    """Of a model whose MLPs read what its heads read, with as many layers, heads and dimensions."""
+    run = tiny_model("gpt_neox").run([3, 5, 7])
+    made, dims = masked([run]), run.model.dims
+    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model}
+    file = mib_from(document({"a0.h1->m0": (1.0, True)}, **sizes), "other")
+    with pytest.raises(KeyholeError, match=r"an edge 0\.1 -> MLP 0, and this model has none: .* Give the file's own"):
+        file_scores(file, made.wiring, dims)
 
 
 def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_every_answer_carries_the_policy(served: Served, client: httpx.Client) -
     for answer in (client.get("/"), client.get("/api/hello"), httpx.get(served.base), client.get("/nothing")):
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ") and "unsafe" not in policy
+        assert {part.split(" ", 1)[1] for part in policy.split("; ")} == {"'none'", "'self'"}  # no scheme, nobody else
         assert "frame-ancestors 'none'" in policy and "form-action 'none'" in policy and "base-uri 'none'" in policy
         told = {name: answer.headers[name] for name in ("x-content-type-options", "referrer-policy", "cache-control")}
         assert told == {

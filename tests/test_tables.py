@@ -92,3 +92,12 @@ def test_what_is_shown_follows_the_width(
     show.table(COLUMNS, ROWS * 20)
     piped = capsys.readouterr().out
     assert len(re.findall("-2.373", piped)) == 20 and len(piped.splitlines()) == 2 + 2 * 20 + 1
+
+
+def test_tokens_give_a_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    """A circuit of somebody else's may have any tokens."""
+    token = "\x1b]0;title\x07\x1b[31m\x9b2J\x7f\r"
+    for tell in (show.plain, show.error, show.note, show.rich, lambda text: show.table(("token", ">n"), [(text, "1")])):
+        tell(f"a\tb {token}")
+        told = "".join(capsys.readouterr())
+        assert "\u241b]0;title" in told and not set(told) & {*"\x1b\x07\x9b\x7f\r"}

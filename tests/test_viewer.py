@@ -264,7 +264,7 @@ def test_a_file_of_another_kind_is_not_touched(circuits: dict[str, Circuit], tmp
 
 
 def test_places_that_are_none_are_refused(circuits: dict[str, Circuit], tmp_path: Path) -> None:
-    for slug in ("../mine", "a/b", "graph-metadata"):
+    for slug in ("../mine", "a/b", "graph-metadata", "a\x00b", "a\nb", "\ud800"):
         with pytest.raises(KeyholeError, match="cannot be called"):
             add_to_viewer(circuits["mlps"], tmp_path, slug=slug)
     assert not list(tmp_path.iterdir())

@@ -158,6 +158,21 @@ def test_pictures_have_addresses_in_what_is_built(tmp_path: Path) -> None:
         assert ("](docs/" not in text) == there == ("Project-URL: Repository, https://github.com/me/key" in text)
 
 
+def test_a_release_is_told_where_it_should_be() -> None:
+    unsaid: Any = tool("release").unsaid
+    dated, cited = "# Changelog\n\n## 1.2.0 (2027-01-31)\n", "cff-version: 1.2.0\nversion: 1.2.0\n"
+    assert unsaid("1.2.0", dated, cited) == []
+    for number, log, citation, wrong in (
+        ("1.2.0", "## 1.2.0 (unreleased)\n", cited, "CHANGELOG.md"),
+        ("1.2.0", "## 1.2.0\n", cited, "CHANGELOG.md"),
+        ("1.2", dated, "version: 1.2\n", "CHANGELOG.md"),  # of another one
+        ("1.2.0", dated, "cff-version: 1.2.0\nversion: 1.1.0\n", "CITATION.cff"),  # of the format
+        ("1.2.0", dated, "version: 1.2.0rc1\n", "CITATION.cff"),
+    ):
+        (found,) = unsaid(number, log, citation)
+        assert found.startswith(wrong)
+
+
 def test_what_a_citation_says_is_so() -> None:
     import yaml
 

@@ -35,11 +35,9 @@ def problems(sdist: Path, wheel: Path) -> list[str]:
     """What speaks against an upload."""
     found = []
     number = version()
-    headings = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
-    if not any(line.startswith(f"## {number}") and "unreleased" not in line for line in headings):
-        found.append(f"CHANGELOG.md has no heading '## {number}' with a date: it is unreleased")
-    if f"version: {number}" not in (ROOT / "CITATION.cff").read_text(encoding="utf-8"):
-        found.append(f"CITATION.cff is not of version {number}")
+    found += unsaid(
+        number, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    )
     if "](docs/" in metadata(wheel):
         found.append(
             "there is no remote `origin` on GitHub, so nobody knows where the README's pictures are: an index could "
@@ -52,6 +50,16 @@ def problems(sdist: Path, wheel: Path) -> list[str]:
     found += [f"the sdist lacks {name}" for name in ("LICENSE", "README.md", "pyproject.toml") if name not in inside]
     checked = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)])
     return [*found, *(["twine refuses them"] if checked.returncode else [])]
+
+
+def unsaid(number: str, changelog: str, citation: str) -> list[str]:
+    """Which of the two files do not tell of this version, and no other?"""
+    found = []
+    if not re.search(rf"^## {re.escape(number)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE):
+        found.append(f"CHANGELOG.md has no heading '## {number} (YYYY-MM-DD)': it is unreleased")
+    if not re.search(rf"^version: {re.escape(number)}$", citation, re.MULTILINE):  # cff-version is the format's
+        found.append(f"CITATION.cff is not of version {number}")
+    return found
 
 
 def metadata(wheel: Path) -> str:

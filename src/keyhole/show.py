@@ -3,12 +3,13 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from keyhole.files import json_text
@@ -16,6 +17,11 @@ from keyhole.progress import Pace
 from keyhole.tables import Cell, lay_out
 
 _NO_LIMIT = 100_000  # columns of a file or a pipe
+_PICTURES = {
+    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
 
 
 @contextmanager
@@ -109,5 +115,13 @@ def as_json(record: dict[str, Any]) -> None:
     print(json_text(record))
 
 
+class _Console(Console):
+    """Shows control characters as pictures: tokens may be any bytes, and a terminal would obey some of them."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(_PICTURES))
+
+
 def _console(*, stderr: bool = False) -> Console:
-    return Console(stderr=stderr, highlight=False, width=None if stderr else width() or _NO_LIMIT)
+    return _Console(stderr=stderr, highlight=False, width=None if stderr else width() or _NO_LIMIT)

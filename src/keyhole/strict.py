@@ -1,12 +1,15 @@
 """Is it what it should be? Files read strictly: what is not validated is not accepted."""
 
 import json
+import re
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from keyhole.errors import KeyholeError
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def read_text(path: Path | str) -> str:
@@ -20,9 +23,12 @@ def read_text(path: Path | str) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON document; NaN and infinity are none of JSON's numbers."""
+    """A JSON document; NaN and infinity are none of JSON's numbers, and half a character is none of a text's."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse)
+        if _HALF.search(text):  # the other half may stand beside it
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (ValueError, RecursionError) as error:
         raise KeyholeError(f"it is not valid JSON ({error}).") from error
 

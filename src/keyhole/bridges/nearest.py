@@ -91,10 +91,17 @@ def _pursuit(x: Tensor, directions: Tensor, top: int) -> tuple[list[int], list[f
         along = (directions @ left.to(directions.dtype)).abs()
         along[chosen] = -1.0
         chosen.append(int(along.argmax()))
-        basis, _ = torch.linalg.qr(directions[chosen].double().T)
+        basis = _span(directions[chosen].double())
         left = x - basis @ (basis.T @ x)
         shares.append(1.0 - float(left @ left))
     return chosen, shares
+
+
+def _span(rows: Tensor) -> Tensor:
+    """A basis of what some directions span, as columns; those that say the same again add nothing to it."""
+    _, lengths, basis = torch.linalg.svd(rows, full_matrices=False)
+    kept: Tensor = basis[lengths > 1e-6 * lengths[0]]  # directions are float32
+    return kept.T
 
 
 def _random(x: Tensor, size: int, top: int, generator: torch.Generator) -> tuple[float, float]:

@@ -32,7 +32,8 @@ def add_to_viewer(
     if "node_threshold" in metadata:
         metadata["node_threshold"] = 1.0  # here it is where pruning ends, and not where it begins
     path = folder / f"{metadata['slug']}.json"
-    require(path.parent == folder and path.name != LIST, f"a graph cannot be called {metadata['slug']!r} in a folder.")
+    plain = path.parent == folder and path.name != LIST and metadata["slug"].isprintable()
+    require(plain, f"a graph cannot be called {metadata['slug']!r} in a folder: give a slug of letters and numbers.")
     require_folder(folder)
     write_at_once(path, text)
     others = [graph for graph in listed if graph.get("slug") != metadata["slug"]]

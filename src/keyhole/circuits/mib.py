@@ -19,8 +19,9 @@ from keyhole.errors import KeyholeError
 from keyhole.strict import is_index, is_number, is_whole, parse_json, read_text, require
 
 Place = tuple[str, int | None, int | None]  # kind, layer, head
+_MOST = 1_000_000  # heads: all of a model's are listed, to draw random ones
 _SIDES: dict[str | None, EdgeSide] = {"q": "dest", "k": "src", "v": "value"}
-_NODE = r"input|logits|m\d+|a\d+\.h\d+"
+_NODE = r"input|logits|m[0-9]{1,6}|a[0-9]{1,6}\.h[0-9]{1,6}"  # Python makes no numbers of thousands of digits
 _EDGE = re.compile(rf"(?P<source>{_NODE})->(?P<target>{_NODE})(?:<(?P<slot>[qkv])>)?")
 
 
@@ -103,6 +104,9 @@ def mib_from(document: Any, name: str) -> MibFile:
     cfg = document["cfg"]
     for size in ("n_layers", "n_heads", *(["d_model"] if "d_model" in cfg else [])):
         require(is_whole(cfg.get(size)) and cfg[size] > 0, f"its cfg has no {size}.")
+    require(
+        cfg["n_layers"] * cfg["n_heads"] <= _MOST, f"its cfg tells of more than {_MOST:,} heads, which no model has."
+    )
     parallel = cfg.get("parallel_attn_mlp", False)
     require(isinstance(parallel, bool), "its cfg says of parallel_attn_mlp neither true nor false.")
     for node in document["nodes"].values():

@@ -79,9 +79,13 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
     total = np.zeros(wiring.joined.shape)
     for edge, own in file.edges.items():
         _, layer, head = edge.target
-        place = wiring.place(Source(*edge.source), Reader(edge.side, layer, head))  # type: ignore[arg-type]
+        writer, reader = Source(*edge.source), Reader(edge.side, layer, head)  # type: ignore[arg-type]
+        place = wiring.place(writer, reader)
         if place is None:
-            raise KeyholeError(f"{file.name} has edges that this model has not: {edge}.")
+            raise KeyholeError(
+                f"{file.name} has an edge {writer} -> {reader}, and this model has none: its MLPs read what the heads "
+                "of their layer read, and not what these write. Give the file's own model."
+            )
         total[place] = float(own.kept) if plain else own.score
     return np.asarray(total[tuple(wiring.edges.T)])
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def features(
     circuit: Annotated[str, typer.Argument(help="A circuit file, or one of its edges: mary.json#12.")],
     sae: Annotated[
-        Path, typer.Option(help="The autoencoder's weights (.safetensors): SAELens, Gemma Scope, sparsify.")
+        Path,
+        typer.Option(help="The autoencoder's weights: .safetensors of SAELens or sparsify, Gemma Scope's .npz, ..."),
     ],
     top: Annotated[int, typer.Option(min=1, help="Features of an edge.")] = 10,
     edges: Annotated[int, typer.Option(min=1, help="Without an edge: the strongest so many signals.")] = 10,

@@ -28,6 +28,9 @@ _TOKENIZER_FILES = (
     "tekken.json",
 )
 
+# Said, and not left out: of a model that comes with code, transformers would ask on standard input whether to run it.
+_OWN_CODE = {"trust_remote_code": False}
+
 Source = str | Path | tuple[Any, Any]
 
 
@@ -118,10 +121,15 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
 def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
     try:
         hf, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, device_map=device_map, output_loading_info=True, **options
+            path, dtype=dtype, device_map=device_map, output_loading_info=True, **_OWN_CODE, **options
         )
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
         reason = _first_line(error)
+        if "trust_remote_code" in str(error):
+            raise KeyholeError(
+                f"cannot load {name}: it comes with code of its own, and Keyhole runs none that is not part of "
+                "transformers. Give a model of an architecture that transformers has."
+            ) from error
         if isinstance(path, Path) or not isinstance(error, OSError):  # the hub's refusals are OSErrors
             raise KeyholeError(f"cannot load {name}: {reason}") from error
         if options.get("local_files_only"):
@@ -146,7 +154,7 @@ def _tokenizer(path: Any, options: dict[str, Any]) -> tuple[Any, str | None]:
     if isinstance(path, Path) and "gguf_file" not in options and not _has_tokenizer(path):
         return None, None
     try:
-        return AutoTokenizer.from_pretrained(path, **options), None
+        return AutoTokenizer.from_pretrained(path, **_OWN_CODE, **options), None
     except Exception as error:  # as many kinds as above
         return None, _first_line(error)
 

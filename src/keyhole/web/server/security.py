@@ -25,7 +25,7 @@ SAFE = ("GET", "HEAD")
 _PORT = 5  # digits
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
     ),
     "x-content-type-options": "nosniff",
