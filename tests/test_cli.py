@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from commands import keyhole
 from conftest import SMOLLM2
 from keyhole import Model
+from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
 from tiny import Sizes, tiny
 
@@ -122,6 +123,30 @@ def test_a_last_space_is_noted_where_it_is_a_token() -> None:
     told = "note: the prompt ends in a space"
     assert told in keyhole("heads", "Mary gave ", *asked).stderr
     assert not keyhole("heads", PROMPT + " ").stderr  # the organism's tokenizer knows no spaces
+
+
+def test_a_tree_fits_some_screens_unless_a_depth_is_asked_for(
+    organism: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    circuit = organism.run(PROMPT).trace("Mary", against="John")
+    monkeypatch.setattr(looks, "_LINES", 30)
+    told = []
+    for depth in (None, 4):
+        looks.circuit(circuit, json=False, depth=depth)
+        told.append(capsys.readouterr().out)
+    assert told[0].count("\n") <= 33 < told[1].count("\n")
+    assert all("A branch: the share of the answer that it hands on" in " ".join(text.split()) for text in told)
+    heads = " ".join(keyhole("trace", PROMPT, "--through", "heads").stdout.split())
+    assert "A branch: the drop of attention without it" in heads and "--story" not in heads
+    assert "likeliest next tokens: 'Mary' 1, " in heads
+
+
+def test_what_makes_a_circuit_doubtful_is_noted() -> None:
+    short = keyhole("trace", "Mary and John")
+    assert "fires only from 0.62 on (tau: 2.5 times even attention)" in short.stderr and short.returncode == 0
+    assert "fires only" not in keyhole("trace", "Mary and John", "--tau", "0.2").stderr
+    even = keyhole("trace", "Mary and John went to the", "--top-k", "1", "--json")
+    assert even.returncode == 0 and "hardly prefers" not in even.stderr
 
 
 def test_trace_tells_a_story(organism: Model) -> None:
@@ -256,11 +281,11 @@ BAD = {
         "should end in",
     ),
     "no folder to write to": (("trace", PROMPT, "--out", "{root}/no/x.json"), "no folder"),
-    "missing circuit": (("verify", "{root}/none.json"), "cannot read"),
+    "missing circuit": (("verify", "{root}/none.json"), "there is no file"),
     "a circuit's page": (("verify", "{root}/circuit.html"), "read from their .json. Write that, too: `keyhole trace"),
     "a circuit's picture": (("verify", "{root}/circuit.svg"), "--out circuit.json`"),
     "a circuit for other tools": (("verify", "{root}/circuit.neuronpedia.json"), "--out circuit.json`"),
-    "a page that is not there": (("verify", "{root}/none.html"), "cannot read"),
+    "a page that is not there": (("verify", "{root}/none.html"), "there is no file"),
     "why not, where it is": (("explain", PROMPT, "--head", "1.6", "--src", "Mary", "--why-not"), "(--why-not) out"),
     "foreign circuit": (("verify", "{root}/gpt2/config.json"), "not a circuit"),
     "circuit of another model": (("verify", "{root}/circuit.json", "-m", "{root}/gpt2"), "other weights"),

@@ -33,7 +33,7 @@ def test_the_first_token_sees_only_itself(organism: keyhole.Model) -> None:
 def test_a_firing_below_tau_is_not_searched(organism: keyhole.Model) -> None:
     firing = organism.run(PROMPT).explain((3, 6), -1, "Mary")
     assert firing.attention < firing.tau and firing.sides == ()
-    assert 'below tau (what keeps it there: why="not", --why-not)' in str(firing)
+    assert "below tau (--tau 0.1 searches it; " in str(firing) and "--why-not: what keeps it there)" in str(firing)
     with pytest.raises(KeyholeError, match="below tau"):
         firing.side("dest")
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from typing import Any
@@ -15,7 +16,9 @@ from keyhole.circuits import Edge, Node
 from keyhole.circuits.files import from_json, to_json
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import Writer
+from keyhole.intervene import Metric, answers_without, estimate
 from keyhole.story import Path, Step, Story
+from keyhole.story import needed as needed_words
 from keyhole.story.roles import role_of
 from keyhole.story.routes import Route, Ways
 from keyhole.story.text import story_text
@@ -355,3 +358,61 @@ def test_what_has_no_story_says_why(organism: Model, circuit: Circuit) -> None:
 def test_routes_know_where_they_stay() -> None:
     route = Route(((5, 2), (2, 1)), 1, 0.5)
     assert [route.token(stage) for stage in range(3)] == [5, 2, 1]
+
+
+# -- words that no path tells ----------------------------------------------------------------------------------------
+
+
+def test_needed_words_are_those_that_cost_most(circuit: Circuit, story: Story) -> None:
+    run, answer = circuit.run, story.answer
+    assert run is not None and answer is not None
+    metric = Metric(len(run) - 1, circuit.parameters.target_ids, circuit.parameters.against_ids)
+    told = {token for path in story.paths for step in path.steps for token in (step.dest, step.src)}
+    others = [t for t in range(1, len(run)) if t not in told]
+    after = answers_without(run, [[Writer("embedding", 0, None, t, t)] for t in others], metric)
+    lost = {t: value - answer for t, value in zip(others, after, strict=True) if value - answer <= -0.2 * answer}
+    assert len(lost) >= 5
+    assert [word.dest for word in story.needed] == sorted(lost, key=lambda t: lost[t])[:5]
+    for word in story.needed:
+        assert word.effect == pytest.approx(lost[word.dest], rel=1e-4) and word.writers[0].kind == "embedding"
+    shares = {
+        node.dest: i for node, i in zip(circuit.nodes, circuit.influence, strict=True) if node.kind == "embedding"
+    }
+    assert [word.influence for word in story.needed] == [shares.get(word.dest, 0.0) for word in story.needed]
+    assert "Needed, too, though in no path above: 10:John [2%, -98%]," in str(story)
+    assert [word["dest"] for word in story.record()["needed"]] == [word.dest for word in story.needed]
+
+
+def test_of_many_words_those_with_the_largest_slopes_are_silenced(
+    circuit: Circuit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = circuit.run
+    assert run is not None
+    metric = Metric(len(run) - 1, circuit.parameters.target_ids, circuit.parameters.against_ids)
+    every = needed_words.words_silenced(run, {2, 14}, metric)
+    assert sorted(every) == [t for t in range(1, len(run)) if t not in (2, 14)]
+    losses = estimate(run, metric)
+    slopes = {t: abs(losses.of(Writer("embedding", 0, None, t, t))) for t in every}
+    monkeypatch.setattr(needed_words, "MOST", 3)
+    few = needed_words.words_silenced(run, {2, 14}, metric)
+    assert set(few) == set(sorted(slopes, key=lambda t: -slopes[t])[:3])
+    assert few == pytest.approx({t: every[t] for t in few}, rel=1e-4)
+
+
+def test_a_small_lead_has_no_shares(story: Story) -> None:
+    """Everything is many times as large."""
+    assert story.in_shares and "[38%, -171%]" in str(story)
+    small = replace(story, answer=0.9)
+    assert not small.in_shares and "%, -27.6" in str(small).replace("\n", " ")
+    assert "by how much the logit difference (+0.90)" in " ".join(str(small).split())
+
+
+def test_effects_above_zero_are_explained(story: Story) -> None:
+    assert "stronger without them" not in str(story)
+    path = story.paths[0]
+    helped = replace(path, steps=(replace(path.steps[0], effect=3.0), *path.steps[1:]))
+    assert "Above 0 the answer is stronger without them." in " ".join(str(replace(story, paths=(helped,))).split())
+
+
+def test_without_a_model_no_word_is_called_needed(circuit: Circuit) -> None:
+    assert from_json(to_json(circuit)).story().needed == ()

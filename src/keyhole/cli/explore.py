@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +63,8 @@ def explore(
 
     def ready(door: Door) -> None:
         print(door.address, flush=True)
-        show.note("open this address in a browser; Ctrl-C stops the server.")
+        if sys.stderr.isatty():
+            show.note("open this address in a browser; Ctrl-C stops the server.")
         if not no_browser:
             import threading
             import webbrowser

@@ -21,7 +21,9 @@ def firing_text(firing: "Firing") -> str:
     ]
     here = firing.why == "here"
     if not firing.sides:
-        lines.append("  not searched: the weight is below tau (--tau 0.1 searches it; --why-not: what keeps it there)")
+        lines.append(
+            '  not searched: it is below tau (--tau 0.1 searches it; why="not", --why-not: what keeps it there)'
+        )
     elif not int(omega(firing.run.model, firing.layer).rank[firing.head]):
         lines.append("  no channel of this head can be told from rounding: there is nothing to remove")
     for side in firing.sides:
