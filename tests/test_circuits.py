@@ -90,7 +90,7 @@ def test_damaged_files_are_refused_with_the_reason(circuit: keyhole.Circuit, tmp
     for text in ("", "[1, 2", "[]", '{"schema": NaN}', "null"):
         with pytest.raises(KeyholeError, match=NO_CIRCUIT):
             from_json(text)
-    with pytest.raises(KeyholeError, match="cannot read"):
+    with pytest.raises(KeyholeError, match="there is no file"):
         load_circuit(tmp_path / "none.json")
     (tmp_path / "image.json").write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(KeyholeError, match="cannot read"):
@@ -322,7 +322,7 @@ def test_what_the_model_prefers_is_said(organism: keyhole.Model) -> None:
     mary, john = (organism.tokenizer.convert_tokens_to_ids(name) for name in ("Mary", "John"))
     with pytest.raises(NothingToTraceError, match=re.escape(f"difference {float(logits[john] - logits[mary]):.2f}")):
         run.trace("John", against="Mary")
-    with pytest.raises(NothingToTraceError, match=r"are the same, 'Mary'.*another `against`"):
+    with pytest.raises(NothingToTraceError, match=r"are the same, 'Mary'.*against another"):
         run.trace("Mary", against=["Mary"])
     least = int(logits.argmin())
     with pytest.raises(NothingToTraceError, match="prefers the mean of all tokens to"):

@@ -142,6 +142,12 @@ def test_what_is_no_autoencoder_is_refused(tmp_path: Path) -> None:
         dictionary_of(torch.full((2, 3), torch.nan))
 
 
+def test_features_without_a_direction_are_never_told() -> None:
+    rows = torch.cat([torch.zeros(2, 8), directions(3, 8)])
+    found = nearest_features(rows[3].clone(), dictionary_of(rows), top=3)  # spanned by the first already
+    assert found.features[0].index == 3 and {one.index for one in found.features} == {2, 3, 4}
+
+
 def test_what_has_no_direction_is_refused() -> None:
     known = dictionary_of(torch.cat([directions(5, 8), torch.zeros(2, 8)]))
     assert known.dead == 2 and len(nearest_features(directions(1, 8)[0], known, top=100).features) == 5

@@ -86,6 +86,14 @@ def test_sizes_come_from_the_model_alone(circuit: Circuit, organism: Model, tmp_
     assert to_mib(stored, organism) == to_mib(circuit)
 
 
+def test_blocks_that_have_no_name_there_are_refused() -> None:
+    run = tiny_model("lfm2").run([3, 5, 7, 11, 3, 5])
+    circuit = run.trace(int(run.logits[-1].argmax()), against=int(run.logits[-1].argmin()))
+    assert any(node.kind == "mixer" for node in circuit.nodes)
+    with pytest.raises(KeyholeError, match="no name for a block that mixes tokens"):
+        to_mib(circuit)
+
+
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -83,6 +83,14 @@ def test_weights_that_a_bridge_changed_are_refused() -> None:
         keyhole.load(TransformerBridge(tiny("gpt2"), folded=True))
 
 
+def test_a_model_that_is_spread_is_refused() -> None:
+    """Its forward pass is bound to the modules that are left out."""
+    hf = tiny("gpt2")
+    hf.transformer.h[0]._hf_hook = object()
+    with pytest.raises(KeyholeError, match="spread over devices"):
+        keyhole.load(TransformerBridge(hf))
+
+
 def test_what_has_no_model_inside_is_refused() -> None:
     with pytest.raises(KeyholeError, match="no Hugging Face model inside"):
         keyhole.load(HookedTransformer())

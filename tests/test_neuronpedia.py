@@ -202,3 +202,11 @@ def test_edges_of_no_weight_are_no_links(circuit: Circuit) -> None:
     edge = circuit.edges[0]
     none = Edge(edge.source, edge.target, edge.side, 0.0, 0.0, 0.0, (), None if edge.influence is None else 0.0)
     assert graph(replace(circuit, edges=(none,)))["links"] == []
+
+
+def test_an_answer_that_looks_like_a_label_is_read_as_a_word(circuit: Circuit) -> None:
+    odd = replace(circuit.parameters, target_text=('" (p=9)',))
+    found = graph(replace(circuit, parameters=odd, tokens=("<script>", *circuit.tokens[1:])))
+    (answer,) = (node for node in found["nodes"] if node["feature_type"] == "logit")
+    assert answer["clerp"].count('"') == 4 and answer["clerp"].count("(p=") == 1  # two words in quotes
+    assert "<script>" not in found["metadata"]["prompt"]

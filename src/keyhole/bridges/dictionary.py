@@ -50,12 +50,12 @@ class Dictionary:
 def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
     """The decoder of an autoencoder of `d_model` dimensions; what has none is refused with what was found."""
     path = Path(path)
-    if path.suffix not in (".safetensors", ".npz"):
+    if path.suffix.lower() not in (".safetensors", ".npz"):
         raise KeyholeError(
             f"{path.name} is no .safetensors or .npz file, and only these are read: others may run code."
         )
     try:
-        name, held, turned = (_from_arrays if path.suffix == ".npz" else _from_tensors)(path, d_model)
+        name, held, turned = (_from_arrays if path.suffix.lower() == ".npz" else _from_tensors)(path, d_model)
     except (*_DAMAGED, SafetensorError) as error:
         raise KeyholeError(f"cannot read {path}: {error}.") from error
     rows = held.to(torch.float32)

@@ -87,9 +87,10 @@ def nearest_features(vector: Float[Tensor, "d_model"], decoder: Dictionary, *, t
 def _pursuit(x: Tensor, directions: Tensor, top: int) -> tuple[list[int], list[float]]:
     """Orthogonal matching pursuit: the next is the one that what is left over points along most."""
     chosen, shares, left = list[int](), list[float](), x
+    dead = (directions == 0).all(1)  # features without a direction
     for _ in range(top):
         along = (directions @ left.to(directions.dtype)).abs()
-        along[chosen] = -1.0
+        along[chosen], along[dead] = -1.0, -1.0
         chosen.append(int(along.argmax()))
         basis = _span(directions[chosen].double())
         left = x - basis @ (basis.T @ x)

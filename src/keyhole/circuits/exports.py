@@ -87,6 +87,11 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     goes through MLPs. Biases and offsets have no place there and are left out. The sizes of the model have: a circuit
     that was read from a file needs the `model` that made it.
     """
+    if any(node.kind == "mixer" for node in circuit.nodes):
+        raise KeyholeError(
+            "EAP-IG and MIB have no name for a block that mixes tokens without attention, and this circuit has some: "
+            "save it as .json or .graphml."
+        )
     edges: dict[str, float] = {}
     for edge in circuit.edges:
         parent, child = _mib_name(circuit.nodes[edge.source]), _mib_name(circuit.nodes[edge.target])

@@ -15,7 +15,7 @@ The strongest edges are pinned: viewers draw them as a graph of their own.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyhole.brief import model_label
@@ -50,7 +50,7 @@ def to_neuronpedia(
         "scan": scan or model_label(circuit.model.get("name", "model")).rpartition("/")[2],
         "transcoder_list": [],  # whose features these are: circuit-tracer asks
         "prompt_tokens": [_plain(token) for token in circuit.tokens],
-        "prompt": text,
+        "prompt": _plain(text),
         "schema_version": 1,  # features are pairs of layer and number; without a set of features none is looked up
         "info": {"description": _description(circuit), "generator": {"name": "keyhole", "version": __version__}},
         "generation_settings": circuit.parameters.record(),
@@ -182,11 +182,16 @@ def _label(circuit: Circuit, i: int, names: Mapping[Edge, str]) -> str:
     node, told = circuit.nodes[i], circuit.parameters
     if node.kind == "target":
         likely = f"{sum(told.target_probability):.3f}" if told.target_probability else "?"
-        answer = " ".join(told.target_text) or "a direction"
-        other = f' against "{" ".join(told.against_text)}"' if told.against_text else ""
+        answer = _quoted(told.target_text) or "a direction"
+        other = f' against "{_quoted(told.against_text)}"' if told.against_text else ""
         return _plain(f'Output "{answer}"{other} (p={likely})')
     named = [f"{edge.side}: {names[edge]}" for edge in circuit.edges_into(i) if edge in names]
     return _plain("; ".join([node_label(node, circuit.tokens), *named]))
+
+
+def _quoted(words: Sequence[str]) -> str:
+    """Words without what would end their quotes, or pass for the probability behind them."""
+    return " ".join(words).replace('"', "\u2033").replace("(p=", "( p=")
 
 
 def _plain(text: str) -> str:

@@ -119,7 +119,7 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
         return operand(published(text.removeprefix(PREFIX)))
     if Path(text).is_dir():
         return _whole(open_store(text), text)
-    if text.endswith((".json", ".mib")) and is_mib(text):
+    if text.lower().endswith((".json", ".mib")) and is_mib(text):
         return Operand(text, reference=published_in(read_mib(text)))
     if text.endswith(".json"):
         return Operand(text, circuit=Member.of(Circuit.load(text)))

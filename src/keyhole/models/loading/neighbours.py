@@ -63,6 +63,11 @@ def _plain(module: nn.Module) -> nn.Module:
     """A copy without a neighbour's modules and hooks; weights and buffers are the same tensors."""
     while isinstance(getattr(module, _WRAPPED, None), nn.Module):
         module = getattr(module, _WRAPPED)
+    if hasattr(module, "_hf_hook"):
+        raise KeyholeError(
+            "the model inside this bridge is spread over devices or a disk by accelerate, and cannot be taken out: "
+            "give keyhole.load the model's name."
+        )
     made = copy.copy(module)
     for name, value in vars(module).items():
         if "_hooks" in name and isinstance(value, dict):
