@@ -551,7 +551,7 @@ def test_operands_name_heads_channels_and_edges(organism: Model, circuit: keyhol
         ("3.1:99", "has channels 0 to 15"),
         (f"{tmp_path}/mary.json#9999", "and not #9999"),
         (f"{tmp_path}/mary.json#{target}", "is no signal into a head"),
-        (f"{tmp_path}/none.json#1", "cannot read"),
+        (f"{tmp_path}/none.json#1", "there is no file"),
     ]:
         with pytest.raises(KeyholeError, match=reason):
             read_what(organism, text)

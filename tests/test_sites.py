@@ -136,7 +136,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_files_that_are_not_there_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(KeyholeError, match="cannot read"):
+    with pytest.raises(KeyholeError, match="there is no file"):
         read_contrast(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(KeyholeError, match="no samples"):

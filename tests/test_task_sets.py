@@ -335,7 +335,7 @@ def test_files_without_prompts(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("\n")
     with pytest.raises(KeyholeError, match="has no prompts: write a line such as"):
         read_examples(tmp_path / "none.jsonl")
-    with pytest.raises(KeyholeError, match="cannot read"):
+    with pytest.raises(KeyholeError, match="there is no file"):
         read_examples(tmp_path / "nowhere.jsonl")
     write_examples(ioi(2), tmp_path / "two.jsonl")
     with pytest.raises(KeyholeError, match="has 2 prompts, so that 3"):

@@ -29,6 +29,8 @@ def parse_json(text: str) -> Any:
         if _HALF.search(text):  # the other half may stand beside it
             json.dumps(found, ensure_ascii=False).encode()
         return found
+    except UnicodeEncodeError as error:
+        raise KeyholeError(f"it has half of a character ({error.object[error.start]!a}): write it as UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise KeyholeError(f"it is not valid JSON ({error}).") from error
 

@@ -104,10 +104,6 @@ def _example(record: Any, *, task: str) -> Example:
 
 def _text(value: Any, key: str) -> str:
     require(isinstance(value, str), f'"{key}" is text, not {value!r:.60}.')
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise KeyholeError(f'"{key}" has half of a character at {error.start}: write it as UTF-8.') from error
     return str(value)
 
 
