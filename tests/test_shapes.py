@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+import shapes
 from keyhole.qk.omega import decompose
 from shapes import checked
 
@@ -43,6 +44,24 @@ def test_records_are_checked_when_they_are_made() -> None:
         Pair(torch.ones(2), torch.ones(3))
 
 
-def test_keyholes_functions_are_checked() -> None:
+def test_keyholes_functions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "ALL", 10**9)  # however often it was called before
     with pytest.raises(TypeError, match="decompose"):
         decompose(torch.ones(1, 4, 2), torch.ones(1, 5, 2))
+
+
+def test_of_many_calls_some_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shapes, "ALL", 3)
+    monkeypatch.setattr(shapes, "ONE_IN", 5)
+    caught = []
+
+    @checked
+    def first(a: Float[Tensor, "n"]) -> Tensor:  # noqa: F821
+        return a
+
+    for number in range(20):
+        try:
+            first(torch.ones(1, 1))
+        except TypeError:
+            caught.append(number)
+    assert caught == [0, 1, 2, 5, 10, 15]
