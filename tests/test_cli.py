@@ -145,8 +145,10 @@ def test_what_makes_a_circuit_doubtful_is_noted() -> None:
     short = keyhole("trace", "Mary and John")
     assert "fires only from 0.62 on (tau: 2.5 times even attention)" in short.stderr and short.returncode == 0
     assert "fires only" not in keyhole("trace", "Mary and John", "--tau", "0.2").stderr
-    even = keyhole("trace", "Mary and John went to the", "--top-k", "1", "--json")
-    assert even.returncode == 0 and "hardly prefers" not in even.stderr
+    places = "Mary and John went to the"  # of which the organism finds one as likely as the other
+    even = keyhole("trace", places, "--target", "park", "--against", "market")
+    assert even.returncode == 0 and "hardly prefers this answer (0.085) to the other (0.085)" in even.stderr
+    assert "hardly prefers" not in keyhole("trace", PROMPT, "--target", "Mary", "--against", "John").stderr
 
 
 def test_trace_tells_a_story(organism: Model) -> None:

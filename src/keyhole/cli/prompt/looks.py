@@ -248,19 +248,23 @@ def doubt(found: Circuit) -> None:
             "and what little decides may hang on many parts."
         )
     if len(found.tokens) <= _SHORT and getattr(told, "tau", None) == "dynamic":
-        least = min(1.0, 2.5 / len(found.tokens))
+        from keyhole.qk.firings import DYNAMIC_SCALE, dynamic_tau
+
+        least = dynamic_tau(len(found.tokens))
         show.note(
-            f"with {len(found.tokens)} tokens a head fires only from {least:.2f} on (tau: 2.5 times even attention), "
-            "and few are explained: --tau 0.2 explains more."
+            f"with {len(found.tokens)} tokens a head fires only from {least:.2f} on (tau: {DYNAMIC_SCALE} times even "
+            "attention), and few are explained: --tau 0.2 explains more."
         )
 
 
 def likeliest(run: Run, end: int) -> None:
     """What the model would say next: what could be asked for, or held against it."""
     from keyhole.models.tokens.prompts import token_texts
+    from keyhole.tracing.answers.targets import targets_of
 
-    values, ids = run.logits[end].softmax(-1).topk(_NEXT)
-    words = token_texts(run.model.tokenizer, ids.tolist())
+    ids = targets_of(run.logits[end], None, _NEXT)
+    values = run.logits[end].double().softmax(-1)[ids]
+    words = token_texts(run.model.tokenizer, ids)
     told = ", ".join(f"{word!r} {value:.3g}" for word, value in zip(words, values.tolist(), strict=True))
     show.plain(f"likeliest next tokens: {told}")
 
