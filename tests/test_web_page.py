@@ -108,7 +108,7 @@ def test_a_measured_story_is_told_with_its_numbers(organism: keyhole.Model, tmp_
         assert [step["numbers"] for step in line["steps"]] == [numbers(told, step) for step in path.steps]
     assert ", -88%]" in measured[1]["steps"][2]["numbers"] and plain[1]["steps"][2]["numbers"] == "[53%]"
     assert "when they write nothing" in measured[-2]["text"] and "not measured" in plain[-2]["text"]
-    assert measured[-3]["text"].startswith("Needed, too, though in no path above: 10:John [2%, -98%]")
+    assert measured[-3]["text"].startswith("Needed, too, though no path above begins there: 10:John [2%, -98%]")
     assert measured[-1] == plain[-1] and measured[-1]["text"].startswith("Words: moved by: read as a head's value;")
 
 

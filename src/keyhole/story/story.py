@@ -207,10 +207,10 @@ def _measured(story: Story, run: "Run", metric: Metric, progress: Progress | Non
 
 
 def _needed(story: Story, run: "Run", metric: Metric, progress: Progress | None) -> tuple[Step, ...]:
-    """Words that are in no path, and that the answer hangs on; those without which it loses most first."""
+    """Words where no path begins, and that the answer hangs on; those without which it loses most first."""
     assert story.answer is not None
     least = NEEDED * story.answer if story.in_shares else LOST
-    told = {token for path in story.paths for step in path.steps for token in (step.dest, step.src)}
+    told = {path.steps[0].src for path in story.paths}
     effects = {t: after - story.answer for t, after in words_silenced(run, told, metric, progress=progress).items()}
     passed = dict(zip(story.circuit.nodes, story.circuit.influence, strict=True))
     found = []

@@ -99,7 +99,7 @@ def needed_pieces(story: Story) -> list[str]:
         return []
     tokens = story.circuit.tokens
     words = [f"{step_label(word, tokens)} {numbers(story, word)}" for word in story.needed]
-    return ["Needed, too, though in no path above:", *(f"{one}," for one in words[:-1]), f"{words[-1]}."]
+    return ["Needed, too, though no path above begins there:", *(f"{one}," for one in words[:-1]), f"{words[-1]}."]
 
 
 def held_pieces(story: Story) -> list[str]:
