@@ -411,7 +411,8 @@ def test_pairs_of_a_model_with_rope_and_shared_keys(side: str) -> None:
     model = tiny_model("llama")
     run, om = model.run(prompts_of(model, 9)[0]), omega(model, 1)
     c, ks, head = torch.tensor([0.5, -2.0]), [1, 4], 3
-    query, key = paired(model, (1, head), side, ks, coordinates=c)  # type: ignore[arg-type]
+    query, key, *offsets = paired(model, (1, head), side, ks, coordinates=c)  # type: ignore[arg-type]
+    assert offsets == [0.0, 0.0]
     u, v, sigma = om.u(head)[:, ks], om.v(head)[:, ks], om.sigma[head, ks]
     s_u, s_v = (u @ (c / sigma), v @ c) if side == "dest" else (u @ (sigma * c), v @ c)
     x = run.layers[1].resid[0] / run.layer(1).norm_scale[0]  # where RoPE turns nothing

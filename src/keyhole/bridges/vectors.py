@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
 from keyhole.naming.subjects.signals import run_of
 from keyhole.tracing.firings.firing import Firing
@@ -33,7 +32,7 @@ def edge_vector(
     assert into.layer is not None and into.head is not None and weight is not None
     run = run_of(circuit, model)
     firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), run)
-    signal = Signal(circuit.nodes[own.source].writer, own.side, own.channels)  # type: ignore[arg-type]
+    signal = circuit.signal(own)
     return signal_vector(firing, signal, flavour=flavour)
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from keyhole.circuits.parameters import Parameters
-from keyhole.circuits.writer import Kind, Removal, SideName, Writer
+from keyhole.circuits.writer import Kind, Removal, SideName, Signal, Writer
+from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +130,13 @@ class Circuit:
     def is_sink(self, node: int) -> bool:
         """Does this head attend to the first token, as heads with nothing to do often are?"""
         return self.nodes[node].kind == "head" and self.nodes[node].src == 0 < self.nodes[node].dest
+
+    def signal(self, edge: Edge) -> Signal:
+        """An edge into a firing as a signal: who writes, into which channels of which basis."""
+        if edge.side != "dest" and edge.side != "src":
+            raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing.")
+        writer = self.nodes[edge.source].writer
+        return Signal(writer, edge.side, edge.channels, edge.weight, edge.ig, edge.alone, self.parameters.basis)
 
     def edges_into(self, node: int) -> tuple[Edge, ...]:
         """The signals that cause a node."""

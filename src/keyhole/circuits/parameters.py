@@ -14,7 +14,7 @@ class Parameters:
     """What every method is told, and how likely the model finds the answer. Old files do not know the latter."""
 
     method: ClassVar[str]
-    basis: str
+    basis: Literal["linear", "homogeneous"]
     target_ids: tuple[int, ...] = ()
     against_ids: tuple[int, ...] = ()
     end: int  # the position that predicts the answer
@@ -38,7 +38,7 @@ class Accpp(Parameters):
     """Signals found by removal."""
 
     method: ClassVar[str] = "accpp"
-    basis: str = "linear"
+    basis: Literal["linear"] = "linear"
     tau: float | Literal["dynamic", "function"] = "dynamic"
     keys: Literal["all", "source"] = "all"
     sinks: Literal["keep", "mark", "collapse"] = "keep"
@@ -59,7 +59,7 @@ class Svt(Parameters):
     """Singular vector tracing, heads alone."""
 
     method: ClassVar[str] = "svt"
-    basis: str = "homogeneous"
+    basis: Literal["homogeneous"] = "homogeneous"
     rope: Literal["rotated"] | None = None
     start: tuple[Place, ...] | None = None
     channels: Literal["singular", "all"] = "singular"

@@ -2,7 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from keyhole.qk.omega import Basis
 
 Kind = Literal["embedding", "head", "mlp", "bias", "mixer", "offset", "mlp_offset", "value_offset"]
 OFFSETS: tuple[Kind, ...] = ("offset", "mlp_offset", "value_offset")  # a reader's own constants: nobody writes them
@@ -27,7 +30,11 @@ class Writer:
 
 @dataclass(frozen=True)
 class Signal:
-    """What one writer puts into some channels of a firing, on one side; with what the search found it to do."""
+    """What one writer puts into some channels of a firing, on one side; with what the search found it to do.
+
+    Channels have numbers in a basis. Those of the homogeneous one are SVT's, which traces whole heads: the writer is
+    then the head with all its sources, and `writer.src` only names the one that it attends to most.
+    """
 
     writer: Writer
     side: SideName
@@ -35,6 +42,12 @@ class Signal:
     weight: float = math.nan  # drop of the attention weight in the order of removal
     ig: float = math.nan
     alone: float = math.nan  # drop when only this signal is removed
+    basis: "Basis" = "linear"  # that the channels are numbered in
+
+    @property
+    def whole(self) -> bool:
+        """Is the writer a whole head, all its sources together?"""
+        return self.basis == "homogeneous"
 
 
 @dataclass(frozen=True)

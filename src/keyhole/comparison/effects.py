@@ -16,7 +16,7 @@ from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut, edge_cut, intervene
 from keyhole.intervene.remove import CutMode
-from keyhole.intervene.verification import metric_of, run_of
+from keyhole.intervene.verification import distinct_edges, metric_of, run_of
 from keyhole.progress import Progress, silent
 from keyhole.stats import interval
 
@@ -50,9 +50,10 @@ def edge_effects(
     tell, found = progress or silent, dict[Term, list[float]]()
     for done, one in enumerate(members):
         circuit, cuts = one.circuit, dict[Term, list[Cut]]()
-        for edge in circuit.edges:
+        signals = (edge for edge in circuit.edges if edge.side in ("dest", "src"))
+        for edge in distinct_edges(circuit, signals):
             source, into = circuit.nodes[edge.source], circuit.nodes[edge.target]
-            if edge.side in ("dest", "src") and source.kind in WRITERS:
+            if source.kind in WRITERS:
                 ends = [Component(node.kind, node.layer, node.head) for node in (source, into)]
                 cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
         outcomes = intervene(run_of(circuit, model), list(cuts.values()), metric_of(circuit), mode=mode)

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import Kind, SideName, Signal, Writer
 from keyhole.comparison.members import Member
 from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut
+from keyhole.intervene.verification import distinct_edges
+from keyhole.qk.omega import Basis
 from keyhole.tasks.places import place_of
 from keyhole.tracing.firings.candidates import Keys
 
@@ -32,6 +35,7 @@ class PlacedEdge:
     side: SideName
     channels: tuple[int, ...]
     keys: Keys = "all"
+    basis: Basis = "linear"
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -51,16 +55,17 @@ def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
     if member.names is None:
         raise KeyholeError("edges are placed in other prompts by roles, and this prompt has none.")
     circuit, names, found = member.circuit, member.names, []
-    keys: Keys = getattr(circuit.parameters, "keys", "all")
-    for edge in circuit.edges:
+    basis = circuit.parameters.basis
+    keys: Keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "source"
+    for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side in ("dest", "src"))):
         source, into = circuit.nodes[edge.source], circuit.nodes[edge.target]
-        if edge.side not in ("dest", "src") or source.kind not in WRITERS:
+        if source.kind not in WRITERS:
             continue
         who, layer, head = source.writer, into.layer, into.head
         assert layer is not None and head is not None and (edge.side == "dest" or edge.side == "src")
         tokens = (names[who.dest], names[who.src]), (names[into.dest], names[into.src])
         kind = (who.kind, who.layer, who.head)
-        found.append(PlacedEdge(kind, *tokens[0], (layer, head), *tokens[1], edge.side, edge.channels, keys))
+        found.append(PlacedEdge(kind, *tokens[0], (layer, head), *tokens[1], edge.side, edge.channels, keys, basis))
     return tuple(found)
 
 
@@ -97,7 +102,7 @@ def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
     if writer_src > writer_dest or src > dest or writer_dest != (dest if edge.side == "dest" else src):
         return None
     writer = Writer(*edge.writer, writer_dest, writer_src)
-    return Cut(*edge.head, dest, src, (Signal(writer, edge.side, edge.channels),), edge.keys)
+    return Cut(*edge.head, dest, src, (Signal(writer, edge.side, edge.channels, basis=edge.basis),), edge.keys)
 
 
 def not_signals(circuit: Circuit) -> int:

@@ -19,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
-from keyhole.circuits.writer import Signal
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
 from keyhole.intervene.mlp_causes import Claim, left_agrees
 from keyhole.intervene.remove import Metric, Mode, head_edit
@@ -161,7 +160,7 @@ def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edi
         return Edits(mlps=(claim.edit(-change),)), float(left) / claim.value
     if edge.side == "dest" or edge.side == "src":
         assert node.layer is not None and node.head is not None
-        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)
+        signal = circuit.signal(edge)
         cut = Cut(node.layer, node.head, node.dest, node.src, (signal,), keys="source")
         delta = vector_delta(run, cut, change)
         return Edits(heads=(head_edit(run, cut, delta),)), predicted(run, cut, delta, 1.0)

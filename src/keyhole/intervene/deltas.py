@@ -3,6 +3,9 @@
 Removing what writer c puts into channels S changes the rotated query by  part G_d[:, S] G_s[S]  and the rotated key by
 G_d[:, S] G_s[S] part, with `part` the writer's share of the rotated query or key. Scores change by exactly the rows
 of the search.
+
+Signals of SVT are in the homogeneous basis, where u_k and v_k have one more coordinate for the biases. A head's query
+or key loses all of their channels, as the score does. The residual stream has no such coordinate: it is dropped there.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal
 from keyhole.errors import KeyholeError
-from keyhole.qk.omega import omega
+from keyhole.qk.omega import Basis, omega
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.writes.written import read_of, read_vectors
 
@@ -35,13 +38,20 @@ class Cut:
     keys: Keys = "all"  # which keys a src-side cut touches
 
     def __post_init__(self) -> None:
-        if len({signal.side for signal in self.signals}) != 1:
-            raise KeyholeError("a cut takes one or more signals of one side: make one cut for dest and one for src.")
+        if len({(signal.side, signal.basis) for signal in self.signals}) != 1:
+            raise KeyholeError(
+                "a cut takes one or more signals of one side and basis: make one cut for dest and one for src."
+            )
 
     @property
     def side(self) -> SideName:
         """Of the firing, and of all signals here."""
         return self.signals[0].side
+
+    @property
+    def basis(self) -> Basis:
+        """That the channels of all signals here are numbered in."""
+        return self.signals[0].basis
 
     def tokens(self, run: "Run") -> list[int]:
         """The tokens at which the head's input changes."""
@@ -53,7 +63,7 @@ class Cut:
 def head_delta(run: "Run", cut: Cut) -> Float[Tensor, "token d_head"]:
     """What the head's rotated query (at dest) or rotated keys lose, at each of the cut's tokens."""
     tokens, head = cut.tokens(run), (cut.layer, cut.head)
-    shares = [read_of(run, head, signal.writer, tokens, side=cut.side) for signal in cut.signals]
+    shares = [read_of(run, head, signal, tokens) for signal in cut.signals]
     kept = [_in_channels(run, cut, share, signal) for share, signal in zip(shares, cut.signals, strict=True)]
     return torch.stack(kept).sum(0)
 
@@ -66,7 +76,7 @@ def vector_delta(run: "Run", cut: Cut, vector: Float[Tensor, "d_model"]) -> Floa
 
 
 def _in_channels(run: "Run", cut: Cut, share: Float[Tensor, "token d_head"], signal: Signal) -> Tensor:
-    om, ks = omega(run.model, cut.layer), list(signal.channels)
+    om, ks = omega(run.model, cut.layer, cut.basis), list(signal.channels)
     G_d, G_s = om.G_d[cut.head][:, ks], om.G_s[cut.head][ks]
     return share @ G_d @ G_s if cut.side == "dest" else share @ G_s.T @ G_d.T
 
@@ -80,6 +90,8 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
     record, at = run.layer(cut.layer), cut.tokens(run)
     scales = record.q_scale[cut.head] if cut.side == "dest" else record.k_scale[record.kv(cut.head)]
     scale = scales[at][:, None]
+    if cut.basis == "homogeneous":
+        delta = delta - _of_bias(run, cut, delta)
     if record.rotary is not None:
         turn = record.rotary.at(torch.tensor(at))
         norm = (turn.cos[:, :1].square() + turn.sin[:, :1].square()).to(delta.dtype)  # YaRN scales cos and sin
@@ -89,6 +101,17 @@ def residual_delta(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -
     read = delta / scale
     lift = _lift(run.model, cut.layer, cut.head, cut.side)
     return read @ lift.to(read.dtype) * record.norm_scale[at][:, None]
+
+
+def _of_bias(run: "Run", cut: Cut, delta: Float[Tensor, "token d_head"]) -> Float[Tensor, "token d_head"]:
+    """What the last coordinate of a homogeneous change is read as: a multiple of the head's own bias."""
+    om, w = omega(run.model, cut.layer, "homogeneous"), run.model.weights(cut.layer)
+    n = int(om.rank[cut.head])
+    if cut.side == "dest":
+        last = (delta @ om.G_d[cut.head, :, :n] / om.sigma[cut.head, :n]) @ om.u(cut.head)[-1]
+        return last[:, None] * w.b_Q[cut.head]
+    last = (delta @ om.G_s[cut.head, :n].T) @ om.v(cut.head)[-1]
+    return last[:, None] * w.b_K[w.kv(cut.head)]
 
 
 def _lift(model: "Model", layer: int, head: int, side: SideName) -> Float[Tensor, "d_head d_model"]:

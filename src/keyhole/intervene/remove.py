@@ -105,13 +105,13 @@ def intervene(
 
 def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
     """A control: the same writers, with as many channels drawn from those that the cut leaves alone."""
-    n = int(omega(run.model, cut.layer).rank[cut.head])
+    n = int(omega(run.model, cut.layer, cut.basis).rank[cut.head])
     signals = []
     for signal in cut.signals:
         others = torch.tensor([k for k in range(n) if k not in signal.channels])
         count = min(len(signal.channels), len(others))
         chosen = others[torch.randperm(len(others), generator=generator)[:count]].tolist()
-        signals.append(Signal(signal.writer, signal.side, tuple(chosen)))
+        signals.append(Signal(signal.writer, signal.side, tuple(chosen), basis=signal.basis))
     return replace(cut, signals=tuple(signals))
 
 

@@ -3,9 +3,12 @@
 Per traced firing and side: all its removals at once, against the weight that the search predicted. Per edge: that
 signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers. MLPs: see
 `keyhole.intervene.chains`.
+
+Signals of SVT circuits are removed as that method defines them: what the whole head writes, in channels of the
+homogeneous basis, at the one token where it is read. SVT searches nothing, so predictions are computed from the scores.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -44,8 +47,6 @@ def verify(
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
-    if not isinstance(circuit.parameters, Accpp):
-        raise KeyholeError("only circuits traced with accpp predict attention after removal: trace with that method.")
     metric = metric_of(circuit)
     if not isinstance(edges, bool):
         if mode == "chain":
@@ -111,8 +112,7 @@ def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Labe
     for traced in circuit.firings:
         sides: tuple[SideName, SideName] = ("dest", "src")
         for side in sides:
-            removed = getattr(traced, side)
-            if removed:
+            if _side_signals(circuit, traced, side):
                 yield (traced, side, None), side_cut(circuit, traced, side)
         if not edges:
             continue
@@ -122,23 +122,42 @@ def _cuts(circuit: Circuit, edges: bool | Sequence[int]) -> Iterator[tuple[_Labe
 
 
 def side_cut(circuit: Circuit, traced: Traced, side: SideName) -> Cut:
-    """Everything that the search removed on one side of a firing."""
+    """Everything that the search removed on one side of a firing; of an SVT circuit, all signals of the side."""
+    signals = _side_signals(circuit, traced, side)
+    if not signals:
+        raise KeyholeError(f"nothing was removed on the {side} side of this firing: there is nothing to cut.")
+    return _cut(circuit, traced.node, signals)
+
+
+def _side_signals(circuit: Circuit, traced: Traced, side: SideName) -> list[Signal]:
+    if not isinstance(circuit.parameters, Accpp):
+        edges = [edge for edge in circuit.edges if (edge.target, edge.side) == (traced.node, side)]
+        return [circuit.signal(edge) for edge in distinct_edges(circuit, edges)]
     channels: dict[Writer, list[int]] = {}
     for removal in getattr(traced, side):
         channels.setdefault(removal.writer, []).append(removal.channel)
-    return _cut(circuit, traced.node, [Signal(who, side, tuple(ks)) for who, ks in channels.items()])
+    return [Signal(who, side, tuple(ks)) for who, ks in channels.items()]
+
+
+def distinct_edges(circuit: Circuit, edges: Iterable[Edge]) -> list[Edge]:
+    """Edges that are different signals: an SVT circuit has one for every source of a head, each of the whole head."""
+    chosen: dict[tuple[int, str, Writer], Edge] = {}
+    for edge in edges:
+        signal = circuit.signal(edge)
+        writer = replace(signal.writer, src=signal.writer.dest) if signal.whole else signal.writer
+        chosen.setdefault((edge.target, signal.side, writer), edge)
+    return list(chosen.values())
 
 
 def edge_cut(circuit: Circuit, edge: Edge) -> Cut:
     """One signal."""
-    if edge.side != "dest" and edge.side != "src":
-        raise KeyholeError("an edge into the answer, an MLP or a value is not a signal of a firing and cannot be cut.")
-    return _cut(circuit, edge.target, [Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)])
+    return _cut(circuit, edge.target, [circuit.signal(edge)])
 
 
-def parallel(circuit: Circuit, node: int) -> list[Cut]:
-    """All signals out of a node at once: the edges that leave it side by side."""
-    return [edge_cut(circuit, e) for e in circuit.edges if e.source == node and e.side in ("dest", "src")]
+def parallel(circuit: Circuit, *nodes: int) -> list[Cut]:
+    """All signals out of one or more nodes at once: the edges that leave them side by side, none twice."""
+    edges = [edge for edge in circuit.edges if edge.source in nodes and edge.side in ("dest", "src")]
+    return [edge_cut(circuit, edge) for edge in distinct_edges(circuit, edges)]
 
 
 def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
@@ -155,7 +174,7 @@ def serial(circuit: Circuit, path: Sequence[int]) -> list[Cut]:
 def _cut(circuit: Circuit, node: int, signals: Sequence[Signal]) -> Cut:
     firing = circuit.nodes[node]
     assert firing.layer is not None and firing.head is not None
-    keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "all"
+    keys = circuit.parameters.keys if isinstance(circuit.parameters, Accpp) else "source"
     return Cut(firing.layer, firing.head, firing.dest, firing.src, tuple(signals), keys)
 
 
@@ -163,7 +182,7 @@ def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Cut
     traced, side, edge = label
     real, controls = outcomes[0], outcomes[1:]
     predicted = real.predicted
-    if edge is None:
+    if edge is None and getattr(traced, side):
         predicted = getattr(traced, side)[-1].after  # what the search said, when the circuit was traced
     agrees = None if mode == "global" else abs(real.after - predicted) <= AGREES
     return Row(

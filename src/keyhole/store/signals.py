@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float32
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Signal
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model'
 
     if circuit.run is None:
         raise KeyholeError("signals are vectors of the run, which this circuit came without: trace it again.")
-    if circuit.parameters.basis != "linear":
-        raise KeyholeError(f"signals in the basis {circuit.parameters.basis!r} have no vectors in residual space.")
     found = {}
     for number, edge in enumerate(circuit.edges):
         if edge.side not in ("dest", "src"):
@@ -28,6 +25,5 @@ def signal_vectors(circuit: Circuit) -> "dict[int, Float32[np.ndarray, 'd_model'
         into, weight = circuit.nodes[edge.target], circuit.attention[edge.target]
         assert into.layer is not None and into.head is not None and weight is not None
         firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), circuit.run)
-        signal = Signal(circuit.nodes[edge.source].writer, edge.side, edge.channels)
-        found[number] = signal_vector(firing, signal).float().cpu().numpy()
+        found[number] = signal_vector(firing, circuit.signal(edge)).float().cpu().numpy()
     return found

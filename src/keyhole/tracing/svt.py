@@ -190,7 +190,7 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, fol
             upper, value = found.layers[index], float(values[index, other])
             sources = follows(upper, other, token) or (int(_row(run, upper, other, token).argmax()),)
             writers = [Writer("head", upper, other, token, b) for b in sources]
-            signals += [Signal(writer, name, found.channels, value, value, value) for writer in writers]
+            signals += [Signal(writer, name, found.channels, value, value, value, "homogeneous") for writer in writers]
         return Side(name, tuple(sorted(signals, key=lambda signal: -signal.weight)), (), weight, False)
 
     sides = (side("dest", found.at_dest, dest), side("src", found.at_src, src))

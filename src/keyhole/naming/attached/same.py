@@ -1,5 +1,6 @@
 """Which signals are the same direction? Those of one head whose queries and keys point the same way, sign and all."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -35,14 +36,15 @@ def distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 def same_direction(a: Subject, b: Subject) -> bool:
     """Do both ask and offer the same, with the same sign? Offsets count, too."""
-    if (a.query_offset, a.key_offset) != (b.query_offset, b.key_offset):
+    offsets = ((a.query_offset, b.query_offset), (a.key_offset, b.key_offset))
+    if not all(math.isclose(x, y, rel_tol=1 - SAME, abs_tol=1e-6) for x, y in offsets):
         return False
     sides = ((a.query, b.query), (a.key, b.key))
     return all(float(cosine_similarity(x.double(), y.double(), dim=0)) >= SAME for x, y in sides)
 
 
 def alike(a: Mapping[str, str], b: Mapping[str, str]) -> float:
-    """Cosine of two signals of one head by their coordinates, as `about` tells them; 0 in other channels.
+    """Cosine of two signals of one head by their coordinates, as `about` tells them; 0 in other channels or bases.
 
     In one channel the sides do not differ; in several they do, since Omega pairs queries with keys.
 
@@ -50,7 +52,9 @@ def alike(a: Mapping[str, str], b: Mapping[str, str]) -> float:
     >>> alike(one, {"channels": "4", "coordinates": "-1.0000"}), alike(one, {"channels": "5", "coordinates": "+1.0000"})
     (-1.0, 0.0)
     """
-    if "coordinates" not in a or "coordinates" not in b or a.get("channels") != b.get("channels"):
+    if "coordinates" not in a or "coordinates" not in b:
+        return 0.0
+    if (a.get("channels"), a.get("basis")) != (b.get("channels"), b.get("basis")):
         return 0.0
     x, y = (np.array([float(value) for value in one["coordinates"].split(",")]) for one in (a, b))
     if len(x) != len(y) or (len(x) > 1 and a.get("side") != b.get("side")):

@@ -8,7 +8,7 @@ from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.naming.named import Named
 from keyhole.naming.subject import Subject
-from keyhole.naming.subjects.pairs import paired
+from keyhole.naming.subjects.pairs import basis_of, paired
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -21,5 +21,5 @@ def subject_again(model: "Model", named: Named) -> Subject:
     channels = [int(k) for k in named.about["channels"].split(",")]
     coordinates = torch.tensor([float(x) for x in named.about["coordinates"].split(",")])
     side: SideName = "dest" if named.about.get("side") == "dest" else "src"
-    query, key = paired(model, named.head, side, channels, coordinates=coordinates)
-    return Subject(named.id, named.kind, named.head, query, key, about=named.about)
+    directions = paired(model, named.head, side, channels, coordinates=coordinates, basis=basis_of(named.about))
+    return Subject(named.id, named.kind, named.head, *directions, about=named.about)

@@ -21,10 +21,10 @@ def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[i
     rank = int(omega(model, layer).rank[index])
     found = []
     for channel in range(rank) if channels is None else channels:
-        query, key = paired(model, head, "src", [channel], coordinates=torch.ones(1))
+        directions = paired(model, head, "src", [channel], coordinates=torch.ones(1))
         name = f"{layer}.{index}:{channel}"
         about = {"channels": str(channel), "coordinates": told_coordinates(torch.ones(1)), "sign": "both positive"}
-        one = Subject(name, "channel", head, query, key, about=about)
+        one = Subject(name, "channel", head, *directions, about=about)
         other = opposite(one)
         found += [one, Subject(f"{name}-", "channel", head, other.query, other.key, about=other.about)]
     return found

@@ -9,7 +9,7 @@ import torch
 from keyhole.circuits.writer import SideName
 from keyhole.naming.gathering.draws import salt
 from keyhole.naming.subject import Subject
-from keyhole.naming.subjects.pairs import paired
+from keyhole.naming.subjects.pairs import basis_of, paired
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ def random_subjects(model: "Model", like: Sequence[Subject], seed: int = 0) -> l
     """
     found = []
     for number, one in enumerate(like):
-        sigma = omega(model, one.head[0]).sigma[one.head[1]]
-        rank = int(omega(model, one.head[0]).rank[one.head[1]])
+        basis = basis_of(one.about)
+        om = omega(model, one.head[0], basis)
+        sigma, rank = om.sigma[one.head[1]], int(om.rank[one.head[1]])
         rng = np.random.default_rng(int(salt(seed, one.id, "random")))
         drawn = torch.from_numpy(rng.standard_normal(rank)).to(sigma.device)
         side: SideName = "src" if one.about.get("side") == "src" else "dest"
         coordinates = drawn * sigma[:rank].double() if side == "dest" else drawn  # a_k / sigma_k is what u_k has
-        query, key = paired(model, one.head, side, range(rank), coordinates=coordinates)
+        directions = paired(model, one.head, side, range(rank), coordinates=coordinates, basis=basis)
         about = {"side": side, "like": one.id}
-        found.append(
-            Subject(f"{one.head[0]}.{one.head[1]} random {number}", "random", one.head, query, key, about=about)
-        )
+        name = f"{one.head[0]}.{one.head[1]} random {number}"
+        found.append(Subject(name, "random", one.head, *directions, about=about))
     return found

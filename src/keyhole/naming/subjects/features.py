@@ -13,10 +13,8 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.onepass.frames import Frame
 from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
-from keyhole.models.recording.visit import Seen, visit
-from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.subject import Subject, SubjectKind
-from keyhole.naming.subjects.pairs import opposite, require_head
+from keyhole.naming.subjects.pairs import opposite, require_head, rotates
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -66,19 +64,8 @@ def _both(
 def require_fixed(model: "Model", head: tuple[int, int], frame: Frame, what: str) -> None:
     """Refuse a frame in which a feature is no direction of queries and keys."""
     require_head(model, head)
-    if frame != "post_rope" and _rotates(model, head[0]):
+    if frame != "post_rope" and rotates(model, head[0]):
         raise KeyholeError(
             f"{what} of head {head[0]}.{head[1]} was found in the frame {frame!r}, where it turns with positions: find "
             "it again with the frame 'post_rope'."
         )
-
-
-def _rotates(model: "Model", layer: int) -> bool:
-    """Does RoPE turn the queries of this layer? Two tokens tell."""
-    seen: dict[int, bool] = {}
-
-    def see(number: int, one: Seen) -> None:
-        seen[number] = one.rotary is not None
-
-    visit(model, [Encoded((0, 0), (), False)], see)
-    return seen[layer]

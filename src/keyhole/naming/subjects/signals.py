@@ -9,12 +9,12 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
-from keyhole.circuits.writer import SideName, Signal, Writer
+from keyhole.circuits.writer import Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
-from keyhole.qk.omega import omega
+from keyhole.qk.omega import Basis, omega
 from keyhole.tracing.writes.written import read_of
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subj
         for number, edge in signal_edges(circuit):
             into = circuit.nodes[edge.target]
             assert into.layer is not None and into.head is not None
-            signal = Signal(circuit.nodes[edge.source].writer, _side(edge), edge.channels)
-            one = _subject(run, (into.layer, into.head), signal, _label(circuit, edge.target))
+            one = _subject(run, (into.layer, into.head), circuit.signal(edge), _label(circuit, edge.target))
             found.append(replace(one, id=f"{one.id} #{number}", about={**one.about, "edge": str(number)}))
     return found
 
@@ -47,11 +46,11 @@ def firing_subject(firing: "Firing", signal: Signal) -> Subject:
 
 def _subject(run: "Run", head: tuple[int, int], signal: Signal, into: str) -> Subject:
     channels, writer = tuple(sorted(signal.channels)), signal.writer
-    put = coordinates(run, head, replace(signal, channels=channels), writer)
-    query, key = paired(run.model, head, signal.side, channels, coordinates=put)
+    put = coordinates(run, head, replace(signal, channels=channels))
+    directions = paired(run.model, head, signal.side, channels, coordinates=put, basis=signal.basis)
     about = {"side": signal.side, "channels": told_channels(channels), "coordinates": told_coordinates(put)}
-    about |= {"writer": node_label(writer, run.tokens), "into": into}
-    return Subject(term_text(head, signal.side, channels, writer), "signal", head, query, key, about=about)
+    about |= {"writer": node_label(writer, run.tokens), "into": into} | told_basis(signal.basis)
+    return Subject(term_text(head, signal.side, channels, writer), "signal", head, *directions, about=about)
 
 
 def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
@@ -59,19 +58,17 @@ def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
     return ((number, edge) for number, edge in enumerate(circuit.edges) if edge.side in ("dest", "src"))
 
 
-def coordinates(run: "Run", head: tuple[int, int], edge: Edge | Signal, writer: Writer) -> Float[Tensor, "channels"]:
-    """What a writer put into the channels of an edge: a_k of the rotated query, or b_k of the rotated key."""
-    side, om, ks = _side(edge), omega(run.model, head[0]), list(edge.channels)
-    read = read_of(run, head, writer, [writer.dest], side=side)[0]
-    if side == "dest":
+def coordinates(run: "Run", head: tuple[int, int], signal: Signal) -> Float[Tensor, "channels"]:
+    """What a writer put into the channels of a signal: a_k of the rotated query, or b_k of the rotated key."""
+    om, ks = omega(run.model, head[0], signal.basis), list(signal.channels)
+    read = read_of(run, head, signal, [signal.writer.dest])[0]
+    if signal.side == "dest":
         return run.layer(head[0]).rule.scaling * (read @ om.G_d[head[1]])[ks]
     return (om.G_s[head[1]] @ read)[ks]
 
 
 def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     """The run that a circuit came from, or its prompt run again by the model that made it."""
-    if circuit.parameters.basis != "linear":
-        raise KeyholeError(f"signals in the basis {circuit.parameters.basis!r} have no directions of their own.")
     if circuit.run is not None:
         circuit.run.require_fresh()
         return circuit.run
@@ -93,6 +90,11 @@ def told_channels(channels: tuple[int, ...]) -> str:
     return ",".join(map(str, sorted(channels)))
 
 
+def told_basis(basis: Basis) -> dict[str, str]:
+    """What is said of the basis of a signal's channels: nothing of the usual one."""
+    return {} if basis == "linear" else {"basis": basis}
+
+
 def told_coordinates(put: Float[Tensor, "channels"]) -> str:
     """The direction that a signal has in its channels, in the order of their numbers: of unit length.
 
@@ -105,8 +107,3 @@ def told_coordinates(put: Float[Tensor, "channels"]) -> str:
 
 def _label(circuit: Circuit, node: int) -> str:
     return node_label(circuit.nodes[node], circuit.tokens)
-
-
-def _side(edge: Edge | Signal) -> SideName:
-    assert edge.side in ("dest", "src")
-    return edge.side  # type: ignore[return-value]

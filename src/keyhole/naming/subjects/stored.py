@@ -17,8 +17,16 @@ from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
-from keyhole.naming.subjects.signals import coordinates, run_of, signal_edges, told_channels, told_coordinates
+from keyhole.naming.subjects.signals import (
+    coordinates,
+    run_of,
+    signal_edges,
+    told_basis,
+    told_channels,
+    told_coordinates,
+)
 from keyhole.progress import Progress, silent
+from keyhole.qk.omega import Basis
 from keyhole.store.model import model_of
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
@@ -35,6 +43,7 @@ class _Term:
     kind: str
     layer: int
     index: int  # of the writing head; -1: it is none
+    basis: Basis
 
     @property
     def writer(self) -> str:
@@ -89,30 +98,29 @@ def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress:
             for _, edge in signal_edges(circuit):
                 term = _term(circuit, edge)
                 if term in wanted[prompt]:
-                    own = coordinates(run, term.head, _sorted(edge), circuit.nodes[edge.source].writer).double()
+                    signal = replace(circuit.signal(edge), channels=term.channels)
+                    own = coordinates(run, term.head, signal).double()
                     sums[term] = sums[term] + own if term in sums else own
             progress(done, len(wanted))
     return sums
 
 
 def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subject:
-    query, key = paired(model, term.head, term.side, term.channels, coordinates=total)
+    directions = paired(model, term.head, term.side, term.channels, coordinates=total, basis=term.basis)
     about = {
         "side": term.side,
         "channels": told_channels(term.channels),
         "writer": term.writer,
         "prompts": str(prompts),
         "coordinates": told_coordinates(total),
+        **told_basis(term.basis),
     }
-    return Subject(str(term), "signal", term.head, query, key, about=about)
+    return Subject(str(term), "signal", term.head, *directions, about=about)
 
 
 def _term(circuit: Circuit, edge: Edge) -> _Term:
     into, who = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
     assert into.layer is not None and into.head is not None and edge.side in ("dest", "src")
     index = -1 if who.head is None or who.kind != "head" else who.head
-    return _Term((into.layer, into.head), edge.side, tuple(sorted(edge.channels)), who.kind, who.layer, index)  # type: ignore[arg-type]
-
-
-def _sorted(edge: Edge) -> Edge:
-    return replace(edge, channels=tuple(sorted(edge.channels)))
+    channels, basis = tuple(sorted(edge.channels)), circuit.parameters.basis
+    return _Term((into.layer, into.head), edge.side, channels, who.kind, who.layer, index, basis)

@@ -7,19 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from keyhole.circuits.writer import SideName, Writer
+from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.tracing.writes.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 
-def read_of(
-    run: "Run", head: tuple[int, int], writer: Writer, tokens: Sequence[int], *, side: SideName
-) -> Float[Tensor, "token d_head"]:
-    """A writer's share of a head's rotated query (dest) or key (src) at some tokens, whichever its own one is."""
+def read_of(run: "Run", head: tuple[int, int], signal: Signal, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
+    """A signal's writer in a head's rotated query (dest) or key (src) at some tokens, in all channels."""
+    writer, side = signal.writer, signal.side
     if writer.kind != "offset":
-        return read_vectors(run, head, written_by(run, writer, tokens), tokens, side=side)
+        return read_vectors(run, head, written_by(run, writer, tokens, whole=signal.whole), tokens, side=side)
     layer, index = head
     record, w = run.layer(layer), run.model.weights(layer)
     at, kv, dest = list(tokens), w.kv(index), side == "dest"
@@ -40,15 +39,21 @@ def read_vectors(
     return read if record.rotary is None else record.rotary.at(torch.tensor(at)).rotate(read)
 
 
-def written_by(run: "Run", writer: Writer, tokens: Sequence[int]) -> Float[Tensor, "token d_model"]:
-    """What a writer adds to the residual stream at some tokens; a head, what it moves there from its source."""
+def written_by(
+    run: "Run", writer: Writer, tokens: Sequence[int], *, whole: bool = False
+) -> Float[Tensor, "token d_model"]:
+    """What a writer adds to the residual stream at some tokens.
+
+    A head: what it moves there from its source, or if `whole` from all sources, sum over b of A_tb (v_b - b_V) W_O.
+    """
     at, dtype = list(tokens), run.final_scale.dtype
     if writer.kind == "head":
         assert writer.head is not None
         record, w = run.layer(writer.layer), run.model.weights(writer.layer)
-        A = record.weights([writer.head], at)[0, :, writer.src]
-        v = record.v[w.kv(writer.head), writer.src].to(dtype) - w.b_V[w.kv(writer.head)]
-        return A[:, None] * (v @ w.W_O[writer.head]) / record.out_scale[at][:, None]
+        sources = slice(None) if whole else slice(writer.src, writer.src + 1)
+        A = record.weights([writer.head], at)[0, :, sources]
+        v = record.v[w.kv(writer.head), sources].to(dtype) - w.b_V[w.kv(writer.head)]
+        return (A @ v) @ w.W_O[writer.head] / record.out_scale[at][:, None]
     if writer.kind == "bias":
         return bias_writes(run, writer.layer, at)
     layer = run.layers[writer.layer]
