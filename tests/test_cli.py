@@ -13,6 +13,7 @@ from conftest import SMOLLM2
 from keyhole import Model
 from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
+from keyhole.tracing import SvtSettings
 from tiny import Sizes, tiny
 
 # All of this file in one worker: the bad requests share one process.
@@ -174,6 +175,25 @@ def test_trace_on_token_ids(folders: Path) -> None:
     assert svt["parameters"]["basis"] == "homogeneous"
 
 
+def test_trace_by_svt_takes_its_settings(organism: Model) -> None:
+    settings = SvtSettings(0.3, 0.6, "all", [(3, 1, -1, "gave"), (2, 5)])
+    asked = ("trace", PROMPT, "--target", "Mary", "--method", "svt", "--start", "3.1:-1:gave", "--start", "2.5")
+    done = keyhole(*asked, "--threshold", "0.3", "--share", "0.6", "--channels", "all", "--json")
+    assert json.loads(done.stdout) == json.loads(organism.run(PROMPT).trace("Mary", method=settings).to_json())
+    years = ("trace", YEARS, "--method", "svt", "--json", "--start")
+    by_place, by_text = (json.loads(keyhole(*years, f"2.2:-1:{where}").stdout) for where in ("pos:8", "token:05"))
+    assert by_place == by_text and by_place["parameters"]["start"] == [[2, 2, 12, 8]]
+
+
+def test_help_has_a_section_for_every_method() -> None:
+    for command in ("trace", "bulk"):
+        told = keyhole(command, "--help").stdout
+        general, _, methods = told.partition("\nOptions:\n")[2].partition("Options of --method accpp:")
+        accpp, _, svt = methods.partition("Options of --method svt:")
+        assert "--method <accpp|svt>" in general and "--tau" in accpp and "--json" in general
+        assert all(option in svt and option not in general + accpp for option in ("--start", "--threshold", "--share"))
+
+
 def test_help_has_examples() -> None:
     for command in ("check", "heads", "channels", "explain", "trace", "verify", "tasks"):
         assert f"keyhole {command}" in keyhole(command, "--help").stdout
@@ -236,6 +256,27 @@ BAD = {
     "an answer against itself": (("trace", PROMPT, "--target", "Mary", "--against", "Mary"), "are the same, 'Mary'"),
     "half a character": (("heads", "Mary \udce9 John"), r"character 5 is '\udce9'"),
     "tau that is no number": (("trace", PROMPT, "--tau", "soon"), "dynamic or a number"),
+    "svt's settings with accpp": (("trace", PROMPT, "--start", "3.1"), "are of --method svt: add it or leave them out"),
+    "svt's share with accpp": (("bulk", "ioi", "--estimate", "--share", "0.6"), "are of --method svt"),
+    "accpp's settings with svt": (("trace", PROMPT, "--method", "svt", "--tau", "0.3"), "settings of the method accpp"),
+    "accpp's settings in bulk": (("bulk", "ioi", "--estimate", "--method", "svt", "--keys", "source"), "method accpp"),
+    "a threshold above 1": (("trace", PROMPT, "--method", "svt", "--threshold", "1.5"), "threshold is 1.5"),
+    "a share of nothing": (("trace", PROMPT, "--method", "svt", "--share", "0"), "share is 0.0"),
+    "a share of all": (("bulk", "ioi", "--estimate", "--method", "svt", "--share", "1"), "share is 1.0"),
+    "a start that is no head": (("trace", PROMPT, "--method", "svt", "--start", "three"), "such as 3.1, not 'three'"),
+    "a start with one token": (("trace", PROMPT, "--method", "svt", "--start", "3.1:to"), "such as 9.6:-1:Mary"),
+    "a start of no head": (("trace", PROMPT, "--method", "svt", "--start", "3.77"), "no head 3.77"),
+    "a start of no head in bulk": (("bulk", "ioi", "--estimate", "--method", "svt", "--start", "9.6"), "head 9.6"),
+    "a start whose src is later": (("trace", PROMPT, "--method", "svt", "--start", "3.1:2:14"), "not visible from"),
+    "a start that is also a token": (("trace", YEARS, "--method", "svt", "--start", "2.3:-1:11"), "pos:11 or token:11"),
+    "a start that does not fire": (
+        ("trace", PROMPT, "--method", "svt", "--start", "3.1:-1:Mary"),
+        "no start is a firing",
+    ),
+    "a start and seeds": (
+        ("bulk", "ioi", "--estimate", "--method", "svt", "--start", "3.1", "--seeds", "linear"),
+        "leave one of them out",
+    ),
     "no such contrast": (("contrast", "cups"), "neither boxes, lists, nor a file"),
     "unknown rank": (("contrast", "boxes", "--rank", "high"), "energy, halves or a number"),
     "no chat template": (("contrast", "lists", "--chat"), "no chat template"),

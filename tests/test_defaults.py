@@ -66,6 +66,7 @@ from keyhole.tracing.methods import Method
 from keyhole.tracing.mlps.explain import Constants
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),
@@ -78,9 +79,11 @@ SAME = [
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
+    (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, many.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, many.estimate, {"what", "n", "seed", "choices", "engine", "part"}),
     (bulk, many.Tracing, {field.name for field in fields(many.Tracing)}),
+    (bulk, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, many.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store", "methods", "prompts", "baseline", "draws", "seed"}),
@@ -167,6 +170,7 @@ def test_choices_are_the_librarys() -> None:
         "Reduction": get_args(settings["recon_reduction"]),
         "QueryMode": get_args(settings["query_mode"]),
         "Method": get_args(Method),
+        "SvtChannels": get_args(ChannelChoice),
         "Constants": get_args(Constants),
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),

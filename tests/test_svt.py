@@ -21,6 +21,7 @@ from keyhole.qk.slices import slice_use
 from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.levels import trace
 from keyhole.tracing.svt import contributions, significant, trace_svt
+from keyhole.tracing.svt_settings import SvtSettings
 
 Array = np.ndarray
 FAMILIES = ["gpt2", "llama", "llama-bias", "qwen3", "gemma2", "gpt_oss", "lfm2"]
@@ -275,7 +276,7 @@ def check_circuit(run: Run, circuit: Circuit, threshold: float) -> None:
 
 
 def test_every_node_of_a_circuit_leads_to_the_target(organism: Model) -> None:
-    circuit = trace_svt(organism.run(IOI), "Mary", against="John", threshold=0.2)
+    circuit = trace_svt(organism.run(IOI), "Mary", against="John", settings=SvtSettings(threshold=0.2))
     reached, before = {i for i, n in enumerate(circuit.nodes) if n.kind == "target"}, 0
     while len(reached) > before:
         before = len(reached)
@@ -300,7 +301,7 @@ def test_the_organism_s_ioi_circuit(organism: Model) -> None:
 
 def test_edges_are_the_significant_contributions(organism: Model) -> None:
     run = organism.run(IOI)
-    circuit = trace_svt(run, "Mary", against="John", threshold=0.2, share=0.6)
+    circuit = trace_svt(run, "Mary", against="John", settings=SvtSettings(threshold=0.2, share=0.6))
     assert circuit.firings
     for firing in circuit.firings:
         node = circuit.nodes[firing.node]
@@ -316,7 +317,7 @@ def test_edges_are_the_significant_contributions(organism: Model) -> None:
 
 def test_the_baseline_uses_all_channels(organism: Model) -> None:
     run = organism.run(IOI)
-    few, every = (trace_svt(run, "Mary", against="John", channels=c) for c in ("singular", "all"))
+    few, every = (trace_svt(run, "Mary", against="John", settings=SvtSettings(channels=c)) for c in ("singular", "all"))
     seeds = [[(e.source, e.weight) for e in c.edges if e.side == "target"] for c in (few, every)]
     assert [w for _, w in seeds[0]] == [w for _, w in seeds[1]]
     assert {k for e in few.edges for k in e.channels} <= {k for e in every.edges for k in e.channels}
@@ -329,7 +330,7 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     seeded = trace_svt(run, "Mary", against="John")
     node = seeded.nodes[max(firing.node for firing in seeded.firings)]
     start = (node.layer, node.head, node.dest, node.src)
-    circuit = trace_svt(run, start=[start, (0, 0, -1, 0), start])
+    circuit = trace_svt(run, settings=SvtSettings(start=[start, (0, 0, -1, 0), start]))
     check_circuit(run, circuit, 0.5)
     into = [edge for edge in circuit.edges if edge.side == "target"]
     assert {circuit.nodes[e.source].layer for e in into} == {node.layer, 0} and len(into) == 2
@@ -338,7 +339,8 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     recorded = circuit.parameters
     assert recorded.seeds == "given" and recorded.target_ids == ()
     assert recorded.start is not None and recorded.start[:2] == (start, (0, 0, len(run) - 1, 0))
-    assert trace_svt(run, "Mary", start=[start]).parameters.target_ids == seeded.parameters.target_ids
+    recorded = trace_svt(run, "Mary", settings=SvtSettings(start=[start])).parameters
+    assert recorded.target_ids == seeded.parameters.target_ids
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES[1:], DEFICIENT])
@@ -346,34 +348,92 @@ def test_circuits_of_other_families(variant: str) -> None:
     model = tiny_model(variant)
     run = model.run(prompts_of(model, 20)[0])
     sites = [s for s in find_firings(run, 0.3) if s.layer == 2 and (s.dest > 14 or s.src == 0)]
-    circuit = trace_svt(run, start=[(s.layer, s.head, s.dest, s.src) for s in sites], threshold=0.3)
+    starts = [(s.layer, s.head, s.dest, s.src) for s in sites]
+    circuit = trace_svt(run, settings=SvtSettings(threshold=0.3, start=starts))
     check_circuit(run, circuit, 0.3)
     assert {edge.side for edge in circuit.edges} == {"dest", "src", "target"}
     assert any(s.src == 0 for s in sites)  # a leaf, whatever its weight
     assert circuit.parameters.rope == "rotated" and from_json(to_json(circuit)) == circuit
-    seeded = trace_svt(run, Likeliest(1), threshold=0.3, seeds="prob")
+    seeded = trace_svt(run, Likeliest(1), settings=SvtSettings(threshold=0.3), seeds="prob")
     check_circuit(run, seeded, 0.3)
     assert seeded.parameters.top_k == 1 and len(seeded.parameters.target_ids) == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("settings", "message"),
     [
-        ({"target": 3, "share": 1.0}, "share is 1.0"),
-        ({"target": 3, "threshold": 0.0}, "threshold is 0.0"),
-        ({"target": 3, "end": 40}, "end 40 is outside"),
-        ({"target": 3, "against": 4, "seeds": "prob"}, "belongs to seeds"),
-        ({"start": []}, "Given: nothing"),
+        ({"share": 1.0}, r"share is 1\.0"),
+        ({"share": 0}, "share is 0, but a share of all contributions lies above 0 and below 1"),
+        ({"threshold": 0.0}, r"threshold is 0\.0"),
+        ({"threshold": 1.5}, r"threshold is 1\.5"),
+        ({"threshold": math.nan}, "threshold is nan"),
+        ({"channels": "many"}, "channels is one of singular, all, not 'many'"),
+        ({"start": []}, "start is empty"),
+        ({"start": (2, 1)}, "2 is neither"),
+        ({"start": ["2.1"]}, r"'2\.1' is neither"),
         ({"start": [(2, 0, 5, 0)]}, r"no start is a firing .*2\.0 \(5 <- 0\)"),
         ({"start": [(2, 0, 3, 5)]}, "not visible from dest 3"),
         ({"start": [(7, 0, 5, 3)]}, "no layer 7"),
-        ({"start": [(2, 9, 5, 3)]}, r"no head 2\.9"),
+        ({"start": [(2, 9)]}, r"no head 2\.9"),
         ({"start": [(2, 1, 40, 3)]}, "dest 40 is outside"),
+    ],
+)
+def test_bad_settings_are_named(gpt2: Model, settings: dict, message: str) -> None:
+    with pytest.raises(KeyholeError, match=message):
+        trace_svt(gpt2.run([1, 2, 3, 2, 5, 6]), settings=SvtSettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": 3, "end": 40}, "end 40 is outside"),
+        ({"target": 3, "against": 4, "seeds": "prob"}, "belongs to seeds"),
+        ({"seeds": "linear", "settings": SvtSettings(start=[(2, 1)])}, "leave one of them out"),
+        ({"end": 0, "settings": SvtSettings(start=[(2, 1)])}, r"head 2\.1 sees nothing but the first token"),
     ],
 )
 def test_bad_input_is_named(gpt2: Model, options: dict, message: str) -> None:
     with pytest.raises(KeyholeError, match=message):
         trace_svt(gpt2.run([1, 2, 3, 2, 5, 6]), **options)
+
+
+def test_a_head_alone_begins_where_it_attends_most(organism: Model) -> None:
+    run = organism.run(IOI)
+    row = run.attention(1)[4, -1].tolist()
+    most = max(range(1, len(row)), key=row.__getitem__)
+    settings = SvtSettings(threshold=0.3, start=[(1, 4)])
+    circuit = trace_svt(run, settings=settings)
+    assert circuit.parameters.start == ((1, 4, len(run) - 1, most),)
+    assert circuit == trace_svt(run, settings=SvtSettings(threshold=0.3, start=[(1, 4, -1, most)]))
+    resting = next(
+        (layer, head) for layer in range(4) for head in range(8) if run.attention(layer)[head, -1].argmax() == 0
+    )  # a head that attends to the first token most: the next is meant
+    (place,) = SvtSettings(start=[resting]).places(run, len(run) - 1)
+    weights = run.attention(resting[0])[resting[1], -1]
+    assert place[3] == int(weights[1:].argmax()) + 1
+    early = trace_svt(run, end="gave", settings=SvtSettings(threshold=0.3, start=[(1, 7)]))
+    assert early.parameters.start == ((1, 7, 11, 10),) and early.parameters.end == 11
+
+
+def test_settings_reach_the_circuit_by_run_trace(organism: Model) -> None:
+    run, settings = organism.run(IOI), SvtSettings(0.2, 0.6, "all", [(3, 1, "gave", "John")])
+    with pytest.raises(KeyholeError, match="src 'John' is ambiguous"):
+        run.trace(method=settings)
+    settings = SvtSettings(0.2, 0.6, "all", [(3, 1), (3, 6, -1, "gave")])
+    told = run.trace("Mary", method=settings).parameters.record()
+    kept = {name: told[name] for name in ("method", "threshold", "share", "channels", "start", "seeds")}
+    starts = ((3, 1, 14, 11), (3, 6, 14, 11))
+    assert kept == {
+        "method": "svt",
+        "threshold": 0.2,
+        "share": 0.6,
+        "channels": "all",
+        "start": starts,
+        "seeds": "given",
+    }
+    assert run.trace("Mary", method=SvtSettings()) == run.trace("Mary", method="svt")
+    with pytest.raises(KeyholeError, match="method is one of accpp, svt, not 'acc'"):
+        run.trace("Mary", method="acc")
 
 
 def test_contributions_need_heads_below(gpt2: Model) -> None:

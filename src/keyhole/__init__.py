@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firings.firing import Firing as Firing
     from keyhole.tracing.levels import trace_many as trace_many
     from keyhole.tracing.mlps.flow import Through as Through
+    from keyhole.tracing.svt_settings import SvtSettings as SvtSettings
 
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Probability",
     "Probe",
     "Run",
+    "SvtSettings",
     "Through",
     "Untraced",
     "bulk",
@@ -71,6 +73,7 @@ _HOMES = {
     "Probability": "keyhole.tracing.answers.likelihood",
     "Probe": "keyhole.tracing.answers.linear",
     "Run": "keyhole.models.run",
+    "SvtSettings": "keyhole.tracing.svt_settings",
     "Through": "keyhole.tracing.mlps.flow",
     "Untraced": "keyhole.tracing.batch",
     "bulk": "keyhole.many.driver",

@@ -8,7 +8,7 @@ class KeyholeError(Exception):
 
 
 class NothingToTraceError(KeyholeError):
-    """The model does not favour this answer, so that no circuit is behind it; the message says what it favours."""
+    """No circuit is there to trace: the model does not favour this answer, or no firing to begin with fires."""
 
 
 class MissingModelError(KeyholeError):

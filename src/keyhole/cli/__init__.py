@@ -6,9 +6,10 @@ errors and `--version` then load neither torch nor transformers, which take seco
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from keyhole import show
 from keyhole.cli.cache import cache
@@ -36,6 +37,24 @@ from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 
+
+class Sectioned(TyperCommand):
+    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
+        """Write a section for arguments, one for options, and one for every panel."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 app = typer.Typer(
     name="keyhole",
     no_args_is_help=True,
@@ -46,7 +65,7 @@ app = typer.Typer(
 )
 app.command()(explore)
 for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
-    app.command()(command)
+    app.command(cls=Sectioned if command in (trace, bulk) else None)(command)
 for of_store in (families, compare, sinks, shared, curves, stability):
     app.command()(of_store)
 app.command()(where)

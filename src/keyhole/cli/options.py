@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Dtype, Sinks
+from keyhole.cli.choices import Dtype, Keys, Method, Sinks, SvtChannels
 from keyhole.errors import KeyholeError
 from keyhole.strict import parse_json
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.tracing.firings.firing import Tau
+    from keyhole.tracing.methods import MethodOption
+    from keyhole.tracing.svt_settings import Start
 
+ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the built-in organism."),
@@ -34,7 +39,40 @@ SrcOption = Annotated[
 SinksOption = Annotated[
     Sinks,
     typer.Option(
-        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain)."
+        help="Attention to the first token: keep, mark, or collapse (heads: count only; trace: do not explain).",
+        rich_help_panel=ACCPP,
+    ),
+]
+TauOption = Annotated[
+    str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.", rich_help_panel=ACCPP)
+]
+KeysOption = Annotated[
+    Keys,
+    typer.Option(help="What a src-side removal touches: all keys, or the source alone.", rich_help_panel=ACCPP),
+]
+MethodChoice = Annotated[
+    Method, typer.Option(help="accpp: signals found by removal. svt: singular vector tracing, of 2024; heads alone.")
+]
+ThresholdOption = Annotated[float, typer.Option(help="Attention weight from which a head fires.", rich_help_panel=SVT)]
+ShareOption = Annotated[
+    float,
+    typer.Option(
+        help="Follow the heads that make up this share of all contributions to a firing.", rich_help_panel=SVT
+    ),
+]
+SvtChannelsOption = Annotated[
+    SvtChannels,
+    typer.Option(
+        help="Contributions through the channels that make up a firing's score, or through all.", rich_help_panel=SVT
+    ),
+]
+StartOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="L.H[:DEST:SRC]",
+        help="Begin with this firing, not with the answer; a head alone: from the last token to the one it attends to "
+        "most, the first aside. Repeatable.",
+        rich_help_panel=SVT,
     ),
 ]
 BosOption = Annotated[
@@ -107,15 +145,15 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
     return found
 
 
-def read_head(text: str) -> tuple[int, int]:
+def read_head(text: str, option: str = "--head") -> tuple[int, int]:
     """A head such as 3.1."""
     layer, dot, head = text.partition(".")
     if not (dot and layer.isdecimal() and head.isdecimal()):
-        raise KeyholeError(f"--head takes a layer and a head such as 3.1, not {text!r}.")
+        raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {text!r}.")
     return int(layer), int(head)
 
 
-def read_place(run: Run, text: str | None) -> int | str | None:
+def read_place(run: Run | None, text: str | None) -> int | str | None:
     """A position if it is a number, else the text of a token; token:17 and pos:17 say which is meant."""
     if text is None:
         return None
@@ -125,9 +163,42 @@ def read_place(run: Run, text: str | None) -> int | str | None:
     number = rest if colon and kind == "pos" else text
     if not number.removeprefix("-").isdecimal():
         return text
-    if number == text and any(token.strip() == text for token in run.tokens):
+    if run is not None and number == text and any(token.strip() == text for token in run.tokens):
         raise KeyholeError(f"{text} is a position, but a token also reads so: write pos:{text} or token:{text}.")
     return int(number)
+
+
+def read_start(text: str, run: Run | None = None) -> Start:
+    """A head such as 9.6, or a firing such as 9.6:-1:Mary; its tokens as `read_place` reads them.
+
+    >>> read_start("9.6"), read_start("9.6:-1:Mary"), read_start("9.6:pos:14:token:17")
+    ((9, 6), (9, 6, -1, 'Mary'), (9, 6, 14, '17'))
+    """
+    head, colon, places = text.partition(":")
+    if not colon:
+        return read_head(head, "--start")
+    found = re.fullmatch(r"((?:pos:|token:)?[^:]+):((?:pos:|token:)?[^:]+)", places)
+    if found is None:
+        raise KeyholeError(f"--start takes a head such as 9.6 or a firing such as 9.6:-1:Mary, not {text!r}.")
+    dest, src = (read_place(run, place) for place in found.groups())
+    assert dest is not None and src is not None
+    return (*read_head(head, "--start"), dest, src)
+
+
+def read_method(
+    method: Method, *, start: list[str] | None, threshold: float, share: float, channels: SvtChannels
+) -> MethodOption:
+    """--method with what is told of svt, which accpp would not heed."""
+    from keyhole.tracing.svt_settings import SvtSettings
+
+    settings = SvtSettings(threshold, share, channels, [read_start(text) for text in start] if start else None)
+    if method == "svt":
+        return settings
+    if settings != SvtSettings():
+        raise KeyholeError(
+            "--start, --threshold, --share and --channels are of --method svt: add it or leave them out."
+        )
+    return method
 
 
 def read_kinds(text: str) -> list[str]:
@@ -136,3 +207,13 @@ def read_kinds(text: str) -> list[str]:
     if not set(kinds) <= {"png", "svg", "pdf"}:
         raise KeyholeError(f"--figures takes png, svg, pdf or several by commas, not {text!r}.")
     return kinds
+
+
+def read_tau(text: str) -> Tau:
+    """--tau: dynamic or a number."""
+    if text == "dynamic":
+        return "dynamic"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {text!r}.") from error

@@ -19,6 +19,8 @@ from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
 from keyhole.tasks.example import Example
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.levels import trace_many
+from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import Start, SvtSettings
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,15 @@ class _Ran:
         vectors = signal_vectors(found) if tracing.signals else None
         status = "circuit" if found.heads else "headless"
         return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, **about)
+
+    @property
+    def targets(self) -> list[int]:
+        """The answers that are traced."""
+        return list(self.ids.answers)
+
+    def against(self, tracing: Tracing) -> list[int] | None:
+        """The wrong answers that they are held against, if they are."""
+        return list(self.ids.against) if tracing.against and self.ids.against else None
 
     def skipped(self) -> Outcome:
         """Not traced, because the model is wrong."""
@@ -99,13 +110,31 @@ def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeEr
     """Circuits of a batch, or why there are none."""
     if not ran:
         return []
-    targets = [list(one.ids.answers) for one in ran]
-    against = [list(one.ids.against) if tracing.against and one.ids.against else None for one in ran]
+    if tracing.svt is not None:
+        return [_svt_circuit(one, tracing, tracing.svt) for one in ran]
+    targets, against = [one.targets for one in ran], [one.against(tracing) for one in ran]
     try:
         found = trace_many([one.run for one in ran], targets, against=against, **tracing.options())
     except KeyholeError as error:
         return [_bare(error)] if len(ran) == 1 else [_circuits([one], tracing)[0] for one in ran]
     return [_bare(one.error) if isinstance(one, Untraced) else one for one in found]
+
+
+def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit | KeyholeError:
+    """The circuit of one prompt by svt, or why there is none; tokens of a start may be called by their roles."""
+
+    def token(where: int | str) -> int | str:
+        is_role = isinstance(where, str) and where in one.example.roles
+        return one.example.position(one.run, str(where)) if is_role else where
+
+    try:
+        starts: list[Start] = [
+            each if len(each) == 2 else (*each[:2], token(each[2]), token(each[3])) for each in settings.start or ()
+        ]
+        placed = replace(settings, start=starts or None)
+        return trace_svt(one.run, one.targets, against=one.against(tracing), settings=placed, seeds=tracing.seeds)
+    except KeyholeError as error:
+        return _bare(error)
 
 
 def _bare(error: KeyholeError) -> KeyholeError:

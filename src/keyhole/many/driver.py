@@ -51,9 +51,9 @@ def bulk(
 
     `what`: a task's name, a JSON Lines file, or examples. `n`: how many of them; `seed`, `choices`: a task's.
     `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address=...)`.
-    `part`: prompts that are written together, and lost together if the work is interrupted. `tracing`: how to trace,
-    what to do with prompts that the model gets wrong, and how many prompts to trace together (`batch`), which bounds
-    memory. `progress` is told the prompts done.
+    `part`: prompts that are written together, and lost together if the work is interrupted. `tracing`: by which
+    method and how to trace, what to do with prompts that the model gets wrong, and how many prompts to trace together
+    (`batch`), which bounds memory. `progress` is told the prompts done.
 
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
@@ -106,6 +106,7 @@ def _plan(
     tracing: Tracing,
 ) -> _Plan:
     loaded = model if isinstance(model, Model) else load(model)
+    _require_starts(loaded, tracing)
     examples, task = _examples(what, loaded, *asked)
     manifest = manifest_of(
         examples,
@@ -119,6 +120,17 @@ def _plan(
     spans = [manifest.span(number) for number in range(manifest.parts)]
     blocks = [Block(i, span.start, tuple(examples[span.start : span.stop])) for i, span in enumerate(spans)]
     return _Plan(loaded, tracing, tuple(blocks), manifest)
+
+
+def _require_starts(model: Model, tracing: Tracing) -> None:
+    """Refuse heads that the model has not before any prompt is traced: each would fail by itself."""
+    for layer, head, *_ in (tracing.svt and tracing.svt.start) or ():
+        if layer not in model.attention_layers or not 0 <= head < model.dims.heads:
+            layers = f"{model.attention_layers[0]} to {model.attention_layers[-1]}"
+            raise KeyholeError(
+                f"start names head {layer}.{head}, and {model.name} has none: its attention layers are {layers}, with "
+                f"heads 0 to {model.dims.heads - 1}."
+            )
 
 
 def _examples(

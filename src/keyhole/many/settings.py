@@ -8,7 +8,9 @@ from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.assemble import Settings, Sinks
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.levels import ManyOptions, ThroughOption
+from keyhole.tracing.methods import MethodOption, require_no_accpp, svt_of
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.svt_settings import SvtSettings
 
 Wrong = Literal["keep", "skip"]
 SeedRule = Literal["prob", "linear"]
@@ -17,13 +19,17 @@ FixedTau = Literal["dynamic"] | float
 
 @dataclass(frozen=True)
 class Tracing:
-    """How every prompt is traced; `trace_many` says what the first five do.
+    """How every prompt is traced; `trace_many` says what seeds, tau, keys, sinks and through do.
+
+    With the method "svt", or a `SvtSettings`, tau, keys, sinks and through are left as they are: they are of accpp. The
+    tokens of a start may then be roles of the task, such as (9, 6, "END", "IO").
 
     `batch` and `threads` change no more than last digits: sums over a padded batch, or over the shares of threads, are
     added up in another order. They are kept with the others: tables are the same whatever was interrupted.
     """
 
-    seeds: SeedRule | Probability | None = None  # None: linear where there are wrong answers, else prob
+    method: MethodOption = "accpp"  # or svt, or its settings
+    seeds: SeedRule | Probability | None = None  # None: linear where there are wrong answers or for svt, else prob
     tau: FixedTau = "dynamic"  # weight below which a firing counts as gone
     keys: Keys = "all"  # which keys a src-side removal touches
     sinks: Sinks = "keep"  # firings on the first token
@@ -47,7 +53,15 @@ class Tracing:
         for name in ("batch", "threads"):
             if getattr(self, name) < 1:
                 raise KeyholeError(f"{name} is {getattr(self, name)}, but should be at least 1.")
+        if self.svt is not None:
+            require_no_accpp(self.options())
+            self.svt.require_no_seeds(self.seeds)
         Settings(seeds=self.seeds or "prob", tau=self.tau, keys=self.keys, sinks=self.sinks)  # refuses what is wrong
+
+    @property
+    def svt(self) -> SvtSettings | None:
+        """The settings of svt; None: prompts are traced by accpp."""
+        return svt_of(self.method)
 
     @property
     def against(self) -> bool:
@@ -65,10 +79,18 @@ class Tracing:
         }
 
     def plain(self) -> dict[str, Any]:
-        """Every choice as plain values, defaults spelled out: what a store keeps and compares."""
+        """Every choice as plain values, defaults spelled out: what a store keeps and compares.
+
+        Stores of accpp do not name the method, as when there was no other.
+        """
         share = self.seeds.tau if isinstance(self.seeds, Probability) else Probability().tau
+        rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
+        for_all = {name: getattr(self, name) for name in ("wrong", "bos", "batch", "threads")}
+        if self.svt is not None:
+            usual = "linear" if self.svt.start is None else "given"
+            return {"method": "svt", "seeds": rule or usual, "seed_tau": share, **asdict(self.svt), **for_all}
         through = self.through if isinstance(self.through, Through) else Through()
         further = {"through": "heads"} if self.through == "heads" else {"through": "mlps", **asdict(through)}
-        rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
-        how = {name: getattr(self, name) for name in ("tau", "keys", "sinks", "wrong", "bos", "batch", "threads")}
-        return {"seeds": rule or "linear where there are wrong answers", "seed_tau": share, **further, **how}
+        accpp = {name: getattr(self, name) for name in ("tau", "keys", "sinks")}
+        usual = "linear where there are wrong answers"
+        return {"seeds": rule or usual, "seed_tau": share, **further, **accpp, **for_all}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing, Tau, Why
     from keyhole.tracing.levels import Options, ThroughOption
-    from keyhole.tracing.methods import Method
+    from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
     from keyhole.tracing.writes.writers import Split
 
@@ -238,7 +238,7 @@ class Run:
         target: "Target" = None,
         *,
         against: "Tokens | None" = None,
-        method: "Method" = "accpp",
+        method: "MethodOption" = "accpp",
         seeds: "Seeds | None" = None,
         tau: "Tau" = "dynamic",
         keys: "Keys" = "all",
@@ -247,9 +247,10 @@ class Run:
         end: int | str = -1,
         progress: "Progress | None" = None,
     ) -> "Circuit":
-        """Which circuit is behind this answer? See `keyhole.tracing.levels`; for the 2024 method, "svt", `.svt`.
+        """Which circuit is behind this answer? See `keyhole.tracing.levels` for the options.
 
-        It goes on through MLPs to the words, or ends at them with `through="heads"`; "svt" keeps to heads.
+        It goes on through MLPs to the words, or ends at them with `through="heads"`. `method="svt"` is the 2024 method
+        (`keyhole.tracing.svt`), which keeps to heads; with other settings, a `SvtSettings(threshold=0.4)`.
         """
         from keyhole.tracing.methods import trace_by
 

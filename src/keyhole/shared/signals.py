@@ -47,7 +47,7 @@ def shared(
     """Compare heads over so many of a store's prompts, run anew; with `other`, all heads' channels in both tasks."""
     one, two = (None if x is None else x if isinstance(x, Store) else open_store(x) for x in (store, other))
     assert one is not None
-    if one.manifest.settings.get("method", "accpp") != "accpp":
+    if one.manifest.method != "accpp":
         raise KeyholeError("signals of another method than accpp have other channels: trace the prompts again.")
     if two is not None and two.manifest.model.get("fingerprint") != one.manifest.model.get("fingerprint"):
         names = [x.manifest.model.get("name") for x in (one, two)]

@@ -36,6 +36,11 @@ class Manifest:
         """How many parts there are."""
         return len(self.prompts)
 
+    @property
+    def method(self) -> str:
+        """By which method its circuits were traced; stores of accpp do not say so."""
+        return str(self.settings.get("method", "accpp"))
+
     def span(self, number: int) -> range:
         """The prompts of one part."""
         return range(number * self.part, min(self.n, (number + 1) * self.part))
@@ -113,6 +118,9 @@ def differences(there: Manifest, here: Manifest) -> list[str]:
     for name in ("schema", "n", "part", "labels", "signals"):
         found += _differ(name, getattr(there, name), getattr(here, name))
     for name in ("model", "settings", "task"):
+        if name == "settings" and there.method != here.method:  # which have no other setting in common
+            found += _differ("settings method", there.method, here.method)
+            continue
         old, new = getattr(there, name), getattr(here, name)
         for key in sorted({*old, *new} - ({"name"} if name == "model" else set())):
             found += _differ(f"{name} {key}", old.get(key), new.get(key))

@@ -2,13 +2,13 @@
 
 explain(run, head, dest, src)        the signals behind one attention weight
 trace(run, target, against=...)      the circuit behind an answer; trace_many for several runs
-trace_svt(run, target)               the same by the 2024 method
+trace_svt(run, target)               the same by the 2024 method, with SvtSettings
 split(run, layer, pos)               the residual stream over its writers
 
 levels.py      trace, trace_many; batch.py: from the seeds down, layer by layer
 assemble.py    what was found -> Circuit
 exactness.py   how exact is Keyhole on this model?
-svt.py         the 2024 method; methods.py: one or the other
+svt.py         the 2024 method; svt_settings.py: what can be chosen; methods.py: one or the other
 answers/       from an answer to the first writers
 firings/       why a head attends here
 writes/        who wrote what heads read
@@ -27,6 +27,7 @@ from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.levels import Options, trace, trace_many
 from keyhole.tracing.svt import contributions, trace_svt
+from keyhole.tracing.svt_settings import SvtSettings
 from keyhole.tracing.writes.writers import Split, split
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Side",
     "Signal",
     "Split",
+    "SvtSettings",
     "Untraced",
     "Writer",
     "check",

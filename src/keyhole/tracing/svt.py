@@ -13,10 +13,10 @@ In head space u_k . o = (q_o G_d)_k / sigma_k and v_k . o = (G_s k_o)_k, with q_
 o. Our extension to RoPE models, which the paper does not treat: q_o and k_o are turned at their token, as in ACC++.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,10 +26,9 @@ from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
-from keyhole.errors import KeyholeError
+from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
-from keyhole.qk.channels import check_head
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 from keyhole.tracing.answers.goals import find_seeds
@@ -38,13 +37,12 @@ from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_ta
 from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-ChannelChoice = Literal["singular", "all"]
-Start = tuple[int, int, int | str, int | str]  # layer, head, dest, src
 Outputs = Callable[[int], Tensor]  # token -> what every head below a layer wrote there
 Follows = Callable[[int, int, int], tuple[int, ...]]  # layer, head, dest -> the sources it fires on
 
@@ -61,57 +59,39 @@ class Contributions:
     at_src: Float[Tensor, "layers heads"]
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """Which channels count, who is followed, and what is a firing."""
-
-    channels: ChannelChoice = "singular"
-    share: float = 0.7
-    threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.channels not in ("singular", "all"):
-            raise KeyholeError(f"there are no channels {self.channels!r}: choose 'singular' (the set S) or 'all'.")
-        if not 0 < self.share < 1:
-            raise KeyholeError(f"share is {self.share}, but the share of all contributions lies between 0 and 1.")
-        if not 0 < self.threshold <= 1:
-            raise KeyholeError(f"threshold is {self.threshold}, but a firing's weight lies between 0 and 1.")
-
-
 def trace_svt(
     run: "Run",
     target: Target = None,
     *,
     against: Tokens | None = None,
-    start: Sequence[Start] | None = None,
+    settings: SvtSettings | None = None,
     seeds: Seeds | None = None,
-    threshold: float = 0.5,
-    share: float = 0.7,
-    channels: ChannelChoice = "singular",
     end: int | str = -1,
     progress: Progress = silent,
 ) -> Circuit:
     """Which circuit of heads is behind an answer, by singular vector tracing?
 
-    `start`: firings to begin with, as in the paper; their edges into the target carry their attention weight, and a
-    target is only recorded. Without it the seeds are those of `trace`, linear unless said otherwise. A firing has
-    weight >= `threshold`, score >= 0, and a source that is not the first token. `channels="all"` is the paper's
-    baseline without singular vectors.
+    A firing has weight >= `settings.threshold`, score >= 0, and a source that is not the first token. With
+    `settings.start` the circuit begins with chosen firings, as in the paper: their edges into the target carry their
+    attention weight, and a target is only recorded. Without it the seeds are those of `trace`, linear unless said
+    otherwise.
 
     An edge carries the contribution of a whole head, but a node names one source: the head's firing from the written
     token (each of them, if a low threshold allows several) or, if it does not fire, its most attended source: a leaf.
     """
     run.require_fresh()
-    rule, at = _Rule(channels, share, threshold), run.position(end, "end")
-    asked = Likeliest(1) if target is None and start is None else target
+    rule, at = settings or SvtSettings(), run.position(end, "end")
+    rule.require_no_seeds(seeds)
+    asked = Likeliest(1) if target is None and rule.start is None else target
     with exact_matmul():
         ids = [] if asked is None else choose_targets(run, asked, at)
         likeliest = asked if isinstance(asked, Likeliest) else None
-        settings = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
-        growing = _seeded(run, settings) if start is None else _given(run, settings, start, rule)
+        chosen = Settings(tuple(ids), tuple(token_ids(run, against, at)), at, likeliest, seeds or "linear")
+        places = rule.places(run, at)
+        growing = _given(run, chosen, places, rule) if places else _seeded(run, chosen)
         _grow_all(growing, rule, progress)
         (check,), facts = check_runs(growing.writes, logits_at=[at]), model_facts(run.model)
-        return build_circuit(growing, _parameters(run, settings, rule, start=start), checked(check, run), facts)
+        return build_circuit(growing, _parameters(run, chosen, rule, places), checked(check, run), facts)
 
 
 def contributions(
@@ -119,9 +99,10 @@ def contributions(
 ) -> Contributions:
     """How much does each upstream head contribute to this score, through dest and through src?"""
     run.require_fresh()
-    writes, place = Writes([run]), _place(run, (*head, dest, src))
+    rule, writes = SvtSettings(channels=channels, start=[(*head, dest, src)]), Writes([run])
+    (place,) = rule.places(run, len(run) - 1)
     with exact_matmul():
-        return _contributions(writes, place, _outputs(writes, place[0]), _Rule(channels))
+        return _contributions(writes, place, _outputs(writes, place[0]), rule)
 
 
 def significant(contributions: Float[Tensor, "layers heads"], share: float = 0.7) -> Bool[Tensor, "layers heads"]:
@@ -151,17 +132,17 @@ def _seeded(run: "Run", settings: Settings) -> Growing:
     return Growing(writes, 0, settings, find_seeds(writes, settings))
 
 
-def _given(run: "Run", settings: Settings, start: Sequence[Start], rule: _Rule) -> Growing:
+def _given(run: "Run", settings: Settings, places: tuple[Place, ...], rule: SvtSettings) -> Growing:
     """A circuit that begins with chosen firings; those that do not fire are leaves, but one must."""
-    weights = {place: float(_row(run, *place[:3])[place[3]]) for place in (_place(run, each) for each in start)}
+    weights = {place: float(_row(run, *place[:3])[place[3]]) for place in places}
     if not any(src in _sources(run, layer, head, dest, rule) for layer, head, dest, src in weights):
         listing = ", ".join(f"{p[0]}.{p[1]} ({p[2]} <- {p[3]}) {w:.2f}" for p, w in weights.items())
         rules = f"weight >= {rule.threshold}, score >= 0, src not the first token"
-        raise KeyholeError(f"no start is a firing ({rules}). Given: {listing or 'nothing'}.")
+        raise NothingToTraceError(f"no start is a firing ({rules}). Given: {listing}.")
     return Growing(Writes([run]), 0, settings, [Seed(Writer("head", *place), w, w) for place, w in weights.items()])
 
 
-def _grow_all(circuit: Growing, rule: _Rule, progress: Progress) -> None:
+def _grow_all(circuit: Growing, rule: SvtSettings, progress: Progress) -> None:
     """Explain layer by layer from the top: what waits at a layer is complete once all above it is done."""
     follows = cache(partial(_sources, circuit.run, rule=rule))
 
@@ -179,7 +160,7 @@ def _grow_all(circuit: Growing, rule: _Rule, progress: Progress) -> None:
             waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
 
 
-def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, follows: Follows) -> Firing:
+def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: SvtSettings, follows: Follows) -> Firing:
     """The significant heads on both sides of a firing; nothing is removed, so its weight stays."""
     found, run, (layer, head, dest, src) = _contributions(writes, place, outputs, rule), writes.runs[0], place
     weight = float(_row(run, layer, head, dest)[src])
@@ -198,7 +179,7 @@ def _explain(writes: Writes, place: Place, outputs: Outputs, *, rule: _Rule, fol
     return Firing(*place, weight, rule.threshold, visible, sides, run)
 
 
-def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: _Rule) -> Contributions:
+def _contributions(writes: Writes, place: Place, outputs: Outputs, rule: SvtSettings) -> Contributions:
     run, (layer, head, dest, src) = writes.runs[0], place
     record, om = run.layer(layer), omega(run.model, layer, "homogeneous")
     kv, n = record.kv(head), int(om.rank[head])
@@ -235,7 +216,7 @@ def _outputs(writes: Writes, layer: int) -> Outputs:
     return cache(partial(head_outputs, writes, n_layers))
 
 
-def _sources(run: "Run", layer: int, head: int, token: int, rule: _Rule) -> tuple[int, ...]:
+def _sources(run: "Run", layer: int, head: int, token: int, rule: SvtSettings) -> tuple[int, ...]:
     """Where does a head fire from this token?"""
     scores = run.layer(layer).scores([head], [token])[0, 0]
     fires = (_row(run, layer, head, token) >= rule.threshold) & (scores >= 0)
@@ -248,18 +229,8 @@ def _row(run: "Run", layer: int, head: int, dest: int) -> Float[Tensor, "pos"]:
     return run.layer(layer).weights([head], [dest])[0, 0]
 
 
-def _place(run: "Run", start: Start) -> Place:
-    layer, head = check_head(run, start[:2])
-    dest, src = run.position(start[2], "dest"), run.position(start[3], "src")
-    first = int(run.layer(layer).first[dest])
-    if not first <= src <= dest:
-        raise KeyholeError(f"src {src} is not visible from dest {dest}, which sees tokens {first} to {dest}.")
-    return layer, head, dest, src
-
-
-def _parameters(run: "Run", settings: Settings, rule: _Rule, start: Sequence[Start] | None) -> Svt:
-    """Every choice, as it is kept."""
+def _parameters(run: "Run", settings: Settings, rule: SvtSettings, places: tuple[Place, ...]) -> Svt:
+    """Every choice, as it is kept; starts by their positions."""
     rotates = any(run.layer(layer).rotary is not None for layer in run.model.attention_layers)
-    shared = settings.shared() | ({} if start is None else {"seeds": "given"})
-    places = None if start is None else tuple(_place(run, each) for each in start)
-    return Svt(**shared, rope="rotated" if rotates else None, start=places, **asdict(rule))
+    shared = settings.shared() | ({"seeds": "given"} if places else {})
+    return Svt(**shared, rope="rotated" if rotates else None, **asdict(rule) | {"start": places or None})

@@ -9,21 +9,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Constants, Keys, Method, SeedRule, ThroughWhat
+from keyhole.cli.choices import Constants, SeedRule, ThroughWhat
 from keyhole.cli.options import (
+    ACCPP,
     BosOption,
     DestOption,
     DeviceOption,
     DtypeOption,
     IdsOption,
     JsonOption,
+    KeysOption,
+    MethodChoice,
     ModelOption,
     PromptArgument,
     RevisionOption,
+    ShareOption,
     SinksOption,
     SrcOption,
+    StartOption,
+    SvtChannelsOption,
+    TauOption,
+    ThresholdOption,
     read_head,
+    read_method,
     read_place,
+    read_start,
+    read_tau,
     run_prompt,
 )
 from keyhole.cli.prompt import looks, names_of
@@ -33,10 +44,6 @@ from keyhole.files import require_file
 if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.tracing.answers.targets import Target
-    from keyhole.tracing.firings.firing import Tau
-
-TauOption = Annotated[str, typer.Option(help="dynamic (2.5 / visible keys) or a weight between 0 and 1.")]
-KeysOption = Annotated[Keys, typer.Option(help="What a src-side removal touches: all keys, or the source alone.")]
 
 
 def explain(
@@ -135,7 +142,7 @@ def trace(
     top_p: Annotated[float | None, typer.Option(help="Trace the likeliest tokens that make up this share.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Trace the k likeliest tokens.")] = None,
     model: ModelOption = None,
-    method: Annotated[Method, typer.Option(help="svt: the 2024 method.")] = "accpp",
+    method: MethodChoice = "accpp",
     seeds: Annotated[
         SeedRule | None, typer.Option(help="Default: linear with --against or --method svt, else prob.")
     ] = None,
@@ -144,14 +151,26 @@ def trace(
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
     through: Annotated[
-        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them, as svt does.")
+        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.", rich_help_panel=ACCPP)
     ] = "mlps",
-    cover: Annotated[float, typer.Option(help="Share of an MLP's write that its causes account for.")] = 0.8,
-    eps: Annotated[float, typer.Option(help="Influence below which a node is not explained.")] = 0.01,
-    no_values: Annotated[bool, typer.Option("--no-values", help="Only where heads look, not what they move.")] = False,
+    cover: Annotated[
+        float, typer.Option(help="Share of an MLP's write that its causes account for.", rich_help_panel=ACCPP)
+    ] = 0.8,
+    eps: Annotated[
+        float, typer.Option(help="Influence below which a node is not explained.", rich_help_panel=ACCPP)
+    ] = 0.01,
+    no_values: Annotated[
+        bool,
+        typer.Option("--no-values", help="Only where heads look, not what they move.", rich_help_panel=ACCPP),
+    ] = False,
     constants: Annotated[
-        Constants, typer.Option(help="What biases write: a baseline of MLPs, or causes as others.")
+        Constants,
+        typer.Option(help="What biases write: a baseline of MLPs, or causes as others.", rich_help_panel=ACCPP),
     ] = "baseline",
+    start: StartOption = None,
+    threshold: ThresholdOption = 0.5,
+    share: ShareOption = 0.7,
+    channels: SvtChannelsOption = "singular",
     out: Annotated[
         list[Path] | None,
         typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
@@ -192,6 +211,8 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --names names.json --out mary.html
 
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --method svt --start 3.1:-1:gave
+
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
@@ -203,12 +224,15 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     if long and not story:
         raise KeyholeError("--long is of a story: add --story.")
+    by = read_method(method, start=start, threshold=threshold, share=share, channels=channels)
     from keyhole.tracing.mlps.flow import Through
 
     known = names_of.read(names, all_names, json=json)
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     if known is not None:
         names_of.require(known, run)
+    for text in start or []:
+        read_start(text, run)  # refuses a number that is also the text of a token
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
@@ -221,7 +245,7 @@ def trace(
         circuit = run.trace(
             _asked(targets, top_p, top_k),
             against=others or None,
-            method=method,
+            method=by,
             seeds=Probability(seed_tau) if probability else seeds,
             tau=read_tau(tau),
             keys=keys,
@@ -256,13 +280,3 @@ def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> 
     if sum([bool(targets), top_p is not None, top_k is not None]) > 1:
         raise KeyholeError("say what to trace with exactly one of: --target (or --target-id), --top-p, --top-k.")
     return targets or (Likeliest(top_k, top_p) if top_p is not None or top_k is not None else None)
-
-
-def read_tau(text: str) -> Tau:
-    """--tau: dynamic or a number."""
-    if text == "dynamic":
-        return "dynamic"
-    try:
-        return float(text)
-    except ValueError as error:
-        raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {text!r}.") from error

@@ -13,17 +13,26 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import EngineName, SeedRule, ThroughWhat, Wrong
 from keyhole.cli.options import (
+    ACCPP,
     BosOption,
     DeviceOption,
     DtypeOption,
     JsonOption,
+    KeysOption,
+    MethodChoice,
     ModelOption,
     RevisionOption,
+    ShareOption,
     SinksOption,
+    StartOption,
+    SvtChannelsOption,
+    TauOption,
+    ThresholdOption,
     load_model,
     read_choices,
+    read_method,
+    read_tau,
 )
-from keyhole.cli.prompt.circuits import KeysOption, TauOption, read_tau
 from keyhole.cli.tasks import ChoicesOption
 from keyhole.errors import KeyholeError
 from keyhole.progress import duration
@@ -44,14 +53,22 @@ def bulk(
     n: Annotated[int | None, typer.Option(min=1, help="How many prompts. Default: the task's; of a file, all.")] = None,
     out: Annotated[Path | None, typer.Option(help="The store: a folder, which is made, or gone on with.")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Tell time, memory and disk, and stop.")] = False,
-    through: Annotated[ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.")] = "mlps",
+    method: MethodChoice = "accpp",
+    through: Annotated[
+        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.", rich_help_panel=ACCPP)
+    ] = "mlps",
     seeds: Annotated[
-        SeedRule | None, typer.Option(help="Default: linear where the prompt has wrong answers, else prob.")
+        SeedRule | None,
+        typer.Option(help="Default: linear where the prompt has wrong answers or with --method svt, else prob."),
     ] = None,
     wrong: Annotated[Wrong, typer.Option(help="Prompts that the model gets wrong: trace them, or skip them.")] = "keep",
     tau: TauOption = "dynamic",
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
+    start: StartOption = None,
+    threshold: ThresholdOption = 0.5,
+    share: ShareOption = 0.7,
+    channels: SvtChannelsOption = "singular",
     signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
     engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
     workers: Annotated[
@@ -72,7 +89,8 @@ def bulk(
     """Trace many prompts, and keep their circuits in a store that any table tool reads.
 
     What it will take is told before it starts. The same command goes on after any stop, with any engine; a store of
-    another model or other settings is refused. Prompts that cannot be traced are kept with the reason.
+    another model or other settings is refused. Prompts that cannot be traced are kept with the reason. Tokens of a
+    --start may be roles of the task: 9.6:END:IO.
 
     Examples:
 
@@ -81,6 +99,8 @@ def bulk(
         keyhole bulk ioi --model SmolLM2.gguf --n 200 --estimate
 
         keyhole bulk prompts.jsonl --model gpt2 --wrong skip --workers 4 --out gpt2.store
+
+        keyhole bulk ioi --model gpt2 --method svt --start 9.6:END:IO --start 9.9:END:IO --out svt.store
 
         keyhole bulk greater_than --model gpt2 --n 1000 --engine ray --address auto --out years.store
     """
@@ -91,8 +111,10 @@ def bulk(
     from keyhole.many import estimate as estimate_all
 
     by = _engine(engine, workers, address)
-    options: Any = {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys}
-    options |= {"sinks": sinks, "batch": batch, "threads": threads, "bos": bos, "signals": signals}
+    options: Any = {"method": read_method(method, start=start, threshold=threshold, share=share, channels=channels)}
+    options |= {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys, "sinks": sinks}
+    options |= {"batch": batch, "threads": threads, "bos": bos, "signals": signals}
+    tracing = Tracing(**options)
     loaded = load_model(model, revision, dtype, device)
     asked: dict[str, Any] = {
         "n": n,
@@ -100,7 +122,7 @@ def bulk(
         "choices": read_choices(choices),
         "part": part,
         "engine": by,
-        "tracing": Tracing(**options),
+        "tracing": tracing,
     }
     if estimate:
         with show.progress("Tracing a few batches"):
@@ -108,14 +130,14 @@ def bulk(
         _tell_estimate(expected, json=json)
         return
     assert out is not None
-    start = time.monotonic()
+    began = time.monotonic()
     try:
         with show.paced_bar("Tracing") as progress:
             store = trace_all(what, loaded, out=out, progress=progress, **asked)
     except KeyboardInterrupt:
         _LOG.info(f"stopped. What was finished is in {out}: the same command goes on from there.")
         raise
-    _tell(store, time.monotonic() - start, json=json)
+    _tell(store, time.monotonic() - began, json=json)
 
 
 def _engine(name: EngineName, workers: int | None, address: str | None) -> Engine:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from keyhole import show
-from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
-from keyhole.cli.prompt.circuits import TauOption, read_tau
+from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption, TauOption, read_tau
 from keyhole.cli.store.options import (
     OutOption,
     SeedOption,

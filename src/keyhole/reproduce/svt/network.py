@@ -20,7 +20,8 @@ from keyhole.reproduce.svt.intervals import numbered
 from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, stood_in, subject
 from keyhole.reproduce.svt.known import Agreement, agreement, known_heads, known_here
 from keyhole.reproduce.svt.lattice import LATTICE, Lattice, Pair, lattice
-from keyhole.tracing.svt import ChannelChoice, trace_svt
+from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
 
@@ -61,7 +62,8 @@ def _traced(seen: Subject, channels: ChannelChoice) -> Network:
         starts = [(*head, end, io) for head in movers if _fires(run, head, end, io, seen.threshold)]
         if starts:
             done += 1
-            counts.update(_edges(trace_svt(run, start=starts, threshold=seen.threshold, channels=channels)))
+            settings = SvtSettings(seen.threshold, channels=channels, start=starts)
+            counts.update(_edges(trace_svt(run, settings=settings)))
     if not done:
         raise KeyholeError(
             f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "

@@ -17,7 +17,8 @@ from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, s
 from keyhole.reproduce.svt.known import known_here
 from keyhole.reproduce.svt.panels import panels
 from keyhole.stats import as_text
-from keyhole.tracing.svt import ChannelChoice, contributions, significant
+from keyhole.tracing.svt import contributions, significant
+from keyhole.tracing.svt_settings import ChannelChoice
 
 _KINDS: tuple[ChannelChoice, ChannelChoice] = ("singular", "all")
 _OTHERS: dict[Head, tuple[Head, ...]] = {(9, 9): ((7, 3), (7, 9))}  # published beside 8.6
