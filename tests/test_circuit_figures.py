@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from keyhole import KeyholeError, Model
+from keyhole import KeyholeError, Model, Run
 from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
@@ -29,6 +29,7 @@ from keyhole.reproduce.svt.lattice import lattice, rewired
 from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import one_circuit, signals, sinks
 from keyhole.tasks import ioi
+from keyhole.tracing.svt import trace_svt
 
 pytestmark = pytest.mark.xdist_group("lab runs")
 MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
@@ -335,17 +336,42 @@ def test_correlations_have_intervals_over_prompts() -> None:
 
 def test_prompts_without_a_push_are_counted(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = a_subject(organism, {})
-    texts = {id: one.text for id, one in enumerate(seen.examples)}
-    trace = type(organism.run(texts[0])).trace
+    first = organism.run(seen.examples[0].text).token_ids
 
-    def refuses(self: Any, *args: Any, **options: Any) -> Any:
-        if self.token_ids == organism.run(texts[0]).token_ids:
+    def refuses(run: Run, *args: Any, **options: Any) -> Any:
+        if run.token_ids == first:
             raise NothingToTraceError("the model prefers the other name.")
-        return trace(self, *args, **options)
+        return trace_svt(run, *args, **options)
 
-    monkeypatch.setattr(type(organism.run(texts[0])), "trace", refuses)
-    found = answers._answers.__wrapped__(seen)
-    assert found.skipped == 1 and len(found.traced) == LEAST - 1
+    monkeypatch.setattr(answers, "trace_svt", refuses)
+    traced = answers.answers_of.__wrapped__(seen)
+    assert traced.skipped == 1 and len(traced.traced) == LEAST - 1
+    assert "In 1 of 8 prompts no writer pushes towards IO" in traced.note
+
+
+def test_signals_are_those_of_singular_vector_tracing(organism: Model) -> None:
+    traced = answers.answers_of.__wrapped__(a_subject(organism, {})).traced
+    answer = max(traced, key=lambda one: sum(one.writers.values()))
+    assert answer.circuit.parameters.method == "svt" and answer.circuit.parameters.threshold == 0.25
+    for head in answer.writers:
+        cuts = answer.out_of(head)
+        assert cuts and all(cut.basis == "homogeneous" and cut.keys == "source" for cut in cuts)
+        places = {(cut.layer, cut.head, cut.dest, cut.src, cut.side, cut.signals[0].writer.dest) for cut in cuts}
+        assert len(places) == len(cuts)  # a head with two sources is removed once
+
+
+def test_a_published_model_is_traced_from_its_name_movers(organism: Model) -> None:
+    seen = a_subject(organism, {"name mover": ((1, 6),)})
+    seen = replace(seen, asked=replace(seen.asked, model="gpt2"), threshold=0.1)
+    traced = answers.answers_of.__wrapped__(seen)
+    assert traced.traced and all(one.circuit.parameters.seeds == "given" for one in traced.traced)
+    for answer in traced.traced:
+        (place,) = answer.circuit.parameters.start
+        run = answer.run
+        assert place == (1, 6, len(run) - 1, answer.example.position(run, "IO"))
+    assert "from the name movers that fire on IO" in traced.note
+    silent = answers.answers_of.__wrapped__(replace(seen, threshold=0.999))
+    assert silent.traced == () and "In 8 of 8 prompts no name mover fires on IO" in silent.note
 
 
 def test_only_a_bias_is_no_circuit(organism: Model) -> None:

@@ -16,7 +16,7 @@ from keyhole.reproduce.outcome import Outcome, Verdict
 from keyhole.reproduce.runner import experiments
 from keyhole.reproduce.svf import emergence, heads
 from keyhole.reproduce.svt import cuts, network, slices
-from keyhole.reproduce.svt.effects import into, over_prompts
+from keyhole.reproduce.svt.effects import into
 from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, single_tokens, subject
 from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import signals
@@ -95,8 +95,7 @@ def test_signals_move_attention_more_than_random_channels(tmp_path: Path) -> Non
     assert found.head in subject(Job(tmp_path, quick=True)).roles["S-inhibition"]
     alone = [one for one in found.effects if not one.together]
     assert {one.mode for one in alone} == {"local", "global"} and {one.side for one in alone} == {"dest", "src"}
-    attention = over_prompts(alone, lambda one: one.attention)
-    assert attention[2] < 0 and all(0 < one.cosine <= 1.0001 for one in alone)
+    assert all(one.attention < 0 < one.weight and 0 < one.cosine <= 1.0001 for one in alone)
     with pytest.raises(MissingModelError, match="no nothing head, and this figure is about one"):
         subject(Job(tmp_path, quick=True)).role("nothing")
 

@@ -24,6 +24,7 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.store.signals import signal_vectors
 from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import SvtSettings
 from test_exact import SUPPORTED
 from test_svt import DEFICIENT, FAMILIES, IOI, Oracle, places, run_of
 
@@ -51,7 +52,8 @@ def circuit_of(run: Run, threshold: float = 0.3) -> Circuit:
     """From the firings of the last attention layer."""
     last = run.model.attention_layers[-1]
     sites = [s for s in find_firings(run, threshold) if s.layer == last and s.src > 0]
-    return trace_svt(run, 3, start=[(s.layer, s.head, s.dest, s.src) for s in sites], threshold=threshold)
+    start = [(s.layer, s.head, s.dest, s.src) for s in sites]
+    return trace_svt(run, 3, settings=SvtSettings(threshold=threshold, start=start))
 
 
 def signals(circuit: Circuit) -> list[Edge]:

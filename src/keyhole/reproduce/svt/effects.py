@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,33 +13,24 @@ from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
+from keyhole.intervene.verification import edge_cut
 from keyhole.lab.heads.sparse import Head
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
+from keyhole.reproduce.svt.answers import LOCAL, answers_of, signals_note
 from keyhole.reproduce.svt.intervals import Interval
-from keyhole.reproduce.svt.ioi import LEAST, Subject, metric_of, stood_in, subject
-from keyhole.tracing.firings.candidates import Keys
+from keyhole.reproduce.svt.ioi import LEAST, Subject, stood_in, subject
 
-_PROMPTS = 48
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
 MATTERS = (
     f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
     "logit difference or more"
 )
-LOCAL = (
-    "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
-    "input at the token, and so its query, key and value."
-)
-SIGNALS = (
-    "Signals are those of the present tracer (one writer, of any kind, with one source token and set of channels), "
-    "finer than the published edges between heads; each is changed at the one token where it is read."
-)
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 MODES: tuple[CutMode, CutMode] = ("global", "local")
 ODD = 2  # 9.6 is the third of the name movers
 _NAMES = ("IO", "S1", "S2")
-_KEYS: Keys = "source"  # as in the paper, where an edge is read at one token
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,7 @@ class Effect:
     side: SideName
     mode: CutMode
     together: bool  # all signals of the side at once
-    weight: float  # drop of attention that tracing gave to the signal
+    weight: float  # contribution that tracing gave to the signal, equation 8 of the paper
     channels: int  # of the signal
     answer: float  # change of logit(IO) - logit(S) when removed
     attention: float  # change of the attention weight when removed
@@ -89,7 +80,7 @@ class Into:
         """Who was measured, and whether its role is what its name says."""
         looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
         who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average."
-        return f"{who} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(self)}"
+        return f"{who} Intervals over {LEAST} prompts or more. {signals_note(self)} {LOCAL} {stood_in(self)}"
 
 
 def into(job: Job, role: str, number: int = 0) -> Into:
@@ -102,7 +93,10 @@ def into(job: Job, role: str, number: int = 0) -> Into:
 
 
 def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:
-    """All signals into the firings of a role's first, second or third head, changed one by one; measured once."""
+    """All signals into the firings of a role's first, second or third head, changed one by one; measured once.
+
+    There are none in prompts where tracing from the name movers does not come by that firing.
+    """
     return _effects(seen, seen.one(role, number), _source(role))
 
 
@@ -114,17 +108,17 @@ def _source(role: str) -> str:
 def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
     found: list[Effect] = []
     generator = torch.Generator().manual_seed(0)
-    for number, (example, run) in enumerate(seen.runs(_PROMPTS)):
-        firing = run.explain(head, example.position(run, "END"), example.position(run, src), keys=_KEYS)
-        for side in firing.sides:  # none where the weight is below the threshold of tracing
-            signals = [signal for signal in side.signals if signal.writer.kind != "offset"]
-            cuts = [Cut(*head, firing.dest, firing.src, (signal,), _KEYS) for signal in signals]
-            weights = [signal.weight for signal in signals]
-            if len(signals) > 1:
-                cuts.append(Cut(*head, firing.dest, firing.src, tuple(signals), _KEYS))
+    every = answers_of(seen).traced
+    for number, answer in enumerate(every):
+        for side in SIDES:
+            edges = answer.into(head, src, side)
+            cuts, weights = [edge_cut(answer.circuit, edge) for edge in edges], [edge.weight for edge in edges]
+            if len(cuts) > 1:
+                cuts.append(replace(cuts[0], signals=tuple(cut.signals[0] for cut in cuts)))
                 weights.append(sum(weights))
             if cuts:
-                found += _changed(run, cuts, weights, metric_of(example, run), generator, number)
+                found += _changed(answer.run, cuts, weights, answer.metric, generator, number)
+        seen.progress(number + 1, len(every))
     return tuple(found)
 
 

@@ -13,7 +13,8 @@ from keyhole.figures.style import BLUE
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.effects import MATTERS, SIGNALS, Change, Effect, change, effects
+from keyhole.reproduce.svt.answers import signals_note
+from keyhole.reproduce.svt.effects import MATTERS, Change, Effect, change, effects
 from keyhole.reproduce.svt.intervals import numbered
 from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, stood_in, subject
 from keyhole.reproduce.svt.panels import panels
@@ -86,7 +87,7 @@ def _tell(record: Residuals, what: What, together: bool) -> Told:
         f"{_WIDER if (what, together) == _WIDE else ''}; nothing unless the same removals change the logit "
         f"difference, in size, {MATTERS} (a residual turns little whatever small part of it is removed). "
         + ("" if is_gpt2(record.model) else "A signal is a larger part of a residual of few dimensions. ")
-        + f"{_VECTOR} {SIGNALS} {stood_in(record)}"
+        + f"{_VECTOR} {signals_note(record)} {stood_in(record)}"
     )
     if not own:
         return Told(f"No removals {many}in {record.prompts} prompts.", note=note)

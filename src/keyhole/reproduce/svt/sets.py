@@ -68,8 +68,7 @@ def _out_of(found: Answers, heads: Sequence[Head]) -> OutOf:
         generator, rows[mode] = torch.Generator().manual_seed(0), []
         for answer, sets in having:
             every = [cut for one in sets for cut in one]
-            assert answer.circuit.run is not None
-            others = [random_cut(answer.circuit.run, cut, generator) for cut in every]
+            others = [random_cut(answer.run, cut, generator) for cut in every]
             changes = answer.changes([*sets, *([every] if len(sets) > 1 else []), others], mode)
             rows[mode].append(Removal(tuple(changes[: len(sets)]), *changes[-2:]))
     return OutOf(found, tuple(heads), len(having), rows)

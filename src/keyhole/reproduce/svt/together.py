@@ -17,8 +17,8 @@ from keyhole.intervene.verification import serial
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.answers import Answers, answers, few
-from keyhole.reproduce.svt.effects import LOCAL, MATTERS, MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
+from keyhole.reproduce.svt.answers import LOCAL, Answers, answers, few
+from keyhole.reproduce.svt.effects import MATTERS, MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
 from keyhole.reproduce.svt.intervals import Interval, numbered
 from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
 from keyhole.reproduce.svt.panels import cloud, panels, whiskers
