@@ -129,6 +129,16 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
 
 
+def query_variance(sums: Sums) -> Float[Tensor, "heads"]:
+    """Which share of the mean squared length of queries varies over the samples? 0: every query is the same.
+
+    1 - |E[q]|^2 / E[|q|^2] over the pairs of both sides: centred, a contrast has these variations alone to go by.
+    """
+    pairs = sums.pairs.sum()
+    mean = sums.q.sum((0, 1)) / pairs
+    return (1 - mean.square().sum(-1) / (sums.qq.sum((0, 1)) / pairs)).clamp_min(0)
+
+
 def product_size(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads"]:
     """Against which a contrast is large, small, or rounding, both sides together.
 
