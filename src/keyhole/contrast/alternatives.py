@@ -1,7 +1,7 @@
 """Why does a head have no feature, and what would other settings have given? Asked where a study's rank is zero.
 
-The verdict of the study's own settings stays. Beside it stand the other centrings and rank rules, each with its rank,
-its share of the held-out gap, and what a swap moves compared with three controls:
+The verdict of the study's own settings stays. Beside it stand the other centring and the rank rules, each with its
+rank, its share of the held-out gap, and what a swap moves compared with three controls:
 
     whole     the two keys change places entirely: the ceiling
     random    uniformly random subspaces of the same rank
@@ -27,9 +27,9 @@ from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_si
 from keyhole.contrast.features.ranking import rank_heads
 from keyhole.contrast.features.selection import Head
 from keyhole.contrast.features.subspace import decompose
-from keyhole.contrast.onepass.sums import Balance, Centre, Sums, contrast_matrix, product_size, query_variance
+from keyhole.contrast.onepass.sums import Centre, query_variance
 from keyhole.models.numbers.precision import exact_matmul
-from keyhole.progress import Progress, Stage, part_of
+from keyhole.progress import Progress, Stage
 
 if TYPE_CHECKING:
     from keyhole.contrast.studies import Study
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 Control = Literal["rank", "gap", "swap", "whole", "random", "permuted"]
 LEVEL = 0.05  # of p-values
 MOST_HEADS = 8  # whose alternatives are swapped: each needs the singular vectors of all its permuted contrasts
-_CENTRES: tuple[Centre, ...] = ("each", "pooled", "none")
 _RULES: tuple[RankRule, ...] = ("null", "energy")
 _DRAWS = 99  # contrasts with permuted labels, whose directions are swapped
-_SAME = 1e-9  # of a contrast: centrings that differ by less are one
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,6 @@ class NoFeature:
     undecided: bool  # could more permutations give a null rank above zero?
     mean_shift: float  # share of the uncentred contrast that is a difference of mean keys
     query_variance: float  # share of the squared length of queries that varies over samples
-    pooled_is_each: bool  # do both centrings give the same contrast? Then only one of them was tried
     alternatives: tuple[Alternative, ...]
 
 
@@ -114,7 +111,7 @@ def find_alternatives(study: "Study", stage: Stage) -> tuple[NoFeature, ...]:
 
 def _tried(study: "Study", name: str, heads: Sequence[Head], progress: Progress) -> list[NoFeature]:
     settings = study.settings
-    found, pooled_is_each = _by_centre(study, name, progress)
+    found = _by_centre(study, name, progress)
     tried: list[tuple[Centre, RankRule]] = [
         (centre, rule)
         for centre, features in found.items()
@@ -129,42 +126,28 @@ def _tried(study: "Study", name: str, heads: Sequence[Head], progress: Progress)
                 rows[score.head].append(Alternative(centre, rule, score.rank, score.share, p))
     for head in heads[:MOST_HEADS] if study.swaps else ():
         rows[head] = _swapped(study, name, found, head, rows[head])
-    return [
-        _no_feature(study, name, head, found["none"], pooled_is_each=pooled_is_each, alternatives=tuple(rows[head]))
-        for head in heads
-    ]
+    return [_no_feature(study, name, head, found["none"], tuple(rows[head])) for head in heads]
 
 
-def _by_centre(study: "Study", name: str, progress: Progress) -> tuple[dict[Centre, Features], bool]:
-    """The features of every centring, and whether pooled and each are the same; then only one of them is there."""
-    settings, fit, half = study.settings, study.fits[name], _fitted(study)
-    same = all(_equal(sums if half is None else sums.of_half(half), settings.balance) for sums in fit.sums.values())
-    skipped = {settings.centre} | ({"each" if settings.centre == "pooled" else "pooled"} if same else set())
-    others = [centre for centre in _CENTRES if centre not in skipped]
-    found = {settings.centre: study.features[name]}
-    for number, centre in enumerate(others):
-        found[centre] = find_features(
-            fit,
-            half=half,
-            centre=centre,
-            balance=settings.balance,
-            permutations=settings.permutations,
-            seed=settings.seed,
-            progress=part_of(progress, number / len(others), (number + 1) / len(others)),
-        )
-    return found, same
+def _by_centre(study: "Study", name: str, progress: Progress) -> dict[Centre, Features]:
+    """The features with centring and without it: the study's own, and the other one's from the same sums."""
+    settings = study.settings
+    other: Centre = "each" if settings.centre == "none" else "none"  # pooled is each, see `contrast_matrix`
+    features = find_features(
+        study.fits[name],
+        half=_fitted(study),
+        centre=other,
+        balance=settings.balance,
+        permutations=settings.permutations,
+        seed=settings.seed,
+        progress=progress,
+    )
+    return {settings.centre: study.features[name], other: features}
 
 
 def _fitted(study: "Study") -> int | None:
     """The half of the samples that made the features."""
     return None if study.half is None else 1 - study.half
-
-
-def _equal(sums: Sums, balance: Balance) -> bool:
-    """Do both sides have the same mean query in every head, so that `pooled` is `each`?"""
-    each, pooled = (contrast_matrix(sums, centre=centre, balance=balance) for centre in ("each", "pooled"))
-    size = product_size(sums, centre="none", balance=balance)
-    return bool(((each - pooled).square().sum((-1, -2)).sqrt() <= _SAME * size).all())
 
 
 def _swapped(
@@ -205,13 +188,7 @@ def _permuted_bases(study: "Study", name: str, head: Head, centre: Centre) -> Fl
 
 
 def _no_feature(
-    study: "Study",
-    name: str,
-    head: Head,
-    uncentred: Features,
-    *,
-    pooled_is_each: bool,
-    alternatives: tuple[Alternative, ...],
+    study: "Study", name: str, head: Head, uncentred: Features, alternatives: tuple[Alternative, ...]
 ) -> NoFeature:
     features, half, fit = study.features[name], _fitted(study), study.fits[name]
     at = features.at(head)
@@ -229,6 +206,5 @@ def _no_feature(
         undecided=features.null_range is not None and int(features.null_range[at][1]) > 0,
         mean_shift=float(uncentred.mean_shift[at]),
         query_variance=float(query_variance(sums)[head[1]]),
-        pooled_is_each=pooled_is_each,
         alternatives=alternatives,
     )

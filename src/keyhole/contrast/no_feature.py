@@ -28,7 +28,8 @@ OTHERS_HEADING = "What other settings give there (the verdict above stays):"
 OTHERS_LEGEND = """share: of the held-out gap; p: of it, corrected over all heads and these settings
 moved: attention that a swap of the feature moves from right to target keys
 permuted: the same with permuted labels, mean of 99 features of its rank
-random: with random subspaces of its rank; whole: with whole keys"""
+random: with random subspaces of its rank; whole: with whole keys
+(the centring pooled always gives the same contrast as each)"""
 
 
 def as_options(setting: Setting) -> str:
@@ -121,7 +122,7 @@ def other_rows(cases: Sequence[NoFeature]) -> list[tuple[str, ...]]:
             moved = () if other.swap is None else (other.swap.shift, other.permuted, other.swap.random, other.swap.full)
             cells += [f"{value:.3f}" for value in moved] or [""] * 4
             rules.setdefault((*cells, result(other)), []).append(other.rule)
-    return [(head, centre, ", ".join(names), *rest) for (head, centre, *rest), names in rules.items()]
+    return [(head, centre, "/".join(names), *rest) for (head, centre, *rest), names in rules.items()]
 
 
 def result(other: Alternative) -> str:
@@ -162,8 +163,6 @@ def conclusions(cases: Sequence[NoFeature], spell: Spell) -> list[str]:
             "alike. To show that queries choose, give samples in which the same words are positive for one query and "
             "negative for another."
         )
-    if cases[0].pooled_is_each:
-        sentences.append("Both sides have the same queries, so the centrings pooled and each are the same here.")
     if len(cases) > MOST_HEADS:
         sentences.append(f"{len(cases) - MOST_HEADS} more heads without a feature are in the JSON record, unswapped.")
     return sentences
@@ -226,7 +225,7 @@ def _about(some: Sequence[NoFeature], cases: Sequence[NoFeature], sentence: str)
     """A sentence with the heads that it is about, where these are not all."""
     if len(some) == len(cases):
         return sentence[0].upper() + sentence[1:]
-    return f"In {_heads([case.head for case in some])} {sentence}"
+    return f"In {_heads([case.head for case in some])}: {sentence}"
 
 
 def _range(values: Sequence[str]) -> str:

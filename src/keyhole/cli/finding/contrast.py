@@ -49,7 +49,7 @@ def contrast(
     rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
     frame: FrameOption = "post_rope",
     centre: Annotated[
-        Centre, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
+        Centre, typer.Option(help="Means taken away: each side's (each; pooled is the same), none (the paper's).")
     ] = "each",
     balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,

@@ -102,7 +102,8 @@ def contrast_matrix(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -
 
     `balance="pairs"` averages each side over its pairs; `prompts` divides both by the number of samples, as the
     authors' filter-head code does, which weights a side by how many keys it has. `centre="each"` takes each side's
-    means away, `pooled` the mean of both sides'; they differ only where the sides have different queries.
+    means away, `pooled` the mean of both sides'. The difference is the same: with half sums and differences of means,
+    mu_q+ mu_k+ - mu_q- mu_k- = (mu_q+ + mu_q-)/2 (mu_k+ - mu_k-) + (mu_q+ - mu_q-) (mu_k+ + mu_k-)/2.
     """
     check_choices(centre, balance)
     _require_sides(sums)
