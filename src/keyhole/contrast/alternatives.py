@@ -111,22 +111,22 @@ def find_alternatives(study: "Study", stage: Stage) -> tuple[NoFeature, ...]:
 
 def _tried(study: "Study", name: str, heads: Sequence[Head], progress: Progress) -> list[NoFeature]:
     settings = study.settings
-    found = _by_centre(study, name, progress)
+    by_centre = _by_centre(study, name, progress)
     tried: list[tuple[Centre, RankRule]] = [
         (centre, rule)
-        for centre, features in found.items()
+        for centre, features in by_centre.items()
         for rule in _RULES
         if (centre, rule) != (settings.centre, settings.rank) and (rule == "energy" or features.null is not None)
     ]
     rows: dict[Head, list[Alternative]] = {head: [] for head in heads}
     for centre, rule in tried:
-        for score in rank_heads(found[centre], study.test, half=study.half, rank=rule, seed=settings.seed):
+        for score in rank_heads(by_centre[centre], study.test, half=study.half, rank=rule, seed=settings.seed):
             if score.head in rows:
                 p = min(1.0, score.p_corrected * len(tried))
                 rows[score.head].append(Alternative(centre, rule, score.rank, score.share, p))
     for head in heads[:MOST_HEADS] if study.swaps else ():
-        rows[head] = _swapped(study, name, found, head, rows[head])
-    return [_no_feature(study, name, head, found["none"], tuple(rows[head])) for head in heads]
+        rows[head] = _swapped(study, name, by_centre, head, rows[head])
+    return [_no_feature(study, name, head, by_centre["none"], tuple(rows[head])) for head in heads]
 
 
 def _by_centre(study: "Study", name: str, progress: Progress) -> dict[Centre, Features]:
@@ -151,18 +151,18 @@ def _fitted(study: "Study") -> int | None:
 
 
 def _swapped(
-    study: "Study", name: str, found: Mapping[Centre, Features], head: Head, rows: Sequence[Alternative]
+    study: "Study", name: str, by_centre: Mapping[Centre, Features], head: Head, rows: Sequence[Alternative]
 ) -> list[Alternative]:
     """The same with swaps, from the logits of the one pass."""
     settings, test = study.settings, study.test
     pairing = pair_keys(test, half=study.half, seed=settings.seed)
-    bases = {f"{row.centre} {row.rule}": found[row.centre].of(head, row.rule).V for row in rows if row.rank}
+    bases = {f"{row.centre} {row.rule}": by_centre[row.centre].of(head, row.rule).V for row in rows if row.rank}
     if not bases:
         return list(rows)
     effects = swap_effects(test, {head: bases}, pairing=pairing, draws=settings.draws, seed=settings.seed)[head]
     by_setting = {effect.name: effect for effect in effects}
     chance: dict[Centre, Tensor] = {}
-    made = []
+    swapped = []
     for row in rows:
         if row.rank:
             effect = by_setting[f"{row.centre} {row.rule}"]
@@ -171,8 +171,8 @@ def _swapped(
             shifts = mean_shifts(test, head, chance[row.centre][..., : row.rank], pairing)
             p = float(1 + (shifts >= effect.shift).sum()) / (1 + len(shifts))
             row = replace(row, swap=replace(effect, name=name), permuted=float(shifts.mean()), p_permuted=p)
-        made.append(row)
-    return made
+        swapped.append(row)
+    return swapped
 
 
 def _permuted_bases(study: "Study", name: str, head: Head, centre: Centre) -> Float[Tensor, "draws d_head rank"]:
