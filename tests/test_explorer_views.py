@@ -310,6 +310,27 @@ def test_a_store_whose_texts_are_no_words(page: Page, made: Made) -> None:
     expect(page.locator("tr[data-index]")).to_have_count(1)
 
 
+def test_a_head_without_a_feature_says_why_and_what_other_settings_give(page: Page, made: Made) -> None:
+    opened(page, made, tab="contrasts", contrast="boxes", feature="order")
+    page.fill("input[name=samples]", "24")
+    page.fill("input[name=tests]", "12")
+    found = answered(page, "contrast", lambda: page.click("[data-action=contrast]"))
+    case = next(one for one in found["no_feature"] if one["head"] == found["selected"][0])
+    shown = page.locator(f".no-feature[data-empty='{case['head']}:order']")
+    expect(shown.locator("h4")).to_have_text(f"No feature of order in {case['head']}")
+    assert shown.locator("li").all_inner_texts() == case["why"]
+    rows = shown.locator("tbody tr")
+    assert [row.get_attribute("data-options") for row in rows.all()] == [o["options"] for o in case["alternatives"]]
+    for row, other in zip(rows.all(), case["alternatives"], strict=True):
+        cells = row.locator("td").all_inner_texts()
+        assert int(cells[1]) == other["rank"] and cells[-1] == other["result"]
+        if other["swap"] is not None:
+            numbers = [other["swap"]["shift"], other["permuted"], other["swap"]["random"], other["swap"]["full"]]
+            assert [read(text) for text in cells[4:8]] == pytest.approx(numbers, abs=6e-4)
+    bar = page.locator(f"[data-feature=order] tr[data-head='{case['head']}'] td.number")
+    assert [text.strip() for text in bar.all_inner_texts()[:3]] == ["\u2013", "0", "\u2013"]
+
+
 def test_contrasts(page: Page, made: Made) -> None:
     opened(page, made, tab="contrasts")
     page.fill("input[name=samples]", "2000")

@@ -694,6 +694,10 @@ def test_contrast(client: httpx.Client, organism: keyhole.Model) -> None:
         assert head["features"]["order"]["share"] == pytest.approx(
             other["features"]["order"]["share"], rel=1e-3, nan_ok=True
         )
+    assert [(case["head"], case["why"]) for case in told["no_feature"]] == [
+        (case["head"], case["why"]) for case in own["no_feature"]
+    ]
+    assert [case["head"] for case in told["no_feature"]] == told["selected"]  # a query that never varies
     cloud = told["clouds"][told["selected"][0]]["order"]
     assert len(cloud["queries"]) == len(cloud["keys"]) == len(cloud["labels"]) == 24 and sum(cloud["shares"]) <= 1.0001
 

@@ -9,6 +9,7 @@ rank_heads, swap_effects, answer_effects       what they explain, and what moves
 study(model, fits, test)                       all of it
 """
 
+from keyhole.contrast.alternatives import Alternative, NoFeature
 from keyhole.contrast.data.files import read_contrast, write_contrast
 from keyhole.contrast.data.sites import Contrast, Place, Sample, Site, find, last, regex, role, span, token
 from keyhole.contrast.edits.answers import answer_effects
@@ -27,12 +28,14 @@ from keyhole.contrast.recipes.sweep import sweep_ranks
 from keyhole.contrast.studies import Selection, Study, StudySettings, study
 
 __all__ = [
+    "Alternative",
     "Collected",
     "Contrast",
     "Feature",
     "Features",
     "Found",
     "FoundHead",
+    "NoFeature",
     "Place",
     "Sample",
     "Selection",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyhole.contrast import report
+from keyhole.contrast.alternatives import NoFeature
 from keyhole.contrast.data.sites import Contrast
 from keyhole.contrast.edits.answers import AnswerEffects, answer_effects
 from keyhole.contrast.edits.attribution import Attribution, attribute
@@ -110,6 +111,11 @@ class Found:
         """Every head, by how much of the held-out gap its feature explains."""
         return tuple(FoundHead(score, self.study) for score in self.study.ranking[self.name])
 
+    @property
+    def no_feature(self) -> tuple[NoFeature, ...]:
+        """Selected heads without a feature: why, and what other settings give there."""
+        return self.study.no_feature
+
     def save(self, path: str | Path) -> None:
         """Write every head and every number as JSON, as `keyhole contrast --out` does."""
         write_at_once(path, json_text(report.record(self.study)) + "\n")
@@ -128,7 +134,8 @@ class Found:
         return written
 
     def __repr__(self) -> str:
-        return f"<Found {self.name!r} in {self.study.model}: {len(self.heads)} heads, the first {self.heads[0]!r}>"
+        first = f"the first {self.heads[0]!r}" if any(head.rank for head in self.heads) else "none with a feature"
+        return f"<Found {self.name!r} in {self.study.model}: {len(self.heads)} heads, {first}>"
 
     def __str__(self) -> str:
         return report.ranking_text(self.study, self.name)

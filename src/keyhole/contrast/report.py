@@ -1,15 +1,17 @@
-"""How does a study read? As the rows of a few tables, and as plain data for JSON."""
+"""How does a study read? As the rows of a few tables, and as plain data for JSON; heads of rank 0: no_feature.py."""
 
 from dataclasses import asdict
 from typing import Any
 
 from keyhole.brief import model_label
+from keyhole.contrast import no_feature
 from keyhole.contrast.edits.answers import AnswerEffects
 from keyhole.contrast.edits.moves import NOTHING, Effect
+from keyhole.contrast.features.selection import label as label
 from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.studies import Head, Study
 
-_MOSTLY = 0.5  # share of a contrast from which a mean shift is most of it
+_ROUNDING = 1e-6  # of attention and probability
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
 SWAPS = ("head", "swapped", ">rank", ">right", ">target", ">moved", ">random", ">normalised")
 CHANNELS = ("head", "feature", ">rank", ">dest", ">random", ">src", ">random", ">angle")
@@ -20,16 +22,12 @@ LEGEND = """ranks: 99 % energy / permutation null / split halves
 4 (3-5): so few permutations leave open whether the null's rank is 3, 4 or 5
 mean shift: share of the uncentred contrast that is a difference of mean keys
 right: attention on the right keys; gap: their held-out logits minus the others'
-share of gap: what of it passes through the feature; p: corrected over all heads"""
+share of gap: what of it passes through the feature; p: corrected over all heads
+-: the rank that decides is 0, so there is no feature"""
 SWAPS_LEGEND = f"""right, target: attention after the swap; moved: from right to target
 normalised (95 % interval): 0 = random subspaces of its rank, 1 = whole keys;
 - where whole keys do not surely move {NOTHING:g} more than random subspaces,
 moves nothing where even they move less than {NOTHING:g}"""
-
-
-def label(head: Head) -> str:
-    """A head as it is written everywhere."""
-    return f"{head[0]}.{head[1]}"
 
 
 def head_rows(study: Study) -> list[tuple[str, ...]]:
@@ -48,8 +46,8 @@ def head_rows(study: Study) -> list[tuple[str, ...]]:
                     f"{float(features.mean_shift[at]):.2f}",
                     f"{attention[head].positive:.2f}",
                     f"{score.gap:.2f}",
-                    f"{score.share:.2f}",
-                    f"{score.p_corrected:.3f}",
+                    f"{score.share:.2f}" if score.rank else "-",
+                    f"{score.p_corrected:.3f}" if score.rank else "-",
                 )
             )
     return rows
@@ -81,7 +79,7 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
                     f"{effect.target:.2f}",
                     _small(effect.shift),
                     _small(effect.random) if control else "",
-                    normalised(effect) if control else "",
+                    _moved(effect) if control else "",
                 )
             )
     return rows
@@ -90,6 +88,10 @@ def swap_rows(effects: dict[str, tuple[Effect, ...]]) -> list[tuple[str, ...]]:
 def _small(moved: float) -> str:
     """Three digits, or the size of what would be 0.000."""
     return f"{moved:.3f}" if abs(moved) >= 0.0005 or moved == 0 else f"{moved:.0e}"
+
+
+def _moved(effect: Effect) -> str:
+    return "no feature" if effect.rank == 0 and abs(effect.shift) < _ROUNDING else normalised(effect)
 
 
 def normalised(effect: Effect) -> str:
@@ -105,17 +107,11 @@ def hints(study: Study) -> list[str]:
     """What the numbers suggest to try next."""
     said = []
     for name, features in study.features.items():
-        shifted = [h for h in study.selected if float(features.mean_shift[features.at(h)]) > _MOSTLY]
-        empty = [h for h in shifted if features.rank(h, study.settings.rank) == 0]
+        shifted = [h for h in study.selected if float(features.mean_shift[features.at(h)]) > no_feature.MOSTLY]
         if study.settings.centre == "none" and shifted:
             said.append(
                 f"Most of {name} is a difference of mean keys, the same for all queries. If queries vary, try --centre "
                 "each."
-            )
-        elif study.settings.centre != "none" and empty:
-            said.append(
-                f"In {', '.join(map(label, empty))} most of {name} is a difference of mean keys, the same for all "
-                "queries, and without it nothing exceeds permuted labels. --centre none keeps it, as the paper does."
             )
     return said
 
@@ -191,14 +187,20 @@ def summary(study: Study) -> str:
 
 
 def ranking_text(study: Study, name: str, most: int = 8) -> str:
-    """The heads that explain most of one feature's gap, a line each."""
-    lines = [made(study), f"{'head':<6}{'rank':>5}{'gap':>8}{'share':>7}{'p':>7}  swapped"]
-    for score in study.ranking[name][:most]:
+    """The heads that explain most of one feature's gap, a line each; and why selected heads have none."""
+    having = [score for score in study.ranking[name] if score.rank]
+    lines = [made(study)]
+    if having:
+        lines.append(f"{'head':<6}{'rank':>5}{'gap':>8}{'share':>7}{'p':>7}  swapped")
+    for score in having[:most]:
         moved = [normalised(effect) for effect in study.swaps.get(score.head, ()) if effect.name == name]
         numbers = f"{score.rank:>5}{score.gap:>8.2f}{score.share:>7.2f}{score.p_corrected:>7.3f}"
         lines.append(f"{label(score.head):<6}{numbers}  {' '.join(moved)}".rstrip())
-    left = len(study.ranking[name]) - most
-    return "\n".join(lines + ([f"and {left} more heads"] if left > 0 else []))
+    if left := having[most:]:
+        lines.append(f"and {len(left)} more heads")
+    if empty := len(study.ranking[name]) - len(having):
+        lines.append(f"{empty} of {len(study.ranking[name])} heads have no feature (rank 0).")
+    return "\n".join([*lines, *filter(None, [no_feature.text(study, name)])])
 
 
 def record(study: Study) -> dict[str, Any]:
@@ -231,6 +233,7 @@ def record(study: Study) -> dict[str, Any]:
         },
         "selected": [label(head) for head in study.selected],
         "selection_passed": study.passed,
+        "no_feature": no_feature.record(study),
         "heads": heads,
         "answers": answers,
     }

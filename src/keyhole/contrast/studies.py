@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from keyhole.brief import brief
+from keyhole.contrast.alternatives import NoFeature, find_alternatives
 from keyhole.contrast.data.sites import Contrast
 from keyhole.contrast.edits.answers import AnswerEffects, answer_effects
 from keyhole.contrast.edits.attribution import Angles, angles
@@ -20,6 +21,7 @@ from keyhole.contrast.edits.swaps import Bases, key_bases, swap_effects
 from keyhole.contrast.features.basis import ChannelShares, channel_shares
 from keyhole.contrast.features.finding import Feature, Features, RankRule, choose, find_features
 from keyhole.contrast.features.ranking import HeadScore, rank_heads
+from keyhole.contrast.features.selection import Head as Head
 from keyhole.contrast.features.selection import HeadAttention, Rule, head_attention, select_heads
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.onepass.frames import Frame
@@ -30,7 +32,6 @@ from keyhole.progress import Stage, quiet
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-Head = tuple[int, int]
 RESERVED = frozenset(("none", "both", "together", "full"))  # conditions of interventions
 
 
@@ -83,6 +84,7 @@ class Study:
     answers: AnswerEffects | None = field(repr=False)
     angles: dict[Head, tuple[Angles, ...]] = field(repr=False)  # between the features of the selected heads
     shares: dict[Head, tuple[ChannelShares, ...]] = field(repr=False)  # empty where RoPE hides the channels
+    no_feature: tuple[NoFeature, ...] = field(repr=False, default=())  # selected heads of rank 0, and other settings
 
     def of(self, head: Head) -> list[Feature]:
         """The features of one head, in the order given, at the study's rank."""
@@ -134,7 +136,7 @@ def study(
     swaps, reaction = _edited(tested, bases, chosen, half=half, settings=settings, stage=stage)
     own = {head: [f for f in (f.of(head, rank) for f in found.values()) if f.rank] for head in chosen}
     readable = model.family.rotary is None or tested.frame == "pre_rope"  # channels are directions before rotation
-    return Study(
+    made = Study(
         model=model.name,
         settings=settings,
         half=half,
@@ -150,6 +152,7 @@ def study(
         angles={head: angles(features) for head, features in own.items()},
         shares={h: tuple(channel_shares(model, f) for f in features) for h, features in own.items() if readable},
     )
+    return replace(made, no_feature=find_alternatives(made, stage))
 
 
 def _collected(

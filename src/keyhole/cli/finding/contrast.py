@@ -49,7 +49,7 @@ def contrast(
     rank: Annotated[str, typer.Option(help="null, energy, halves, or a number.")] = "null",
     frame: FrameOption = "post_rope",
     centre: Annotated[
-        Centre, typer.Option(help="Means taken away: each side's (each), both sides' (pooled), none (the paper's).")
+        Centre, typer.Option(help="Means taken away: each side's (each; pooled is the same), none (the paper's).")
     ] = "each",
     balance: Annotated[Balance, typer.Option(help="prompts: as the authors' filter heads are counted.")] = "pairs",
     negatives: Annotated[int | None, typer.Option(min=1, help="Sample so many negatives per query.")] = None,
@@ -225,6 +225,19 @@ def _draw(
             show.plain(line)
 
 
+def _tell_empty(result: Study) -> None:
+    """Heads without a feature: the verdict, why, and what other settings give there."""
+    from keyhole.contrast import no_feature
+
+    for cases in no_feature.by_feature(result).values():
+        show.plain("\n" + no_feature.verdict(result, cases, no_feature.as_options))
+        show.plain("\n".join(no_feature.bullets(no_feature.reasons(result, cases))))
+        show.plain(no_feature.OTHERS_HEADING)
+        show.table(no_feature.OTHERS, no_feature.other_rows(cases))
+        show.plain(no_feature.OTHERS_LEGEND)
+        show.plain("\n".join(no_feature.bullets(no_feature.conclusions(cases, no_feature.as_options))) + "\n")
+
+
 def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
     from keyhole.contrast import report
 
@@ -233,6 +246,7 @@ def _tell(result: Study, rows: dict[str, tuple[RankRow, ...]]) -> None:
     show.plain(report.LEGEND)
     for hint in report.hints(result):
         show.plain(hint)
+    _tell_empty(result)
     if result.swaps:
         show.table(report.SWAPS, report.swap_rows(report.selected_swaps(result)))
         show.plain(report.SWAPS_LEGEND)

@@ -17,6 +17,7 @@ from keyhole.brief import brief
 from keyhole.contrast.edits.moves import Effect, Move, effect
 from keyhole.contrast.edits.pairing import Pairing, pair_keys, two_keys
 from keyhole.contrast.edits.swaps import Bases, swap
+from keyhole.contrast.features.selection import Head, label
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.frames import Frame, turns_at
@@ -28,7 +29,6 @@ from keyhole.progress import Progress
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
-Head = tuple[int, int]
 Condition = Mapping[Head, Tensor | None]  # each head's basis; None: the whole key
 
 
@@ -175,4 +175,4 @@ def _effects(
 
 
 def _label(unit: Sequence[Head]) -> str:
-    return "all" if len(unit) > 1 else f"{unit[0][0]}.{unit[0][1]}"
+    return "all" if len(unit) > 1 else label(unit[0])

@@ -44,6 +44,15 @@ def swap_effects(
     return {head: made[head] for head in bases}
 
 
+def mean_shifts(
+    collected: Collected, head: tuple[int, int], bases: Float[Tensor, "draws d_head rank"], pairing: Pairing
+) -> Float[Tensor, "draws"]:
+    """How much attention moves, on average over samples, when each of several subspaces is swapped in one head."""
+    with exact_matmul():
+        two = two_keys(collected.layer(head[0]).of(pairing.slots), pairing)
+        return swap(two, head[1])(bases).shift.double().mean(-1).cpu()
+
+
 def swap(two: TwoKeys, head: int) -> Edit:
     """The edit that swaps coordinates of one head's two keys."""
     difference = two.framed[1][:, head] - two.framed[0][:, head]

@@ -10,14 +10,20 @@ from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 
+Head = tuple[int, int]
 Rule = Literal["accuracy", "attention", "ratio"]
+
+
+def label(head: Head) -> str:
+    """A head as it is written everywhere."""
+    return f"{head[0]}.{head[1]}"
 
 
 @dataclass(frozen=True)
 class HeadAttention:
     """Where one head looks, averaged over the samples whose keys stand in their query's prompt."""
 
-    head: tuple[int, int]
+    head: Head
     accuracy: float  # share of queries whose most attended token, of all they see, is a positive key
     among: float  # the same among the sample's own keys; NaN where no negative stands in a query's prompt
     positive: float  # mean attention on all positive keys together

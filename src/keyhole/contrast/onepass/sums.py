@@ -102,7 +102,8 @@ def contrast_matrix(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -
 
     `balance="pairs"` averages each side over its pairs; `prompts` divides both by the number of samples, as the
     authors' filter-head code does, which weights a side by how many keys it has. `centre="each"` takes each side's
-    means away, `pooled` the mean of both sides'; they differ only where the sides have different queries.
+    means away, `pooled` the mean of both sides'. The difference is the same: with half sums and differences of means,
+    mu_q+ mu_k+ - mu_q- mu_k- = (mu_q+ + mu_q-)/2 (mu_k+ - mu_k-) + (mu_q+ - mu_q-) (mu_k+ + mu_k-)/2.
     """
     check_choices(centre, balance)
     _require_sides(sums)
@@ -127,6 +128,16 @@ def mean_shift_share(sums: Sums, *, balance: Balance = "pairs") -> Float[Tensor,
     whole = contrast_matrix(sums, centre="none", balance=balance)
     left = contrast_matrix(sums, centre="each", balance=balance)
     return 1 - left.square().sum((-1, -2)) / whole.square().sum((-1, -2))
+
+
+def query_variance(sums: Sums) -> Float[Tensor, "heads"]:
+    """Which share of the mean squared length of queries varies over the samples? 0: every query is the same.
+
+    1 - |E[q]|^2 / E[|q|^2] over the pairs of both sides: centred, a contrast has these variations alone to go by.
+    """
+    pairs = sums.pairs.sum()
+    mean = sums.q.sum((0, 1)) / pairs
+    return (1 - mean.square().sum(-1) / (sums.qq.sum((0, 1)) / pairs)).clamp_min(0)
 
 
 def product_size(sums: Sums, *, centre: Centre, balance: Balance = "pairs") -> Float[Tensor, "heads"]:

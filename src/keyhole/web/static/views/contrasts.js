@@ -3,6 +3,7 @@ import { fill, h } from "../lib/dom.js";
 import { numberField, segments, select, standing, watch } from "../lib/controls.js";
 import { cloudOf } from "./contrasts/cloud.js";
 import { headBars } from "./contrasts/heads.js";
+import { withoutFeature } from "./contrasts/none.js";
 import { swapsOf } from "./contrasts/swaps.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
@@ -95,6 +96,7 @@ function told(found, own, pick) {
         ? ""
         : h("span", { class: "missed" }, " No head passed the selection: the best ones are shown."),
     ),
+    ...withoutFeature(found, head),
     h(
       "div",
       { class: "contrast-view" },

@@ -48,9 +48,9 @@ export function headBars(found, name, seen, see) {
           h("b", { style: { left: `${100 / FULL}%` } }),
         ),
       ),
-      h("td", { class: "number" }, number(share, 2)),
+      h("td", { class: "number" }, dimensions ? number(share, 2) : "–"),
       h("td", { class: "number" }, dimensions),
-      h("td", { class: "number" }, h("span", { class: p <= 0.05 ? "met" : null }, number(p))),
+      h("td", { class: "number" }, dimensions ? h("span", { class: p <= 0.05 ? "met" : null }, number(p)) : "–"),
       h("td", { class: "number" }, number(one.positive, 2)),
     );
   };
@@ -83,7 +83,7 @@ export function headBars(found, name, seen, see) {
 /** @type {Record<string, string>} */
 const WHY = {
   "share of gap": "what of the held-out gap in logits passes through the feature; the line is all of it",
-  rank: "dimensions of the feature",
+  rank: "dimensions of the feature; 0: there is none, and nothing to test",
   p: "corrected over all heads",
   right: "attention on the right keys",
 };
