@@ -31,10 +31,10 @@ from keyhole.tasks.example import Example
 _ACTORS: dict[str, tuple[str, ...]] = {"ioi": ("IO", "S1", "S1+1", "S2"), "induction": ("A", "B")}
 _ORDERS = ("ABBA", "BABA")
 RULE = (  # for a reader of a result
-    "Roles are those of heads that look there clearly more than at any other actor, in each order of names. A name "
-    "mover's write at END must also point from S to IO, and the logit difference must not rise without it; it must "
-    "fall without an S-inhibition head's write at END (95 % intervals over prompts). Other roles are told by attention "
-    "alone."
+    "A head has a role if it looks at the role's token clearly more than at any other actor, in each order of names. "
+    "A name mover's write at END must also point from S to IO, and the logit difference must not rise without it; "
+    "without an S-inhibition head's write there it must fall (95 % intervals over prompts). Other roles are by "
+    "attention alone."
 )
 
 

@@ -12,7 +12,7 @@ from keyhole.intervene.verification import parallel
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svt.effects import LOCAL
-from keyhole.reproduce.svt.ioi import LEAST, Subject, metric_of, stood_in, subject, trace_answer
+from keyhole.reproduce.svt.ioi import LEAST, Subject, measured_on, metric_of, subject, trace_answer
 
 _EDGES = (
     "Edges are the signals of circuits that the present tracer finds behind logit(IO) - logit(S), read at one token "
@@ -53,6 +53,7 @@ class Answers:
     model: str | None  # as it was asked for
     traced: tuple[Answer, ...]
     prompts: int  # with those in which nothing could be traced
+    about: str  # which prompts
 
     @property
     def skipped(self) -> int:
@@ -63,7 +64,7 @@ class Answers:
     def note(self) -> str:
         """What was traced, and in which prompts nothing was."""
         left = f"In {self.skipped} of {self.prompts} prompts no writer pushes towards IO; they are left out. "
-        return f"{_EDGES} {left if self.skipped else ''}{LOCAL} {stood_in(self)}"
+        return f"{_EDGES} {left if self.skipped else ''}{LOCAL} {measured_on(self)}"
 
 
 def answers(job: Job) -> Answers:
@@ -79,7 +80,7 @@ def _answers(seen: Subject) -> Answers:
         circuit = trace_answer(run, metric.targets[0], against=metric.against[0], seeds="linear", keys="source")
         if circuit is not None:
             found.append(Answer(circuit, metric))
-    return Answers(seen.asked.model, tuple(found), len(seen.examples))
+    return Answers(seen.asked.model, tuple(found), len(seen.examples), seen.prompts.about)
 
 
 def few(many: int, what: str) -> str:

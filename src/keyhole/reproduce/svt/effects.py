@@ -14,14 +14,15 @@ from keyhole.figures.network import name_of
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
 from keyhole.lab.heads.sparse import Head
+from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svt.intervals import Interval
-from keyhole.reproduce.svt.ioi import LEAST, Subject, metric_of, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, Subject, measured_on, metric_of, subject
 from keyhole.tracing.firings.candidates import Keys
 
-_PROMPTS = 48
+_LOOKED = 32  # prompts in which a head's attention and its push are measured
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
 MATTERS = (
     f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
@@ -71,6 +72,8 @@ class Into:
     head: Head
     effects: tuple[Effect, ...]
     looks: Mapping[str, float]  # mean attention from END, by name
+    push: Push  # what the head does to the answer
+    about: str  # which prompts
 
     def at(self, side: SideName, mode: CutMode, *, together: bool = False) -> list[Effect]:
         """Single signals (or all at once) at one token."""
@@ -88,17 +91,18 @@ class Into:
     def note(self) -> str:
         """Who was measured, and whether its role is what its name says."""
         looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
-        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average."
-        return f"{who} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {stood_in(self)}"
+        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average, and {self.push}."
+        return f"{who} Intervals over {LEAST} prompts or more. {SIGNALS} {LOCAL} {measured_on(self, roles=True)}"
 
 
 def into(job: Job, role: str, number: int = 0) -> Into:
     """What the signals into a role's first, second or third head do, and where that head looks."""
     seen = subject(job)
     head = seen.one(role, number)
-    at = seen.model.attention_layers.index(head[0]), head[1]
-    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
-    return Into(job.model, role, head, effects(seen, role, number), looks)
+    at, shown = (seen.model.attention_layers.index(head[0]), head[1]), seen.examples[:_LOOKED]
+    looks = {src: float(role_attention(seen.model, shown, Role("", "END", src))[at]) for src in _NAMES}
+    push = pushes([(one, seen.model.run(one.text)) for one in shown], [head])[head]
+    return Into(job.model, role, head, effects(seen, role, number), looks, push, seen.prompts.about)
 
 
 def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:
@@ -114,7 +118,7 @@ def _source(role: str) -> str:
 def _effects(seen: Subject, head: Head, src: str) -> tuple[Effect, ...]:
     found: list[Effect] = []
     generator = torch.Generator().manual_seed(0)
-    for number, (example, run) in enumerate(seen.runs(_PROMPTS)):
+    for number, (example, run) in enumerate(seen.runs()):
         firing = run.explain(head, example.position(run, "END"), example.position(run, src), keys=_KEYS)
         for side in firing.sides:  # none where the weight is below the threshold of tracing
             signals = [signal for signal in side.signals if signal.writer.kind != "offset"]
