@@ -279,13 +279,24 @@ def mover(layer: int, head: int) -> Place:
 
 
 def compared(
-    cosines: dict[Place, float], *, apart: bool = True, bare: float = 1.0, noise: float = 0.02
+    cosines: dict[Place, float],
+    *,
+    apart: bool = True,
+    bare: float = 1.0,
+    noise: float = 0.02,
+    movers: tuple[tuple[int, int], ...] = ((9, 9), (9, 6)),
 ) -> Callable[[Prompts], Compared]:
     every = [[told(cosines, order, 50 * order + i, noise) for i in range(13)] for order in range(2)]
     others = every[0][1:], every[1][1:]
     real = compare_aggregated((every[0][0], every[1][0]), others, roles=True)
     cosines_bare = {(row.place, row.side): bare for row in real.rows}
-    return lambda of: Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled_of(others, seed=0))
+    shuffled = shuffled_of(others, seed=0)
+
+    def record(of: Prompts) -> Compared:
+        own = frozenset([same_heads.MOVER] if of is GPT2 else movers)
+        return Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled, own)
+
+    return record
 
 
 ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in same_heads.ALIKE}
@@ -311,6 +322,8 @@ def test_name_movers_that_are_told_something_else() -> None:
     assert verdicts("talk-18", compared({mover(9, 9): 0.5})) == PART  # other than within, not negative
     assert verdicts("talk-18", compared({mover(9, 9): 1.0})) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 6): -0.4})) == ("not", "partly")
+    suppressor = compared({mover(9, 9): 1.0, mover(10, 7): -0.4}, movers=((9, 9),))  # looks at IO, and pushes S
+    assert same_heads.judge_mover(suppressor(OTHER)) == "needs a model"
     elsewhere = {Place(9, 9, "END", "S2"): -0.4}
     assert verdicts("talk-18", compared(elsewhere)) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 9): -0.1}, noise=2.0)) == NOTHING  # noise alone

@@ -149,9 +149,13 @@ def stood_in(of: Asking, name: str = "GPT-2 small", *, real: Is = is_gpt2) -> st
 
 def measured_on(of: Prompted, *, roles: bool = False) -> str:
     """On which prompts, on which model, and (with `roles`) how its heads were given their roles."""
-    rule = _LISTED if is_gpt2(of.model) else _FOUND
-    parts = (f"Prompts: {of.about}.", rule if roles else "", stood_in(of))
+    parts = (f"Prompts: {of.about}.", role_rule(of) if roles else "", stood_in(of))
     return " ".join(part for part in parts if part)
+
+
+def role_rule(of: Asking) -> str:
+    """How heads were given their roles."""
+    return _LISTED if is_gpt2(of.model) else _FOUND
 
 
 def listed(heads: Sequence[Head]) -> str:
@@ -177,7 +181,7 @@ def heads_by_role(source: str | None, model: Model, examples: Sequence[Example])
     return found
 
 
-def _roles(asked: Asked, model: Model) -> dict[str, tuple[Head, ...]]:
+def roles_of(asked: Asked, model: Model) -> dict[str, tuple[Head, ...]]:
     """Heads by role, on other prompts than those that measure them."""
     shown = prompts_for("ioi", model, _ROLE_PROMPTS, asked.seed + _SELECTION)
     return heads_by_role(asked.model, model, shown.examples)
@@ -194,7 +198,7 @@ def _measured(asked: Asked) -> Measured:
     prompts = _prompts(asked, model)
     texts = [one.text for one in prompts.examples]
     study = sparse_study(model, texts, name="IOI", draws=_draws(asked), progress=asked.progress)
-    return Measured(model, prompts, _roles(asked, model), study)
+    return Measured(model, prompts, roles_of(asked, model), study)
 
 
 def _prompts(asked: Asked, model: Model) -> PromptSet:
@@ -231,7 +235,7 @@ def _subject(asked: Asked) -> Subject:
     prompts = _prompts(asked, model)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     solved = _solved(model, prompts.examples)
-    return Subject(asked, model, prompts, _roles(asked, model), threshold, solved)
+    return Subject(asked, model, prompts, roles_of(asked, model), threshold, solved)
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:
