@@ -301,6 +301,18 @@ def test_roles_at_the_end_are_given_by_effect(
     assert {role.name for role in by_attention} == {"induction", "duplicate token", "previous token"}
 
 
+def test_the_first_of_a_role_pushes_most(
+    organism: Model, balanced: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = next(role for role in IOI_ROLES if role.name == "induction")
+    heads = [one.place.head for one in find_roles(organism, balanced, [role], heads=32, threshold=0.1)]
+    assert len(heads) > 1  # most attention first
+    given = {head: Push((1.0 + i, 0.5, 9.0), (0.0, -1.0, 1.0)) for i, head in enumerate(heads)}
+    monkeypatch.setattr(roles, "pushes", lambda ran, some: {head: given[head] for head in some})
+    found = find_roles(organism, balanced, [replace(role, pushes="directly")], heads=32, threshold=0.1)
+    assert [one.place.head for one in found] == heads[::-1]
+
+
 def test_which_pushes_count() -> None:
     up, doubt, down = (1.0, 0.5, 1.5), (0.1, -0.4, 0.6), (-1.0, -1.5, -0.5)
     assert [Push(up, total).directly for total in (up, doubt, down)] == [True, True, False]

@@ -111,10 +111,11 @@ def find_roles(
     required: bool = True,
     clear: bool = True,
 ) -> list[Played]:
-    """Which heads of a (finished) model play these roles? Up to `heads` a role, most attention first.
+    """Which heads of a (finished) model play these roles? Up to `heads` a role, the strongest first.
 
-    A head plays a role if `plays` says so, and of several the one to which it gives most attention. A role without
-    any head is refused, or left out where `required` is False: small models often do a task without some of them.
+    A head plays a role if `plays` says so, and of several the one to which it gives most attention. The strongest push
+    the answer most or, in roles by attention alone, look most. A role without any head is refused, or left out where
+    `required` is False: small models often do a task without some of them.
     `clear=False` asks for the attention alone, which shows no more than that heads look there: neither that they look
     nowhere else, nor that they push the answer.
     """
@@ -129,11 +130,12 @@ def find_roles(
         own, looks = cast.fits & (strongest == number), cast.looks
         if required and not own.any():
             raise KeyholeError(_missing(model, cast, threshold))
-        places = sorted(own.nonzero().tolist(), key=lambda at: -float(looks.mean[tuple(at)]))
-        for row, index in places[:heads]:
+        played = []
+        for row, index in own.nonzero().tolist():
             head = model.attention_layers[row], index
             place = Place(role.name, head, role.dest, role.src, role.task)
-            found.append(Played(place, float(looks.mean[row, index]), cast.pushes.get(head)))
+            played.append(Played(place, float(looks.mean[row, index]), cast.pushes.get(head)))
+        found += sorted(played, key=lambda one: -_strength(one, role))[:heads]
     return found
 
 
@@ -152,6 +154,12 @@ def plays(
 def role_attention(model: Model, prompts: Sequence[Example], role: Role) -> Float[Tensor, "layer head"]:
     """How much attention does each head give to a role, on average over the prompts of its task?"""
     return _looks(model, _ran(model, prompts, role.task), role).mean
+
+
+def _strength(played: Played, role: Role) -> float:
+    if played.push is None:
+        return played.attention
+    return played.push.direct[0] if role.pushes == "directly" else played.push.total[0]
 
 
 @dataclass(frozen=True)
