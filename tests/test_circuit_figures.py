@@ -13,14 +13,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from conftest import SMOLLM2
 from keyhole import KeyholeError, Model, Run
 from keyhole.errors import MissingModelError, NothingToTraceError
+from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
 from keyhole.reproduce.experiment import Experiment
 from keyhole.reproduce.job import Asked, Attempt, Job
 from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.svt import answers, cuts, network, residuals, sets, together, writers
+from keyhole.reproduce.prompts import PromptSet
+from keyhole.reproduce.svt import answers, cuts, effects, network, residuals, sets, together, writers
 from keyhole.reproduce.svt import ioi as ioi_studies
 from keyhole.reproduce.svt.effects import Effect, Into, over_prompts, rank_correlation
 from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, subject, trace_answer
@@ -61,7 +64,8 @@ def run(id: str, job: Job) -> Outcome:
 
 
 def a_subject(model: Model, roles: dict[str, tuple[tuple[int, int], ...]], source: str | None = None) -> Subject:
-    return Subject(Asked(source, None, True, 0, silent), model, tuple(ioi(LEAST, 0)), roles, 0.25, LEAST)
+    prompts = PromptSet(tuple(ioi(LEAST, 0)), "indirect objects", LEAST)
+    return Subject(Asked(source, None, True, 0, silent), model, prompts, roles, 0.25, LEAST)
 
 
 # -- random weights and no evidence --------------------------------------------------------------------------------
@@ -234,8 +238,11 @@ def an_effect(prompt: int, weight: float, answer: float, **more: Any) -> Effect:
 def verdict(experiment: Attempt, own: list[Effect], folder: Path) -> str:
     """How effects on GPT-2 are judged; told and drawn as well."""
     assert isinstance(experiment, Experiment)
-    outcome: Outcome = experiment.outcome(Into("gpt2", "name mover", (9, 6), tuple(own), {}), folder)
+    push = Push((1.0, 0.5, 1.5), (-0.5, -0.75, -0.25))
+    record = Into("gpt2", "name mover", (9, 6), tuple(own), {}, push, "256 published indirect objects (mixed)")
+    outcome: Outcome = experiment.outcome(record, folder)
     assert outcome.measured
+    assert f"{push}" in outcome.note and "Prompts: 256 published indirect objects (mixed)." in outcome.note
     return outcome.verdict
 
 
@@ -306,7 +313,7 @@ def test_residuals_are_judged_by_many_prompts(tmp_path: Path) -> None:
     sets = [replace(one, together=True, cosine=0.995) for one in alone]
 
     def judged_as(own: list[Effect], together: bool) -> str:
-        record = residuals.Residuals("gpt2", LEAST, tuple(own))
+        record = residuals.Residuals("gpt2", LEAST, tuple(own), "256 published indirect objects (mixed)")
         outcome = residuals.small("cosine", together=together).outcome(record, tmp_path)
         assert outcome.measured
         return outcome.verdict
@@ -392,24 +399,38 @@ def test_published_models_that_fail_refute() -> None:
 
 
 def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def few(n: int, seed: int, **options: Any) -> list[Any]:
-        asked.append(options)
-        return ioi(n, seed, **options)
-
-    monkeypatch.setattr(signals, "_TASKS", {"ioi": few})
+    monkeypatch.setattr(signals, "_TASKS", {"ioi": 256})
     outcome = signals.RUNS["talk-11"](Job(tmp_path, quick=True, seed=3))
     signals._circuits.cache_clear()
-    assert asked == [{"held_out": True}] and outcome.verdict == "needs a model"  # three prompts are too few
+    assert outcome.verdict == "needs a model"  # three prompts are too few
     assert "none was run" in outcome.note and "ioi" in outcome.measured
+    assert "of 3 held-out indirect objects in the organism's own wordings (mixed)" in outcome.note
     prompts, lost = outcome.numbers["ioi: prompts"], outcome.numbers["ioi: attention lost"]
     assert isinstance(prompts, int) and prompts <= 3 and isinstance(lost, list) and len(lost) == 3
 
 
 def test_models_without_signals_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_TASKS", {"ioi": ioi})
+    monkeypatch.setattr(signals, "_TASKS", {"ioi": 256})
     monkeypatch.setattr(signals, "trace_answer", lambda *args: None)
     for figure in signals.RUNS.values():
         with pytest.raises(MissingModelError, match="without any signal"):
             figure(Job(tmp_path, quick=True, seed=4))
+
+
+# -- prompts of real models ----------------------------------------------------------------------------------------
+
+
+def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -> None:
+    """SmolLM2 answers none of the generator's own years, whose last two digits are one token of the organism."""
+    traced = signals._circuits.__wrapped__(Job(tmp_path, model=str(SMOLLM2), quick=True).asked)
+    assert traced.prompts["ioi"] == "the first 3 of 256 published indirect objects (mixed)"
+    assert traced.prompts["greater than"].endswith("in single tokens of the model, asked for the tens of a year")
+    assert traced.right["greater than"] == 3 and len(traced.circuits["greater than"]) == 3
+    assert f"{traced.right['ioi']} of {traced.prompts['ioi']}" in traced.note
+    assert all(circuit.run is None for circuit in traced.circuits["ioi"])  # hundreds of them are kept
+
+
+def test_signals_are_removed_in_all_prompts(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(Subject, "runs", lambda self, most=None: asked.append(most) or [])
+    assert effects._effects.__wrapped__(a_subject(organism, {}), (1, 4), "S2") == () and asked == [None]

@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
 from keyhole.cli.laboratory.emergence import steps_of
 from keyhole.errors import MissingModelError
+from keyhole.lab.training import roles
 from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
 from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
 from keyhole.lab.training.emergence import Emergence, Place, emergence, measure
@@ -32,13 +34,17 @@ from keyhole.lab.training.language import (
     snapshot_steps,
     train_language,
 )
+from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
+from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svf import trainings as emergence_trainings
 from keyhole.reproduce.svf.emergence import fall
-from keyhole.tasks import Example, ioi
+from keyhole.stats import interval
+from keyhole.tasks import Example, ioi, published_ioi
+from tiny import Sizes, tiny
 
 pytestmark = pytest.mark.xdist_group("emergence")  # its model is trained once
 
@@ -262,6 +268,94 @@ def test_a_lead_must_be_clear_in_each_order() -> None:
     assert Looks(role, attention, orders, dict.fromkeys(always_first, ahead)).clear.all()
     in_doubt = {key: 20 * noise.expand(8, 2, 2) + 0.1 for key in always_first}
     assert not Looks(role, attention, orders, in_doubt).clear.any()
+
+
+def test_a_head_that_looks_at_io_and_writes_against_it_is_no_name_mover(
+    smollm2: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SmolLM2's 24.4 gives IO more attention than any other head does, and suppresses it."""
+    mover = next(role for role in IOI_ROLES if role.name == "name mover")
+    examples = published_ioi(32, design="mixed")
+    looking = plays(smollm2, examples, replace(mover, pushes=None), threshold=0.6)
+    assert looking[24, 4] and looking[23, 0]
+    found: dict[tuple[int, int], Push] = {}
+    monkeypatch.setattr(roles, "pushes", lambda ran, heads: found.update(pushes(ran, heads)) or found)
+    (best,) = find_roles(smollm2, examples, [mover], heads=2, threshold=0.6)
+    assert best.place.head == (23, 0) and best.push == found[23, 0] and best.push.direct[1] > 0
+    assert found[24, 4].direct[2] < 0 and found[24, 4].total[2] < 0  # beyond doubt, both ways
+
+
+def test_roles_at_the_end_are_given_by_effect(
+    organism: Model, balanced: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inhibits = next(role for role in IOI_ROLES if role.name == "S-inhibition")
+    (first,) = find_roles(organism, balanced, [inhibits])
+    assert first.place.head == (1, 4) and first.push is not None and first.push.total[1] > 0
+    doubtful = Push((2.0, 1.0, 3.0), (0.5, -0.1, 1.1))  # of a name mover, that would do
+    monkeypatch.setattr(roles, "pushes", lambda ran, heads: dict.fromkeys(heads, doubtful))
+    assert find_roles(organism, balanced, [inhibits], required=False) == []
+    with pytest.raises(KeyholeError, match=r"those that look there do not push the answer \(1\.4 adds 2\.000"):
+        find_roles(organism, balanced, [inhibits])
+    assert find_roles(organism, balanced, [inhibits], clear=False)[0].push is None  # by attention alone
+    by_attention = [role for role in IOI_ROLES if role.pushes is None]
+    assert {role.name for role in by_attention} == {"induction", "duplicate token", "previous token"}
+
+
+def test_the_first_of_a_role_pushes_most(
+    organism: Model, balanced: list[Example], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = next(role for role in IOI_ROLES if role.name == "induction")
+    heads = [one.place.head for one in find_roles(organism, balanced, [role], heads=32, threshold=0.1)]
+    assert len(heads) > 1  # most attention first
+    given = {head: Push((1.0 + i, 0.5, 9.0), (0.0, -1.0, 1.0)) for i, head in enumerate(heads)}
+    monkeypatch.setattr(roles, "pushes", lambda ran, some: {head: given[head] for head in some})
+    found = find_roles(organism, balanced, [replace(role, pushes="directly")], heads=32, threshold=0.1)
+    assert [one.place.head for one in found] == heads[::-1]
+
+
+def test_which_pushes_count() -> None:
+    up, doubt, down = (1.0, 0.5, 1.5), (0.1, -0.4, 0.6), (-1.0, -1.5, -0.5)
+    assert [Push(up, total).directly for total in (up, doubt, down)] == [True, True, False]
+    assert not any(Push(direct, up).directly for direct in (doubt, down))
+    assert [Push(down, total).by_all_paths for total in (up, doubt, down)] == [True, False, False]
+
+
+def test_pushes_are_what_the_models_own_passes_say(organism: Model, balanced: list[Example]) -> None:
+    """Each head's slice of the output projection's input at END: as a logit difference, and set to zero."""
+    hf = tiny("llama", Sizes(vocab=len(organism.tokenizer), layers=2))
+    model = keyhole.load((hf, organism.tokenizer))
+    examples, head = balanced[:3], (1, 2)
+    projection, size = hf.model.layers[head[0]].self_attn.o_proj, model.dims.d_head
+    part = slice(head[1] * size, (head[1] + 1) * size)
+    seen: dict[str, Tensor] = {}
+
+    def silence(module: torch.nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        z = args[0].clone()
+        z[:, -1, part] = 0
+        return (z,)
+
+    direct, total = [], []
+    for example in examples:
+        ids = torch.tensor([model.run(example.text).token_ids])
+        right, wrong = (token_id(model, f" {name}") for name in (example.answer, example.wrong))
+        hooks = [
+            projection.register_forward_pre_hook(lambda _, args: seen.update(z=args[0][0, -1])),
+            hf.model.norm.register_forward_pre_hook(lambda _, args: seen.update(x=args[0][0, -1])),
+        ]
+        with torch.no_grad():
+            before = hf(ids).logits[0, -1]
+            written = projection.weight[:, part] @ seen["z"][part]
+            scale = (seen["x"].square().mean() + hf.config.rms_norm_eps).sqrt()
+            apart = hf.lm_head.weight[right] - hf.lm_head.weight[wrong]
+            direct.append(float((written * hf.model.norm.weight / scale) @ apart))
+            hooks.append(projection.register_forward_pre_hook(silence))
+            after = hf(ids).logits[0, -1]
+        total.append(float((before - after)[right] - (before - after)[wrong]))
+        for hook in hooks:
+            hook.remove()
+    found = pushes([(one, model.run(one.text)) for one in examples], [head])[head]
+    assert found.direct == pytest.approx(interval(direct), rel=1e-4, abs=1e-6)
+    assert found.total == pytest.approx(interval(total), rel=1e-3, abs=1e-5)
 
 
 def test_pythia_preset(organism: Model) -> None:

@@ -1,25 +1,30 @@
 """Experiments on heads, trainings and signals: quick runs give finite numbers, an allowed verdict and their figures."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from conftest import SMOLLM2
 from drawn import check_drawn, keep_saved
 from keyhole import Model
 from keyhole.errors import MissingModelError
-from keyhole.lab.training.roles import Role, role_attention
+from keyhole.lab.training.roles import RULE, Role, role_attention
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Outcome, Verdict
+from keyhole.reproduce.prompts import prompts_for
 from keyhole.reproduce.runner import experiments
 from keyhole.reproduce.svf import emergence, heads
 from keyhole.reproduce.svt import cuts, network, slices
+from keyhole.reproduce.svt import ioi as ioi_studies
 from keyhole.reproduce.svt.effects import into
-from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, single_tokens, subject
+from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, measured_on, subject
 from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import signals
+from keyhole.tasks import published_ioi
+from keyhole.tasks.example import Example
 
 pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
 MODULES = (emergence, heads, slices, network, cuts, signals)
@@ -80,8 +85,41 @@ def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:
     assert kept.name.startswith("language-0-")
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_real_model_gets_the_published_prompts(quick: bool, tmp_path: Path, smollm2: Model) -> None:
+    """All of them: the paper's 256, or the first eight of these."""
+    asked = Job(tmp_path, model=str(SMOLLM2), quick=quick).asked
+    prompts = ioi_studies._prompts(asked, smollm2)
+    assert list(prompts.examples) == published_ioi(8 if quick else 256, design="mixed")
+    assert prompts.about == f"{'the first 8 of ' if quick else ''}256 published indirect objects (mixed)"
+
+
+def test_figures_on_a_real_model_run_the_published_prompts(
+    tmp_path: Path, smollm2: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Sequence[Example]] = []
+    monkeypatch.setattr(ioi_studies, "loaded", lambda *args: smollm2)
+    monkeypatch.setattr(ioi_studies, "heads_by_role", lambda *args: given.append(args[2]) or {})
+    monkeypatch.setattr(ioi_studies, "sparse_study", lambda model, texts, **options: texts)
+    asked, first = Job(tmp_path, model=str(SMOLLM2), quick=True).asked, published_ioi(8, design="mixed")
+    seen = ioi_studies._subject.__wrapped__(asked)
+    assert list(seen.examples) == first
+    assert ioi_studies._measured.__wrapped__(asked).ioi == [one.text for one in first]
+    for roles in given:  # other prompts than those that measure, in the same wordings
+        assert len(roles) == 32 and {one.labels["wordings"] for one in roles} == {"published"}
+        assert not {one.text for one in roles} & {one.text for one in published_ioi(256, design="mixed")}
+
+
+def test_what_a_note_says_of_prompts_and_roles() -> None:
+    published, own = (slices.Sizes(model, "8 prompts", "", ()) for model in ("gpt2", None))
+    assert measured_on(published) == "Prompts: 8 prompts."
+    assert measured_on(published, roles=True).endswith("Heads of a role are those that the paper names.")
+    assert RULE in measured_on(own, roles=True) and "on 32 other prompts" in measured_on(own, roles=True)
+    assert RULE not in measured_on(own) and "stood in for GPT-2 small" in measured_on(own)
+
+
 def test_roles_are_found_by_where_heads_look(organism: Model) -> None:
-    examples = single_tokens(organism, 32, 3)
+    examples = prompts_for("ioi", organism, 32, 3).examples
     assert len({one.text for one in examples}) == 32
     found = heads_by_role(None, organism, examples)
     best = role_attention(organism, examples, Role("", "END", "S2"))[1:]  # nothing to inhibit is known in layer 0

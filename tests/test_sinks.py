@@ -253,13 +253,14 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
 
 
 def test_the_published_claim_needs_nearly_equal_signals(shared: Sinks, common: Sinks) -> None:
-    assert judge(Rest("gpt2", 24, shared)) == "reproduced" and judge(Rest(None, 24, shared)) == "partly"
-    assert judge(Rest("gpt2", 24, common)) == "not" and judge(Rest(None, 24, common)) == "needs a model"
+    gpt2, other = Rest("gpt2", 24, shared, "24 prompts"), Rest(None, 24, shared, "24 prompts")
+    assert judge(gpt2) == "reproduced" and judge(other) == "partly"
+    assert judge(replace(gpt2, sinks=common)) == "not" and judge(replace(other, sinks=common)) == "needs a model"
     one = replace(shared, sides=(shared.sides[0], common.sides[1]))
-    assert judge(Rest("gpt2", 24, one)) == "partly" and judge(Rest("gpt2", 4, shared)) == "not"
+    assert judge(replace(gpt2, sinks=one)) == "partly" and judge(replace(gpt2, prompts=4)) == "not"
     ways = [replace(LIKE, taken=top, near=(0.1, 0.0, 0.2)) for top in (None, 3)]
     part = side_of(ways, [GONE])
-    assert part.found == "a shared part" and judge(Rest("gpt2", 24, replace(shared, sides=(part, part)))) == "not"
+    assert part.found == "a shared part" and judge(replace(gpt2, sinks=replace(shared, sides=(part, part)))) == "not"
 
 
 # Quantities against slow ones.

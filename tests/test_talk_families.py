@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from conftest import SMOLLM2
 from drawn import check_drawn, keep_saved
 from keyhole import KeyholeError
 from keyhole.comparison.exclusive import Cell, Exclusive
@@ -28,13 +29,15 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.runner import Task, experiments
 from keyhole.reproduce.svt.ioi import LEAST
 from keyhole.reproduce.talk import averages as mixing
-from keyhole.reproduce.talk import exclusive, families, representatives, same_heads, study
+from keyhole.reproduce.talk import exclusive, families, names, representatives, same_heads, study
 from keyhole.reproduce.talk.averages import Mixed
 from keyhole.reproduce.talk.exclusive import Removed
 from keyhole.reproduce.talk.families import Split, tells_of
 from keyhole.reproduce.talk.representatives import Representatives, stood_for
 from keyhole.reproduce.talk.same_heads import Compared, shuffled_of
 from keyhole.reproduce.talk.study import Prompts
+from keyhole.tasks import ioi, published_ioi
+from keyhole.tasks.example import Example
 from planted import planted
 from tiny import Sizes, tiny
 
@@ -42,7 +45,9 @@ pytestmark = pytest.mark.xdist_group("talk families")  # their studies are made 
 MODULES = (mixing, families, representatives, same_heads, exclusive)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 POSITIVE = ("reproduced", "partly")
-GPT2, PYTHIA, OTHER = (Prompts(name, 100, 99, 98) for name in ("gpt2", "EleutherAI/pythia-160m", "a/stand-in"))
+GPT2, PYTHIA, OTHER = (
+    Prompts(name, 100, 99, 98, "100 prompts") for name in ("gpt2", "EleutherAI/pythia-160m", "a/stand-in")
+)
 
 
 def verdicts(id: str, make: Callable[[Prompts], Any], *, real: Prompts = GPT2) -> tuple[Verdict, Verdict]:
@@ -274,13 +279,24 @@ def mover(layer: int, head: int) -> Place:
 
 
 def compared(
-    cosines: dict[Place, float], *, apart: bool = True, bare: float = 1.0, noise: float = 0.02
+    cosines: dict[Place, float],
+    *,
+    apart: bool = True,
+    bare: float = 1.0,
+    noise: float = 0.02,
+    movers: tuple[tuple[int, int], ...] = ((9, 9), (9, 6)),
 ) -> Callable[[Prompts], Compared]:
     every = [[told(cosines, order, 50 * order + i, noise) for i in range(13)] for order in range(2)]
     others = every[0][1:], every[1][1:]
     real = compare_aggregated((every[0][0], every[1][0]), others, roles=True)
     cosines_bare = {(row.place, row.side): bare for row in real.rows}
-    return lambda of: Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled_of(others, seed=0))
+    shuffled = shuffled_of(others, seed=0)
+
+    def record(of: Prompts) -> Compared:
+        own = frozenset([same_heads.MOVER] if of is GPT2 else movers)
+        return Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled, own)
+
+    return record
 
 
 ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in same_heads.ALIKE}
@@ -306,6 +322,8 @@ def test_name_movers_that_are_told_something_else() -> None:
     assert verdicts("talk-18", compared({mover(9, 9): 0.5})) == PART  # other than within, not negative
     assert verdicts("talk-18", compared({mover(9, 9): 1.0})) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 6): -0.4})) == ("not", "partly")
+    suppressor = compared({mover(9, 9): 1.0, mover(10, 7): -0.4}, movers=((9, 9),))  # looks at IO, and pushes S
+    assert same_heads.judge_mover(suppressor(OTHER)) == "needs a model"
     elsewhere = {Place(9, 9, "END", "S2"): -0.4}
     assert verdicts("talk-18", compared(elsewhere)) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 9): -0.1}, noise=2.0)) == NOTHING  # noise alone
@@ -395,7 +413,8 @@ def test_untrained_models_show_nothing(untrained: str, tmp_path: Path, monkeypat
         record = run.measure(job)
         told, verdict = run.tell(record), run.judge(record)
         assert verdict in get_args(Verdict) and verdict not in POSITIVE, (id, told.measured)
-        assert told.measured and told.numbers and "60 prompts of its own 15 wordings" in told.note
+        assert told.measured and told.numbers
+        assert "Prompts: 60 held-out indirect objects in the organism's own wordings (balanced)." in told.note
         for path in run.outcome(record, job.folder).figures if untrained.endswith("gpt2") else ():
             check_drawn(saved[path], path)
     assert made == [1]
@@ -408,6 +427,25 @@ def test_the_organism_says_what_it_stood_in_for(tmp_path: Path) -> None:
         told = run.tell(record)
         assert run.judge(record) in ("partly", "untold", "needs a model") and "The built-in organism" in told.note
         assert ("Pythia-160M" in told.note) == (id == "talk-15")
+
+
+def test_families_are_of_all_published_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Example, ...]] = []
+
+    def stop(prompts: tuple[Example, ...], *args: Any, **options: Any) -> None:
+        asked.append(prompts)
+        raise KeyholeError("enough")
+
+    for module in (study, names):
+        monkeypatch.setattr(module, "bulk", stop)
+    for made in (study._study.__wrapped__, names._names.__wrapped__):
+        with pytest.raises(KeyholeError, match="enough"):
+            made(Job(tmp_path, model=str(SMOLLM2)).asked)
+    assert list(asked[0]) == published_ioi(3000)
+    assert {one.labels["wordings"] for one in asked[1]} == {"published"} and len(asked[1]) == 600
+    with pytest.raises(KeyholeError, match="enough"):
+        study._study.__wrapped__(Job(tmp_path).asked)
+    assert list(asked[2]) == ioi(3000, design="balanced", held_out=True)
 
 
 def test_few_right_answers_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.models.tokens.prompts import text_ids, token_id
+from keyhole.reproduce.prompts import prompts_for
 from keyhole.tasks import (
     CATALOGUE,
     TASKS,
@@ -159,6 +160,44 @@ def test_answers_are_single_tokens_that_go_on_with_the_text(task: str, smollm2: 
         assert ids.answers and ids.against and not set(ids.answers) & set(ids.against)
         kept |= set(example.labels)
     assert kept
+
+
+def test_published_items_ask_the_published_prompts(smollm2: Model) -> None:
+    """To the letter; where seed or names differ, they are not called published."""
+    whole = prompts_for("ioi", smollm2, 256)
+    assert list(whole.examples) == published_ioi(256, design="mixed")
+    assert whole.about == "256 published indirect objects (mixed)"
+    assert whole.first(16).about == prompts_for("ioi", smollm2, 16).about
+    assert whole.first(16).about == "the first 16 of 256 published indirect objects (mixed)"
+    balanced = prompts_for("ioi", smollm2, 3000, design="balanced")
+    assert balanced.about == "3,000 published indirect objects (balanced)"
+    other = prompts_for("ioi", smollm2, 256, seed=1)
+    assert list(other.examples) == published_ioi(256, 1, design="mixed")
+    assert other.about == "256 indirect objects in the published wordings (mixed, seed 1)"
+
+
+def test_published_prompts_in_the_names_that_a_model_has(small: Model) -> None:
+    found = prompts_for("ioi", small, 64)
+    assert list(found.examples) == published_ioi(64, design="mixed", names=("John", "Kelly", "Mary"))
+    assert found.about.startswith("64 indirect objects in the published wordings (mixed, seed 0")
+    assert found.about.endswith(f"with the 3 of {len(papers.NAMES)} names that are one token of the model)")
+
+
+def test_published_items_ask_the_organism_its_own_prompts(organism: Model) -> None:
+    found = prompts_for("ioi", organism, 64, 3)
+    assert list(found.examples) == ioi(64, 3, held_out=True)
+    assert found.about == "64 held-out indirect objects in the organism's own wordings (mixed)"
+
+
+@pytest.mark.parametrize("task", ["greater_than", "pronouns", "induction"])
+def test_published_items_ask_fitted_tasks(task: str, smollm2: Model, organism: Model) -> None:
+    fitted, own = (prompts_for(task, model, 100) for model in (smollm2, organism))
+    for found in (fitted, own):
+        assert len({one.text for one in found.examples}) == len(found.examples) == 100  # none counts twice
+    drawn = [one.text for one in examples(task, smollm2, 200)]
+    assert [one.text for one in fitted.examples] == list(dict.fromkeys(drawn))[:100]
+    assert "held-out" in own.about and "single tokens of the model" in fitted.about
+    assert ("asked for the tens of a year" in fitted.about) == (task == "greater_than")
 
 
 def test_roles_are_single_tokens_of_the_model(smollm2: Model) -> None:

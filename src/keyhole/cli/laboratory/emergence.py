@@ -117,18 +117,19 @@ def _of_revisions(
     from keyhole.lab.training.emergence import emergence as follow
     from keyhole.lab.training.roles import IOI_ROLES, find_roles
     from keyhole.models.loading.load import load
-    from keyhole.reproduce.svt.ioi import single_tokens
+    from keyhole.reproduce.prompts import prompts_for
 
     steps, unit = steps_of(revisions)
     require_folder(out)
     with show.progress(f"Loading {revisions[-1]}"):
         finished = load(name, revision=revisions[-1], device=device)
-    examples = single_tokens(finished, prompts, seed)
-    played = find_roles(finished, examples, IOI_ROLES, heads=3, required=False)
+    chosen = prompts_for("ioi", finished, prompts, seed)
+    played = find_roles(finished, chosen.examples, IOI_ROLES, heads=3, required=False)
     if not played:
         raise KeyholeError(
             f"no head of {name} at {revisions[-1]} plays a role in indirect objects: none looks at a role's token "
-            "clearly more than at the others. Choose a later checkpoint or a larger model."
+            "clearly more than at the others, and pushes the answer where the role does. Choose a later checkpoint or "
+            "a larger model."
         )
     del finished
     gc.collect()
@@ -139,10 +140,11 @@ def _of_revisions(
             gc.collect()  # captured modules refer to each other, so that the last model would linger
 
     with show.progress("Following heads"):
-        heads = follow(checkpoints(), [one.place for one in played], examples, seed=seed, source=name)
+        heads = follow(checkpoints(), [one.place for one in played], chosen.examples, seed=seed, source=name)
     told = ", ".join(f"{one.place.role} {one.place.head[0]}.{one.place.head[1]}" for one in played)
     counted = "" if unit == "training step" else " Not every revision tells its step: they are numbered as given."
-    return _Found(heads, f"{name}, {len(revisions)} checkpoints, {prompts} prompts; {told}.{counted}", "places", unit)
+    about = f"{name}, {len(revisions)} checkpoints; {chosen.about}; {told}.{counted}"
+    return _Found(heads, about, "places", unit)
 
 
 def steps_of(revisions: Sequence[str]) -> tuple[tuple[int, ...], str]:

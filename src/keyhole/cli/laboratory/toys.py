@@ -223,12 +223,10 @@ def sparse(
     from keyhole.lab.heads.sparse import sparse_study
     from keyhole.lab.heads.summary import pooled, summaries
     from keyhole.lab.heads.unrelated import unrelated_text
-    from keyhole.models.tokens.prompts import one_token_words
-    from keyhole.tasks import ioi
-    from keyhole.tasks.text.words import NAMES
+    from keyhole.tasks import examples
 
     loaded = load_model(model, revision, dtype, device)
-    texts = [example.text for example in ioi(prompts, seed, names=one_token_words(loaded, NAMES))]
+    texts = [example.text for example in examples("ioi", loaded, prompts, seed, design="mixed")]
     studies = {}
     other, what = unrelated_text(loaded, texts, seed)
     for name, given in (("task", texts), ("unrelated", other)):

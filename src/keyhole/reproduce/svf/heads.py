@@ -12,7 +12,7 @@ from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summar
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.ioi import judged, measured, stood_in
+from keyhole.reproduce.svt.ioi import judged, measured, measured_on
 
 _FEW = 1 / 3  # of a head's channels
 
@@ -22,6 +22,7 @@ class Rebuilt:
     """N_recon of heads that fire; shares are of these heads."""
 
     model: str | None  # that was asked for
+    about: str  # which prompts
     study: SparseStudy
     channels: int
     heads: int
@@ -45,7 +46,7 @@ def measure(job: Job) -> Rebuilt:
     fewer = sum(one.fewer.high < 0 for one in each) / len(each)
     roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
     roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
-    return Rebuilt(job.model, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
+    return Rebuilt(job.model, seen.prompts.about, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
 
 
 def _judge(found: Rebuilt) -> Verdict:
@@ -67,7 +68,7 @@ def _tell(found: Rebuilt) -> Told:
     )
     note = (
         "Asked: few in most heads, fewer than in rotated bases in most (without which nothing is shown), and roles "
-        f"that differ beyond doubt. Intervals over prompts. {stood_in(found)}"
+        f"that differ beyond doubt. Intervals over prompts. {measured_on(found, roles=True)}"
     )
     return Told(text, numbers, note)
 

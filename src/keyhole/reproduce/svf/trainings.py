@@ -11,7 +11,7 @@ from keyhole.lab.stored import alone, weights_path
 from keyhole.lab.training.checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
 from keyhole.lab.training.curves import Over, together
 from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
-from keyhole.lab.training.roles import IOI_ROLES, bystanders, find_roles
+from keyhole.lab.training.roles import IOI_ROLES, RULE, bystanders, find_roles
 from keyhole.models.model import Model
 from keyhole.progress import Progress
 from keyhole.qk.channels import Channels
@@ -82,7 +82,8 @@ def _watched(asked: Asked, folder: Path) -> Watched:
     views: dict[Place, list[_View]] = {}
     seen = _seen(models, preset.places, [preset.prompt], views, seed=asked.seed)
     heads = emergence(seen, preset.places, preset.prompt, seed=asked.seed, source="Pythia-160M")
-    return Watched(heads, None, _ends(views), f"Pythia-160M, {len(steps)} of its checkpoints, intervals over heads.")
+    about = f"Pythia-160M, {len(steps)} of its checkpoints, on the published prompt; intervals over heads."
+    return Watched(heads, None, _ends(views), about)
 
 
 def _pythia(source: str, *, quick: bool, device: str | None) -> tuple[tuple[int, ...], Iterator[tuple[int, Model]]]:
@@ -132,11 +133,9 @@ def _about(asked: Asked, right: Sequence[float], kept: Sequence[int], heads: Eme
     if asked.quick:
         told += "A quick run takes the heads that look most at the places of the roles, whether or not they play them. "
     else:
-        told += (
-            "A head has a role if it looks at its token clearly more than at any other actor, in each order of names; "
-            f"found: {', '.join(heads.roles)}. "
-        )
+        told += f"{RULE} Heads were found for: {', '.join(heads.roles)}. "
     told += f"No head of seed {' or '.join(idle)} has one. " if idle else ""
+    told += f"Prompts: {len(_prompts(asked))} held-out indirect objects in the organism's own wordings. "
     return told + f"Intervals over {'seeds' if len(kept) > 1 else 'heads'}."
 
 
@@ -144,12 +143,17 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
     return lambda done, total: progress(number * total + done, count * total)
 
 
+def _prompts(asked: Asked) -> list[Example]:
+    """In the wordings that the small models were trained on: they know no others."""
+    each = 2 if asked.quick else 16
+    return ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
+
+
 def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
     from keyhole.lab.training.language import checkpoints
 
-    each = 2 if asked.quick else 16
-    prompts = ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
+    prompts = _prompts(asked)
     *_, (_, finished) = checkpoints(trained)
     heads, threshold = (1, 0.02) if asked.quick else (3, _FEWEST)
     played = find_roles(

@@ -15,7 +15,7 @@ from keyhole.intervene.verification import distinct_edges, parallel
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
-from keyhole.reproduce.svt.ioi import LEAST, Asking, Subject, is_gpt2, metric_of, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, Asking, Subject, is_gpt2, measured_on, metric_of, subject
 from keyhole.tasks.example import Example
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
@@ -81,6 +81,7 @@ class Answers:
     model: str | None  # as it was asked for
     traced: tuple[Answer, ...]
     prompts: int  # with those in which nothing could be traced
+    about: str  # which prompts
 
     @property
     def skipped(self) -> int:
@@ -93,7 +94,7 @@ class Answers:
         none = "no name mover fires on IO" if is_gpt2(self.model) else "no writer pushes towards IO"
         left = f"In {self.skipped} of {self.prompts} prompts {none}; they are left out. "
         changes = "Changes are of logit(IO) - logit(S), in prompts where each head has edges."
-        return f"{signals_note(self)} {changes} {left if self.skipped else ''}{LOCAL} {stood_in(self)}"
+        return f"{signals_note(self)} {changes} {left if self.skipped else ''}{LOCAL} {measured_on(self)}"
 
 
 def answers(job: Job) -> Answers:
@@ -109,7 +110,7 @@ def answers_of(seen: Subject) -> Answers:
         metric = metric_of(example, run)
         with suppress(NothingToTraceError):
             found.append(Answer(_traced(seen, example, run, metric), example, metric))
-    return Answers(seen.asked.model, tuple(found), len(seen.examples))
+    return Answers(seen.asked.model, tuple(found), len(seen.examples), seen.prompts.about)
 
 
 def _traced(seen: Subject, example: Example, run: Run, metric: Metric) -> Circuit:

@@ -15,13 +15,15 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
 from keyhole.intervene.verification import edge_cut
 from keyhole.lab.heads.sparse import Head
+from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.run import Run
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.svt.answers import LOCAL, answers_of, signals_note
 from keyhole.reproduce.svt.intervals import Interval
-from keyhole.reproduce.svt.ioi import LEAST, Subject, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, Subject, measured_on, subject
 
+_LOOKED = 32  # prompts in which a head's attention and its push are measured
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
 MATTERS = (
     f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
@@ -62,6 +64,8 @@ class Into:
     head: Head
     effects: tuple[Effect, ...]
     looks: Mapping[str, float]  # mean attention from END, by name
+    push: Push  # what the head does to the answer
+    about: str  # which prompts
 
     def at(self, side: SideName, mode: CutMode, *, together: bool = False) -> list[Effect]:
         """Single signals (or all at once) at one token."""
@@ -79,17 +83,19 @@ class Into:
     def note(self) -> str:
         """Who was measured, and whether its role is what its name says."""
         looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
-        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average."
-        return f"{who} Intervals over {LEAST} prompts or more. {signals_note(self)} {LOCAL} {stood_in(self)}"
+        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average, and {self.push}."
+        on = f"{signals_note(self)} {LOCAL} {measured_on(self, roles=True)}"
+        return f"{who} Intervals over {LEAST} prompts or more. {on}"
 
 
 def into(job: Job, role: str, number: int = 0) -> Into:
     """What the signals into a role's first, second or third head do, and where that head looks."""
     seen = subject(job)
     head = seen.one(role, number)
-    at = seen.model.attention_layers.index(head[0]), head[1]
-    looks = {src: float(role_attention(seen.model, seen.examples[:16], Role("", "END", src))[at]) for src in _NAMES}
-    return Into(job.model, role, head, effects(seen, role, number), looks)
+    at, shown = (seen.model.attention_layers.index(head[0]), head[1]), seen.examples[:_LOOKED]
+    looks = {src: float(role_attention(seen.model, shown, Role("", "END", src))[at]) for src in _NAMES}
+    push = pushes([(one, seen.model.run(one.text)) for one in shown], [head])[head]
+    return Into(job.model, role, head, effects(seen, role, number), looks, push, seen.prompts.about)
 
 
 def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:

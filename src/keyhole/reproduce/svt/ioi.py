@@ -8,18 +8,16 @@ from typing import Any, Protocol, runtime_checkable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
 from keyhole.figures.network import name_of
-from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
-from keyhole.lab.training.roles import IOI_ROLES, find_roles
+from keyhole.lab.training.push import metric_of as metric_of
+from keyhole.lab.training.roles import IOI_ROLES, RULE, find_roles
 from keyhole.models.model import Model
 from keyhole.models.run import Run
-from keyhole.models.tokens.prompts import encode
-from keyhole.models.tokens.spans import token_spans, tokens_in
 from keyhole.reproduce.job import Asked, Job, loaded
 from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.prompts import IOI, PromptSet, prompts_for
 from keyhole.stats import wilson
-from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
@@ -28,10 +26,16 @@ _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "duplicate token": ((3, 0),),
     "previous token": ((4, 11),),
 }
-_ACTORS = ("IO", "S1", "S1+1", "S2", "END")
 _COUNTS = {1: "one", 2: "two of them", 3: "the third of them"}
-_SHOWN = 32  # prompts by which heads are given roles
+_ROLE_PROMPTS = 32  # by which heads are given roles
+_SELECTION = 1_000_000  # added to the seed of these, which are not the prompts that measure heads
+_LEAST_ATTENTION = 0.2  # of a head with a role
 LEAST = 8  # prompts without which nothing is judged
+_LISTED = "Heads of a role are those that the paper names."
+_FOUND = (
+    f"{RULE} Decided on {_ROLE_PROMPTS} other prompts of the same wordings, for heads that give {_LEAST_ATTENTION:.0%} "
+    "of their attention or more."
+)
 
 
 @runtime_checkable
@@ -43,14 +47,27 @@ class Asking(Protocol):
         """As it was named."""
 
 
+class Prompted(Asking, Protocol):
+    """A record that knows which prompts it was measured on, too."""
+
+    @property
+    def about(self) -> str:
+        """How many prompts, and which."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """IOI prompts on one model: its heads by role, and every head's slices there."""
 
     model: Model
-    examples: tuple[Example, ...]
+    prompts: PromptSet
     roles: dict[str, tuple[Head, ...]]
     ioi: SparseStudy
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """Of its prompts."""
+        return self.prompts.examples
 
     def heads(self, most: int = 4) -> list[Head]:
         """Heads of different roles first, then their seconds."""
@@ -65,10 +82,15 @@ class Subject:
 
     asked: Asked  # of the job that is watching
     model: Model = field(compare=False)
-    examples: tuple[Example, ...] = field(compare=False)
+    prompts: PromptSet = field(compare=False)
     roles: dict[str, tuple[Head, ...]] = field(compare=False)
     threshold: float = field(compare=False)  # a weight that fires
     solved: int = field(compare=False)  # prompts in which IO is preferred to S
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """Of its prompts."""
+        return self.prompts.examples
 
     def progress(self, done: int, total: int) -> None:
         """Tell who is watching now."""
@@ -125,6 +147,17 @@ def stood_in(of: Asking, name: str = "GPT-2 small", *, real: Is = is_gpt2) -> st
     return f"{whose} stood in for {name}."
 
 
+def measured_on(of: Prompted, *, roles: bool = False) -> str:
+    """On which prompts, on which model, and (with `roles`) how its heads were given their roles."""
+    parts = (f"Prompts: {of.about}.", role_rule(of) if roles else "", stood_in(of))
+    return " ".join(part for part in parts if part)
+
+
+def role_rule(of: Asking) -> str:
+    """How heads were given their roles."""
+    return _LISTED if is_gpt2(of.model) else _FOUND
+
+
 def listed(heads: Sequence[Head]) -> str:
     """Heads as in the paper.
 
@@ -138,26 +171,20 @@ def _named(source: str | None) -> str:
     return source or "the built-in organism"
 
 
-def single_tokens(model: Model, n: int, seed: int) -> tuple[Example, ...]:
-    """IOI prompts in which every actor is one token of this model."""
-    kept = []
-    for example in ioi(4 * n, seed, held_out=True):
-        spans = token_spans(model, example.text, encode(model, example.text, None).ids)
-        if all(len(tokens_in(spans, *example.roles[role])) == 1 for role in _ACTORS):
-            kept.append(example)
-        if len(kept) == n:
-            return tuple(kept)
-    raise KeyholeError(f"only {len(kept)} of {4 * n} IOI prompts have names of one token in {model.name}.")
-
-
 def heads_by_role(source: str | None, model: Model, examples: Sequence[Example]) -> dict[str, tuple[Head, ...]]:
-    """The published heads of GPT-2; of any other model, those that clearly look where a role does: perhaps none."""
+    """The published heads of GPT-2; of any other model, those that play a role by attention and effect, if any."""
     if is_gpt2(source):
         return dict(_GPT2)
     found: dict[str, tuple[Head, ...]] = {}
-    for one in find_roles(model, examples, IOI_ROLES, heads=3, threshold=0.2, required=False):
+    for one in find_roles(model, examples, IOI_ROLES, heads=3, threshold=_LEAST_ATTENTION, required=False):
         found[one.place.role] = (*found.get(one.place.role, ()), one.place.head)
     return found
+
+
+def roles_of(asked: Asked, model: Model) -> dict[str, tuple[Head, ...]]:
+    """Heads by role, on other prompts than those that measure them."""
+    shown = prompts_for("ioi", model, _ROLE_PROMPTS, asked.seed + _SELECTION)
+    return heads_by_role(asked.model, model, shown.examples)
 
 
 def measured(job: Job) -> Measured:
@@ -168,13 +195,14 @@ def measured(job: Job) -> Measured:
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
     model = loaded(asked.model, asked.device)
-    n = 8 if asked.quick else 256
-    examples = single_tokens(model, n, asked.seed)
-    study = sparse_study(
-        model, [one.text for one in examples], name="IOI", draws=_draws(asked), progress=asked.progress
-    )
-    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
-    return Measured(model, examples, roles, study)
+    prompts = _prompts(asked, model)
+    texts = [one.text for one in prompts.examples]
+    study = sparse_study(model, texts, name="IOI", draws=_draws(asked), progress=asked.progress)
+    return Measured(model, prompts, roles_of(asked, model), study)
+
+
+def _prompts(asked: Asked, model: Model) -> PromptSet:
+    return prompts_for("ioi", model, LEAST if asked.quick else IOI["mixed"], asked.seed)
 
 
 def unrelated(job: Job) -> tuple[SparseStudy, str]:
@@ -204,17 +232,10 @@ def subject(job: Job) -> Subject:
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
     model = loaded(asked.model, asked.device)
-    examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
+    prompts = _prompts(asked, model)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
-    roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))
-    return Subject(asked, model, examples, roles, threshold, _solved(model, examples))
-
-
-def metric_of(example: Example, run: Run) -> Metric:
-    """The logit of IO against that of S, each as the token that would follow the prompt."""
-    names = (example.answer, example.wrong)
-    right, wrong = (encode(run.model, f"{example.text} {name}", None).ids[len(run)] for name in names)
-    return Metric(len(run) - 1, (right,), (wrong,))
+    solved = _solved(model, prompts.examples)
+    return Subject(asked, model, prompts, roles_of(asked, model), threshold, solved)
 
 
 def trace_answer(run: Run, target: int, **options: Any) -> Circuit | None:

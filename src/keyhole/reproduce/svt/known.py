@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.job import Numbers
-from keyhole.reproduce.svt.ioi import Asking, Subject, is_gpt2, stood_in
+from keyhole.reproduce.svt.ioi import Prompted, Subject, is_gpt2, measured_on
 
 _KNOWN: frozenset[Head] = frozenset(  # of Wang et al. (2023), those that can lie below the three name movers
     [
@@ -53,15 +53,15 @@ class Agreement:
         )
 
 
-def known_here(of: Asking) -> str:
-    """Which heads count as known, and what is not counted."""
-    if is_gpt2(of.model):
-        return "Starts are not counted: without them the published precision is .44 and the recall .62."
-    return (
-        "Known heads are here those that clearly look where the roles of the task do (a fifth of their attention or "
-        "more, and more than elsewhere), and a firing is a weight of a quarter, since name movers give less than half; "
-        f"heads where tracing starts are not counted. {stood_in(of)}"
-    )
+def known_here(of: Prompted) -> str:
+    """Which heads count as known, what is not counted, and on which prompts."""
+    known = "Starts are not counted: without them the published precision is .44 and the recall .62."
+    if not is_gpt2(of.model):
+        known = (
+            "Known heads are here those with a role, and a firing is a weight of a quarter, since name movers give "
+            "less than half; heads where tracing starts are not counted."
+        )
+    return f"{known} {measured_on(of, roles=True)}"
 
 
 def known_heads(seen: Subject) -> frozenset[Head]:

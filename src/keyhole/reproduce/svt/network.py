@@ -17,7 +17,7 @@ from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.intervals import numbered
-from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, measured_on, subject
 from keyhole.reproduce.svt.known import Agreement, agreement, known_heads, known_here
 from keyhole.reproduce.svt.lattice import LATTICE, Lattice, Pair, lattice
 from keyhole.tracing.svt import trace_svt
@@ -99,6 +99,7 @@ class Joined:
     network: Network
     least: float  # share of the prompts that an edge must be in
     prompts: int
+    about: str  # which prompts
     n_heads: int  # of a layer
     known: frozenset[Head]
     agreement: Agreement
@@ -123,6 +124,7 @@ def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singula
         network=found,
         least=least,
         prompts=len(seen.examples),
+        about=seen.prompts.about,
         n_heads=seen.model.dims.heads,
         known=known_heads(seen),
         agreement=agreement(seen, found.heads(least), found.starts),
@@ -231,7 +233,7 @@ def _tell_top(record: Joined) -> Told:
         f"{role}: {listed(sorted(heads)) or 'none'}"
         for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
     )
-    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {stood_in(record)}"
+    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {measured_on(record, roles=True)}"
     return Told(f"{text} {woven.text}", {"edges": len(edges), **woven.numbers, "prompts": prompts}, note)
 
 

@@ -16,7 +16,7 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.answers import signals_note
 from keyhole.reproduce.svt.effects import MATTERS, Change, Effect, change, effects
 from keyhole.reproduce.svt.intervals import numbered
-from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, measured_on, subject
 from keyhole.reproduce.svt.panels import panels
 
 What = Literal["cosine", "norm"]
@@ -42,6 +42,7 @@ class Residuals:
     model: str | None  # as it was asked for
     prompts: int  # looked at
     effects: tuple[Effect, ...]
+    about: str  # which prompts
 
     def of(self, together: bool) -> list[Effect]:
         """Sets of signals, or single ones."""
@@ -53,7 +54,7 @@ def measure(job: Job) -> Residuals:
     seen = subject(job)
     heads = [(role, i) for role in ("name mover", "S-inhibition") for i in range(len(seen.roles.get(role, ())))]
     found = [one for head in heads or [("name mover", 0)] for one in effects(seen, *head)]
-    return Residuals(job.model, len(seen.examples), tuple(found))
+    return Residuals(job.model, len(seen.examples), tuple(found), seen.prompts.about)
 
 
 def _distance(own: Sequence[Effect], what: What) -> Tensor:
@@ -87,7 +88,7 @@ def _tell(record: Residuals, what: What, together: bool) -> Told:
         f"{_WIDER if (what, together) == _WIDE else ''}; nothing unless the same removals change the logit "
         f"difference, in size, {MATTERS} (a residual turns little whatever small part of it is removed). "
         + ("" if is_gpt2(record.model) else "A signal is a larger part of a residual of few dimensions. ")
-        + f"{_VECTOR} {signals_note(record)} {stood_in(record)}"
+        + f"{_VECTOR} {signals_note(record)} {measured_on(record, roles=True)}"
     )
     if not own:
         return Told(f"No removals {many}in {record.prompts} prompts.", note=note)

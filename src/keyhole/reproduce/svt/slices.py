@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from statistics import mean
+from typing import NamedTuple
 
 import torch
 from matplotlib.figure import Figure
@@ -23,7 +25,8 @@ from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.intervals import numbered
-from keyhole.reproduce.svt.ioi import Measured, judged, measured, stood_in, unrelated
+from keyhole.reproduce.svt.ioi import Measured, judged, measured, measured_on, unrelated
+from keyhole.tasks.example import Example
 
 _FEW = 1 / 3  # of a head's slices
 _OFTEN = 1 / 4  # of the firings
@@ -52,6 +55,7 @@ class Extremes:
     """The lowest and the highest score of one head."""
 
     model: str | None  # as it was asked for
+    about: str  # which prompts
     head: Head
     roles: tuple[str, ...]
     lowest: Split
@@ -62,10 +66,11 @@ def measure_extremes(job: Job) -> Extremes:
     """Of a head whose scores have both signs, rather one for S-inhibition."""
     seen = measured(job)
     heads = dict.fromkeys([*seen.roles.get("S-inhibition", ()), *_heads(seen, 8)])
-    both = [_extremes(seen, head) for head in heads]
-    lowest, highest = next((two for two in both if two[0].channels.score < 0 < two[1].channels.score), both[0])
-    head = lowest.channels.layer, lowest.channels.head
-    return Extremes(job.model, head, tuple(role for role, own in seen.roles.items() if head in own), lowest, highest)
+    places = _extremes(seen, list(heads))
+    head = next((head for head, (low, high) in places.items() if low.score < 0 < high.score), next(iter(places)))
+    lowest, highest = (_split(seen.model.run(one.example.text), one.dest, one.src, head) for one in places[head])
+    roles = tuple(role for role, own in seen.roles.items() if head in own)
+    return Extremes(job.model, seen.prompts.about, head, roles, lowest, highest)
 
 
 def _heads(seen: Measured, most: int = 4) -> list[Head]:
@@ -79,16 +84,27 @@ def _heads(seen: Measured, most: int = 4) -> list[Head]:
     return heads
 
 
-def _extremes(seen: Measured, head: Head) -> tuple[Split, Split]:
-    """The lowest and the highest score that the head gives at END, over the first prompts."""
-    places = []
-    for example in seen.examples[:16]:
+class _Place(NamedTuple):
+    """One score of a head; the runs of all prompts would not fit into memory."""
+
+    score: float
+    example: Example
+    dest: int
+    src: int
+
+
+def _extremes(seen: Measured, heads: Sequence[Head]) -> dict[Head, tuple[_Place, _Place]]:
+    """The lowest and the highest score that each head gives at END, over the prompts."""
+    places: dict[Head, list[_Place]] = {head: [] for head in heads}
+    for example in seen.examples:
         run = seen.model.run(example.text)
         end = example.position(run, "END")
-        scores = run.layer(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
-        places += [(float(scores[at]), run, end, at + 1) for at in (int(scores.argmin()), int(scores.argmax()))]
-    lowest, highest = (extreme(places, key=lambda place: place[0]) for extreme in (min, max))
-    return _split(*lowest[1:], head), _split(*highest[1:], head)
+        for head, own in places.items():
+            scores = run.layer(head[0]).scores([head[1]], [end])[0, 0, 1 : end + 1]
+            for at in (int(scores.argmin()), int(scores.argmax())):
+                own.append(_Place(float(scores[at]), example, end, at + 1))
+    by_score = attrgetter("score")
+    return {head: (min(own, key=by_score), max(own, key=by_score)) for head, own in places.items()}
 
 
 def _split(run: Run, dest: int, src: int, head: Head) -> Split:
@@ -143,7 +159,7 @@ def _tell_extremes(record: Extremes) -> Told:
     note = (
         f"Few: a third of the slices or less, and as few in {_SELDOM:.0%} of rotated bases of the head at most. Head "
         f"{name_of(record.head)} ({', '.join(record.roles)}), at END; the paper's 8.6 is for S-inhibition. "
-        f"{stood_in(record)}"
+        f"{measured_on(record, roles=True)}"
     )
     return Told("\n".join(lines), numbers, note)
 
@@ -170,6 +186,7 @@ class Mapped:
     """Heads with a role, firing or not."""
 
     model: str | None  # as it was asked for
+    about: str  # which prompts
     firing: bool
     study: SparseStudy
     roles: Mapping[str, tuple[Head, ...]]
@@ -184,7 +201,7 @@ def measure_map(job: Job, firing: bool) -> Mapped:
         own, chance = (found.firing, found.chance) if firing else (found.quiet, found.chance_quiet)
         rotated = max(found.rotated if firing else found.rotated_quiet)
         heads[head] = Alike(table, spread(table.slices, table.pairs[:, 0]), own, chance, rotated, found.between)
-    return Mapped(job.model, firing, seen.ioi, seen.roles, heads)
+    return Mapped(job.model, seen.prompts.about, firing, seen.ioi, seen.roles, heads)
 
 
 def judge_map(record: Mapped) -> Verdict:
@@ -213,7 +230,8 @@ def _tell_map(record: Mapped) -> Told:
         f"Asked of most heads: sets {_CLEARLY:g} times as alike as reshuffled ones, and more alike than in each of "
         f"{record.study.draws} rotated bases (prompts that are alike use alike slices in any basis)"
         f"{'' if record.firing else '; and more alike than with firings; nothing without the first'}. Alike: shared "
-        f"slices over all slices of two pairs from different prompts. Heads: {roles}. {stood_in(record)}"
+        f"slices over all slices of two pairs from different prompts. Heads: {roles}. "
+        f"{measured_on(record, roles=True)}"
     )
     return Told("\n".join(lines), numbers, note)
 
@@ -244,14 +262,15 @@ class Sizes:
     """IOI prompts and unrelated text."""
 
     model: str | None  # as it was asked for
+    about: str  # which prompts
     what: str  # the unrelated text is
     texts: tuple[Counted, ...]
 
 
 def measure_sizes(job: Job) -> Sizes:
     """All firings of all heads."""
-    elsewhere, what = unrelated(job)
-    return Sizes(job.model, what, (_counted(measured(job).ioi), _counted(elsewhere)))
+    seen, (elsewhere, what) = measured(job), unrelated(job)
+    return Sizes(job.model, seen.prompts.about, what, (_counted(seen.ioi), _counted(elsewhere)))
 
 
 def _counted(study: SparseStudy) -> Counted:
@@ -283,7 +302,7 @@ def _tell_sizes(record: Sizes) -> Told:
     note = (
         "20 of 64 slices are about a third, which is asked of the upper quartile here; often means a quarter of the "
         "firings or more. The paper names no control; here neither counts unless firings take fewer slices than in "
-        f"rotated bases, with an interval below 0. {record.what} {stood_in(record)}"
+        f"rotated bases, with an interval below 0. {record.what} {measured_on(record)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
 

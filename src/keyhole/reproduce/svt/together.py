@@ -20,7 +20,7 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.answers import LOCAL, Answers, answers, few
 from keyhole.reproduce.svt.effects import MATTERS, MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
 from keyhole.reproduce.svt.intervals import Interval, numbered
-from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in
+from keyhole.reproduce.svt.ioi import LEAST, judged, measured_on
 from keyhole.reproduce.svt.panels import cloud, panels, whiskers
 
 _PLACES = [(side, mode) for side in SIDES for mode in MODES]
@@ -130,8 +130,8 @@ def _tell_all(record: Into) -> Told:
         )
     note = (
         f"Asked at each token: a local rise and a global fall over {LEAST} prompts or more, {MATTERS}. Head "
-        f"{name_of(record.head)} stands where 9.6 is; its signals at END and at IO are removed in turn, "
-        f"as sets. {LOCAL} {stood_in(record)}"
+        f"{name_of(record.head)} stands where 9.6 is, and {record.push}; its signals at END and at IO are removed in "
+        f"turn, as sets. {LOCAL} {measured_on(record, roles=True)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
 

@@ -20,7 +20,7 @@ from keyhole.qk.slices import slice_use
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.ioi import Measured, is_gpt2, judged, measured, stood_in
+from keyhole.reproduce.svt.ioi import Measured, is_gpt2, judged, measured, measured_on
 from keyhole.reproduce.svt.panels import panels
 
 _NINE = 0.9
@@ -43,6 +43,7 @@ class Words:
     """The signal in a name mover's frequent slices, and in random ones."""
 
     model: str | None  # as it was asked for
+    about: str  # which prompts
     head: Head
     slices: int
     firings: int
@@ -57,17 +58,17 @@ def measure(job: Job) -> Words:
     if not movers:
         raise MissingModelError(
             f"no head of {seen.model.name} is a name mover, since none looks from END at IO clearly more than at S1 "
-            "and S2 in both orders of names: give a model that has one."
+            "and S2 in both orders of names and pushes the answer: give a model that has one."
         )
     head = movers[0]
-    runs = seen.model.run_many([one.text for one in seen.examples[:64]])
+    runs = seen.model.run_many([one.text for one in seen.examples])
     use = slice_use(runs, head, threshold=0.5 if is_gpt2(job.model) else 0.25)
     often = [int(k) for k in (use.used.double().mean(0) >= 0.4).nonzero()] or [int(use.counts.argmax())]
     shown = zip(seen.examples, runs, strict=False)
     named = [{example.position(run, role) for role in ("IO", "S1", "S2")} for example, run in shown]
     apart = _apart(runs, named, head, often)
     others = (_apart(runs, named, head, chosen).share for chosen in _random_slices(seen, head, len(often)))
-    return Words(job.model, head, len(often), len(use.pairs), apart, tuple(others))
+    return Words(job.model, seen.prompts.about, head, len(often), len(use.pairs), apart, tuple(others))
 
 
 def _apart(runs: Sequence[Run], named: Sequence[set[int]], head: Head, often: list[int]) -> Apart:
@@ -130,7 +131,7 @@ def _tell(record: Words) -> Told:
         f"{apart.share:.0%}, in as many random slices of the head in {mean(others):.0%} (95 % of them below "
         f"{_limit(others):.0%})."
     )
-    note = f"Asked: nine in ten, and more than in 95 % of random choices of slices. {stood_in(record)}"
+    note = f"Asked: nine in ten, and more than in 95 % of random choices of slices. {measured_on(record, roles=True)}"
     return Told(text, numbers, note)
 
 

@@ -47,6 +47,7 @@ class Filtered:
 
     model: str | None  # as it was asked for
     prompts: int
+    about: str  # which prompts
     inhibits: tuple[Head, ...]
     movers: tuple[Heard, ...]
 
@@ -55,7 +56,8 @@ def measure(job: Job) -> Filtered:
     """What upstream heads contribute, with and without the choice of slices."""
     seen = subject(job)
     movers, inhibits = seen.role("name mover")[:2], seen.role("S-inhibition")
-    return Filtered(job.model, len(seen.examples), inhibits, tuple(_heard(seen, head) for head in movers))
+    heard = tuple(_heard(seen, head) for head in movers)
+    return Filtered(job.model, len(seen.examples), seen.prompts.about, inhibits, heard)
 
 
 def _heard(seen: Subject, head: Head) -> Heard:

@@ -23,13 +23,13 @@ from keyhole.progress import part_of
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded
 from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.prompts import prompts_for
 from keyhole.reproduce.svt.ioi import judged, stood_in
 from keyhole.reproduce.svt.panels import panels
 from keyhole.reproduce.talk.signals import published_name
 from keyhole.reproduce.talk.study import TRACING, Prompts, prompts_of
 from keyhole.reproduce.talk.ways import Way, way_of
 from keyhole.stats import fisher
-from keyhole.tasks.text.prose import knows_tasks_alone
 
 SHARES = {"GPT-2 small": 0.63, "Pythia-160M": 0.50, "Gemma-2-2B": 0.31}  # published, by other judges
 _PROMPTS, _SIGNALS, _RANDOM, _TOKENS = 600, 200, 200, 250_000
@@ -67,17 +67,11 @@ def of_names(make: Callable[[NameStudy], Record], job: Job) -> Record:
 def _names(asked: Asked) -> NameStudy:
     model = loaded(asked.model, asked.device)
     n, most, random, tokens = _QUICK if asked.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
+    prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
     with TemporaryDirectory() as folder:
-        store = bulk(
-            "ioi",
-            model,
-            out=Path(folder) / "ioi.store",
-            n=n,
-            seed=asked.seed,
-            tracing=TRACING,
-            progress=part_of(asked.progress, 0, 0.4),
-        )
-        of = prompts_of(asked.model, store, own=knows_tasks_alone(model))
+        out, traced = Path(folder) / "ioi.store", part_of(asked.progress, 0, 0.4)
+        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=traced)
+        of = prompts_of(asked.model, store, prompts)
         naming = name(
             store,
             model,

@@ -11,7 +11,7 @@ from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.ioi import LEAST, judged, stood_in, subject, trace_answer
+from keyhole.reproduce.svt.ioi import LEAST, judged, measured_on, subject, trace_answer
 from keyhole.reproduce.svt.panels import panels
 
 _EXACT = 1e-4  # of a decomposition, relative
@@ -23,6 +23,7 @@ class Traced:
     """The circuits of some answers."""
 
     model: str | None  # as it was asked for
+    about: str  # which prompts
     circuits: int
     rich: int  # circuits with signals
     signals: int
@@ -37,6 +38,7 @@ def measure(job: Job) -> Traced:
     """Circuits behind the likeliest answers."""
     seen = subject(job)
     found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_PROMPTS)]
+    about = seen.prompts.first(_PROMPTS).about
     circuits = [one for one in found if one is not None]
     rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
     signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
@@ -44,6 +46,7 @@ def measure(job: Job) -> Traced:
     lowest = seen.model.attention_layers[0]
     return Traced(
         model=job.model,
+        about=about,
         circuits=len(circuits),
         rich=len(rich),
         signals=len(signals),
@@ -72,7 +75,7 @@ def _tell(record: Traced) -> Told:
         f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
         "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
         f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. These are properties of "
-        f"the method, which hold whatever a model has learned: that they do tells nothing of it. {stood_in(record)}"
+        f"the method, which hold whatever a model has learned: that they do tells nothing of it. {measured_on(record)}"
     )
     if record.largest is None:
         return Told(f"None of {record.circuits} circuits has signals.", note=note)

@@ -24,7 +24,7 @@ from keyhole.lab.heads.sparse import Head
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Numbers
 from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svt.ioi import is_gpt2, judged, listed, stood_in
+from keyhole.reproduce.svt.ioi import is_gpt2, judged, listed, role_rule, roles_of, stood_in
 from keyhole.reproduce.talk.study import ORDERS, Prompts, Study, of_study, sets_apart
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
@@ -43,6 +43,7 @@ class Compared:
     real: SignalComparison
     bare: Mapping[tuple[Place, str], float]  # cosines of the representatives without the heads' own biases
     shuffled: tuple[SignalComparison, ...]
+    name_movers: frozenset[Head]  # the published one of GPT-2; of another model, those that play the role
 
     def rows(self, head: Head | None = None, side: str | None = None) -> list[HeadRow]:
         """Of one head, or one side."""
@@ -78,7 +79,12 @@ def compared_of(seen: Study) -> Compared:
         real=compare_aggregated((told[0], told[1]), others, roles=True),
         bare=_cosines(bare[0], bare[1]),
         shuffled=shuffled_of(others, seed=seen.asked.seed),
+        name_movers=frozenset([MOVER] if is_gpt2(seen.asked.model) else _movers_of(seen)),
     )
+
+
+def _movers_of(seen: Study) -> tuple[Head, ...]:
+    return roles_of(seen.asked, seen.model).get("name mover", ())
 
 
 def shuffled_of(
@@ -113,7 +119,7 @@ def judge_alike(record: Compared) -> Verdict:
 
 def judge_mover(record: Compared) -> Verdict:
     """Published: 9.9. Is its cosine negative, and below the noise; or is that of a name mover of another model?"""
-    rows = [row for row in movers(record.real) if not is_gpt2(record.of.model) or _head(row) == MOVER]
+    rows = [row for row in movers(record.real) if _head(row) in record.name_movers]
     beyond = different(rows)
     chance = max((len(different(movers(one))) for one in record.shuffled), default=0)
     holds = [any(row.cosine < 0 for row in beyond), len(different(movers(record.real))) > chance and bool(beyond)]
@@ -151,13 +157,14 @@ def _tell_mover(record: Compared) -> Told:
     text = (
         f"{_compared_text(record)} Heads that attend from the end to IO in both: {len(rows)}; told something else at "
         f"the end, beyond the noise: {len(different(rows))} (in random splits of the prompts at most "
-        f"{max(chance, default=0)}), negative {sum(row.cosine < 0 for row in rows)}."
+        f"{max(chance, default=0)}), negative {sum(row.cosine < 0 for row in rows)}. Name movers: "
+        f"{listed(sorted(record.name_movers)) or 'none'}."
     )
     note = (
-        "Asked of GPT-2: the cosine of 9.9 at the end is negative, and lower than within either order (below 5 % of "
-        "its pairs, means of pairs apart); of another model: so for a head that attends from the end to IO, and for "
-        f"more such heads than in any of {_SHUFFLES} random splits of the same prompts. Either way, orders must set "
-        f"circuits apart. {_note(record)}"
+        "Asked: the cosine of a name mover at the end (of GPT-2, 9.9) is negative, and lower than within either order "
+        "(below 5 % of its pairs, means of pairs apart); and more heads that attend from the end to IO are told "
+        f"something else than in any of {_SHUFFLES} random splits of the same prompts. Orders must set circuits apart. "
+        f"{role_rule(record.of)} {_note(record)}"
     )
     numbers: Numbers = {**_numbers(record), "movers": len(rows), "movers told something else": len(different(rows))}
     numbers |= {"in random splits": [float(one) for one in chance]}

@@ -1,7 +1,7 @@
 """Are traced signals thin, and do they matter? How many channels they have, and what their removal does."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import mean, median
 
@@ -17,18 +17,14 @@ from keyhole.models.model import Model
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded
 from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.prompts import IOI, TASKS, prompts_for
 from keyhole.reproduce.svt.intervals import Interval
 from keyhole.reproduce.svt.ioi import LEAST, trace_answer
 from keyhole.reproduce.svt.panels import panels
-from keyhole.tasks import greater_than, induction, ioi, pronouns
-from keyhole.tasks.example import Example
+from keyhole.tasks import answered
 
-_TASKS: dict[str, Callable[..., list[Example]]] = {
-    "ioi": ioi,
-    "greater than": greater_than,
-    "pronouns": pronouns,
-    "induction": induction,
-}
+_TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
+_QUICK = 3  # prompts of each task
 _CHANGE = 0.05  # of a log-probability, that counts
 _MODELS = {"gpt2": "GPT-2", "pythia-160m": "Pythia-160M", "gemma-2-2b": "Gemma-2-2B"}  # the published ones
 
@@ -40,7 +36,8 @@ class Traced:
     model: Model
     source: str | None  # as it was asked for
     circuits: Mapping[str, tuple[Circuit, ...]]  # by task; one per prompt, and only with signals
-    right: Mapping[str, int]  # prompts that are answered right
+    prompts: Mapping[str, str]  # which
+    right: Mapping[str, int]  # of these, answered right
 
     @property
     def judged(self) -> list[str]:
@@ -50,14 +47,14 @@ class Traced:
     @property
     def note(self) -> str:
         """Who was measured, and in what."""
-        few = [task for task in _TASKS if task not in self.judged]
+        few = [task for task in self.prompts if task not in self.judged]
         left = f" Not judged, with signals in fewer than {LEAST} prompts: {', '.join(few)}." if few else ""
-        right = ", ".join(f"{task} {n}" for task, n in self.right.items())
+        right = "; ".join(f"{n} of {self.prompts[task]}" for task, n in self.right.items())
         own, names = published_name(self.source), list(_MODELS.values())
         every = f"{', '.join(names[:-1])} and {names[-1]}"
         ran = f"Of the published {every}, {own} was run: one alone is a part of the claim." if own else ""
         stood = "" if own else f"{self.source or 'The built-in organism'} stood in for {every}, of which none was run."
-        return f"Held-out prompts that are answered right: {right}.{left} {ran}{stood}"
+        return f"Prompts that are answered right: {right}.{left} {ran}{stood}"
 
 
 def _traced(job: Job) -> Traced:
@@ -76,20 +73,26 @@ def _traced(job: Job) -> Traced:
 def _circuits(asked: Asked) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
     model = loaded(asked.model, asked.device)
-    n = 3 if asked.quick else 24
+    prompts = {
+        task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else n, asked.seed)
+        for task, n in _TASKS.items()
+    }
+    every, done = sum(len(own.examples) for own in prompts.values()), 0
     found: dict[str, tuple[Circuit, ...]] = {}
     right: dict[str, int] = {}
-    for number, (name, make) in enumerate(_TASKS.items()):
+    for task, chosen in prompts.items():
         own = []
-        for example in make(n, asked.seed, held_out=True):
+        for example in chosen.examples:
             run = model.run(example.text)
-            answer = int(run.logits[-1].argmax())
-            if model.tokenizer.decode([answer]).strip() in example.answers:
-                own.append(trace_answer(run, answer))
-        right[name] = len(own)
-        found[name] = tuple(one for one in own if one and any(edge.side != "target" for edge in one.edges))
-        asked.progress(number + 1, len(_TASKS))
-    return Traced(model, asked.model, {task: own for task, own in found.items() if own}, right)
+            if answered(run, example).correct:
+                own.append(trace_answer(run, int(run.logits[-1].argmax())))
+            done += 1
+            asked.progress(done, every)
+        right[task] = len(own)
+        signals = [one for one in own if one and any(edge.side != "target" for edge in one.edges)]
+        found[task] = tuple(replace(one, run=None) for one in signals)  # hundreds of runs would take gigabytes
+    circuits = {task: own for task, own in found.items() if own}
+    return Traced(model, asked.model, circuits, {task: own.about for task, own in prompts.items()}, right)
 
 
 def published_name(source: str | None) -> str | None:
@@ -154,10 +157,12 @@ class Removed:
 def measure_removed(job: Job) -> Removed:
     """Each circuit's signals removed, and random channels."""
     seen, draws = _traced(job), 1 if job.quick else 3
-    rows = {
-        task: [list(verify(one, mode="local", draws=draws, edges=False).sides) for one in circuits]
-        for task, circuits in seen.circuits.items()
-    }
+    every, rows = sum(map(len, seen.circuits.values())), dict[str, list[list[Row]]]()
+    for task, circuits in seen.circuits.items():
+        rows[task] = []
+        for circuit in circuits:
+            rows[task].append(list(verify(circuit, seen.model, mode="local", draws=draws, edges=False).sides))
+            job.progress(sum(map(len, rows.values())), every)
     return Removed(seen, rows)
 
 

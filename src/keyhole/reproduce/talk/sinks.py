@@ -13,7 +13,7 @@ from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.intervals import Interval, numbered
-from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, metric_of, stood_in, subject
+from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, measured_on, metric_of, subject
 from keyhole.sink.explore import study
 from keyhole.sink.firings import Asked
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
@@ -29,6 +29,7 @@ class Rest:
     model: str | None  # as it was asked for
     prompts: int
     sinks: Sinks
+    about: str  # which prompts
 
 
 def measure(job: Job) -> Rest:
@@ -40,7 +41,7 @@ def measure(job: Job) -> Rest:
         found = study(seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress))
     except NoSinksError as error:
         raise (KeyholeError if is_gpt2(job.model) else MissingModelError)(str(error)) from error
-    return Rest(job.model, len(asked), found)
+    return Rest(job.model, len(asked), found, seen.prompts.first(_PROMPTS).about)
 
 
 def _asked(seen: Subject, number: int) -> Asked:
@@ -96,7 +97,7 @@ def _tell(record: Rest) -> Told:
         f"Asked on each side: {_MANY} heads or more with one signal each, of which {NEAR:.0%} of pairs are alike "
         "(cosine above .5), more than with other channels of the same heads and than on other tokens, with and without "
         f"the streams' mean and largest directions; and few directions that take away {HALF:.0%} of held-out firings, "
-        f"more than random ones. {stood_in(record)}"
+        f"more than random ones. {measured_on(record)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
 

@@ -16,16 +16,14 @@ from keyhole.many.driver import bulk
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.reproduce.job import Asked, Job, loaded
+from keyhole.reproduce.prompts import IOI, PromptSet, prompts_for
 from keyhole.reproduce.svt.ioi import require_solved
 from keyhole.reproduce.talk.signals import published_name
 from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
-from keyhole.tasks.text.prose import knows_tasks_alone
 
-PUBLISHED = 3000  # prompts: 15 wordings in two orders, a hundred of each
 ORDERS = ("ABBA", "BABA")
-_STAND_IN = 600  # of a larger model that was not published: minutes instead of an hour
 _QUICK = 60
 _MEMBERS = 40  # prompts of each order that are run again for signals and removals
 _FEWEST = 30  # right answers, below which there is nothing to cut
@@ -42,16 +40,14 @@ class Prompts:
     prompts: int
     solved: int  # IO is preferred to S
     right: int  # IO is the likeliest next token, and a head is in the circuit: these circuits are compared
-    own: bool = False  # the organism's own wordings, since it knows no others
+    about: str  # which prompts
 
     @property
     def note(self) -> str:
         """For a reader of the result."""
-        whose = "of its own 15 wordings" if self.own else "of the published set (15 wordings)"
-        fewer = f", of the published {PUBLISHED:,} only as many as take minutes" if self.prompts < PUBLISHED else ""
         return (
-            f"{self.prompts:,} prompts {whose}, each in two orders{fewer}; IO is preferred to S in {self.solved:,}, "
-            f"and {self.right:,} are answered right with heads in their circuit: these are compared."
+            f"Prompts: {self.about}. IO is preferred to S in {self.solved:,}, and {self.right:,} are answered right "
+            "with heads in their circuit: these are compared."
         )
 
 
@@ -93,36 +89,29 @@ def sets_apart(order: Agreement) -> bool:
 @lru_cache(maxsize=1)
 def _study(asked: Asked) -> Study:
     model = loaded(asked.model, asked.device)
-    own = knows_tasks_alone(model)
-    n = _QUICK if asked.quick else PUBLISHED if own or published_name(asked.model) else _STAND_IN
+    n = _QUICK if asked.quick else IOI["balanced"]
+    prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
     with TemporaryDirectory() as folder:
-        store = bulk(
-            "ioi",
-            model,
-            out=Path(folder) / "ioi.store",
-            n=n,
-            seed=asked.seed,
-            tracing=TRACING,
-            progress=asked.progress,
-        )
-        of = prompts_of(asked.model, store, own=own)
+        out = Path(folder) / "ioi.store"
+        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=asked.progress)
+        of = prompts_of(asked.model, store, prompts)
         found = families(store, where=_WHERE, seed=asked.seed, progress=asked.progress)
-        prompts = {order: _with_order(found, order) for order in ORDERS}
-        _require_enough(of, min(map(len, prompts.values())) >= 2)
+        numbers = {order: _with_order(found, order) for order in ORDERS}
+        _require_enough(of, min(map(len, numbers.values())) >= 2)
         stands = {one.group: one.prompt for one in found.representatives}
         chosen = [stands[f"order={order}"] for order in ORDERS]
         count = 6 if asked.quick else _MEMBERS
-        others = [draw(store, prompts[order], count, seed=asked.seed, but=chosen) for order in ORDERS]
+        others = [draw(store, numbers[order], count, seed=asked.seed, but=chosen) for order in ORDERS]
         pair = (member(store, chosen[0]), member(store, chosen[1]))
     return Study(asked, of, found, pair, (others[0], others[1]), model)
 
 
-def prompts_of(source: str | None, store: Store, *, own: bool) -> Prompts:
+def prompts_of(source: str | None, store: Store, asked: PromptSet) -> Prompts:
     """Who solves the prompts, and whose answers are traced; refused if there are too few to say anything."""
     table = store.table("prompts", columns=["difference"])["difference"].to_pylist()
     solved = sum(one is not None and one > 0 for one in table)
     require_solved(source, solved, len(table), real=lambda model: published_name(model) is not None)
-    of = Prompts(source, len(table), solved, len(traced_prompts(store, _WHERE)), own)
+    of = Prompts(source, len(table), solved, len(traced_prompts(store, _WHERE)), asked.about)
     _require_enough(of, of.right >= _FEWEST)
     return of
 
