@@ -150,7 +150,7 @@ def test_an_estimate_is_of_the_method(organism: Model) -> None:
     assert told.disk > 0 and 0 < told.seconds < 60
     shape, load = Shape(12, 12, 12, 64, 768, 3072, 50257, matrices=2), Load(20, 40, method="svt")
     needed, both = memory(shape, load), memory(shape, replace(load, method="accpp"))
-    assert needed.at(9) - needed.at(8) == needed.prompt == 20 * 4 * run_floats(shape), "traced one after another"
+    assert needed.at(9) - needed.at(1) == 8 * needed.prompt == 8 * 20 * 4 * run_floats(shape), "one after another"
     assert (
         needed.working
         == both.prompt - needed.prompt

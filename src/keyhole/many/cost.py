@@ -150,8 +150,8 @@ def memory(shape: Shape, load: Load, bytes_per_weight: int = 4, *, accelerator: 
     beside = (run_floats(shape) - shape.vocab) * bytes_per_weight + writer_floats(shape) * _FOLDED  # no logits
     alone = run_floats(shape) * bytes_per_weight
     if load.method == "svt":
-        one = round(load.tokens * beside)
-        return Memory(fixed, prompt=round(load.tokens * alone), working=one, most=one)
+        traced = round(load.tokens * beside)
+        return Memory(fixed, prompt=round(load.tokens * alone), working=traced, most=traced)
     read = 2 * shape.below * load.tokens * 2 * shape.d_head  # in the last layer everything lies below
     return Memory(
         fixed=fixed,
