@@ -33,6 +33,7 @@ from keyhole.reproduce.svt.network import Network
 from keyhole.reproduce.talk import one_circuit, signals, sinks
 from keyhole.tasks import ioi
 from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import SvtSettings
 
 pytestmark = pytest.mark.xdist_group("lab runs")
 MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
@@ -144,12 +145,57 @@ def test_a_failing_trace_is_not_a_silent_prompt(organism: Model, monkeypatch: py
         raise KeyholeError("scores are not rebuilt")
 
     monkeypatch.setattr(network, "trace_svt", broken)
-    monkeypatch.setattr(network, "_fires", lambda *args: True)
+    monkeypatch.setattr(answers, "_fires", lambda *args: True)
     with pytest.raises(KeyholeError, match="not rebuilt"):
         network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
-    monkeypatch.setattr(network, "_fires", lambda *args: False)
+    monkeypatch.setattr(answers, "_fires", lambda *args: False)
     with pytest.raises(KeyholeError, match="fires in these 8 prompts"):
         network._traced.__wrapped__(a_subject(organism, {"name mover": ((1, 6),)}), "singular")
+
+
+def test_tokens_are_called_by_the_role_at_or_right_before_them(organism: Model) -> None:
+    example = next(one for one in ioi(40, 0) if one.template == "ABBA-0")
+    made = organism.run(example.text)  # When A and B went to the PLACE , B gave a OBJECT to
+    assert network.token_roles(example, made) == (
+        *("START", "START+1", "IO", "IO+1", "S1", "S1+1", None, None, "PLACE", "PLACE+1"),
+        *("S2", "S2+1", None, "OBJECT", "END"),
+    )
+
+
+def test_contributions_are_added_up_by_the_role_of_the_written_token(organism: Model) -> None:
+    """Against a plain look at the circuits; a head that fires on two sources has written once."""
+    seen = a_subject(organism, {"name mover": ((1, 6),)})
+    found = network._traced.__wrapped__(seen, "singular")
+    totals, times = Counter[Any](), Counter[Any]()
+    traced = several = 0
+    for example in seen.examples:
+        made = organism.run(example.text)
+        end, io = example.position(made, "END"), example.position(made, "IO")
+        try:
+            settings = SvtSettings(seen.threshold, start=[(1, 6, end, io)])
+            circuit = made.trace(method=settings)
+        except NothingToTraceError:
+            continue
+        traced += 1
+        roles = {at: role for role, at in example.positions(made).items() if role != "S1+1"}
+        values: dict[Any, dict[Any, float]] = {}
+        for edge in circuit.edges:
+            writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+            if edge.side == "target" or writer.dest not in roles:
+                continue
+            key = ((writer.layer, writer.head), (reader.layer, reader.head), roles[writer.dest], edge.side)
+            before = values.setdefault(key, {})
+            several += edge.target in before
+            before[edge.target] = edge.weight
+        times.update(values.keys())
+        totals.update({key: sum(own.values()) for key, own in values.items()})
+    assert found.traced == traced > 3 and several > 0
+    plain = {(e.writer, e.reader, e.token, e.side): c for e, c in found.written.items() if "+" not in e.token}
+    assert plain.keys() == times.keys() and {key[2] for key in plain} >= {"IO", "END"}
+    for key, carried in plain.items():
+        assert carried.share == times[key] / traced and carried.total == pytest.approx(totals[key])
+    assert set(found.drawn(0.5)) == {edge for edge, own in found.written.items() if own.share >= 0.5}
+    assert found.fired[1, 6] == 1.0 and all(0 < share <= 1 for share in found.fired.values())
 
 
 def traced_as(monkeypatch: pytest.MonkeyPatch, seen: Subject, networks: dict[str, Network]) -> None:
@@ -431,6 +477,7 @@ def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -
 
 
 def test_signals_are_removed_in_all_prompts(organism: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
-    monkeypatch.setattr(Subject, "runs", lambda self, most=None: asked.append(most) or [])
-    assert effects._effects.__wrapped__(a_subject(organism, {}), (1, 4), "S2") == () and asked == [None]
+    prompts: list[int | None] = []
+    monkeypatch.setattr(Subject, "runs", lambda self, most=None: prompts.append(most) or [])
+    monkeypatch.setattr(effects, "answers_of", answers.answers_of.__wrapped__)  # not what was kept of other tests
+    assert effects._effects.__wrapped__(a_subject(organism, {}), (1, 4), "S2") == () and prompts == [None]

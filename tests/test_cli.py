@@ -140,6 +140,12 @@ def test_a_tree_fits_some_screens_unless_a_depth_is_asked_for(
     heads = " ".join(keyhole("trace", PROMPT, "--through", "heads").stdout.split())
     assert "A branch: the drop of attention without it" in heads and "--story" not in heads
     assert "likeliest next tokens: 'Mary' 1, " in heads
+    svt = " ".join(keyhole("trace", PROMPT, "--method", "svt", "--threshold", "0.3").stdout.split())
+    assert "A branch: the contribution (equation 8) to the firing above it, at the answer its push" in svt
+    given = " ".join(keyhole("trace", PROMPT, "--method", "svt", "--start", "3.1:-1:gave").stdout.split())
+    assert "answer at 14:to: begun with head 3.1 (14:to <- 11:gave)" in given
+    assert "at the answer the weight of a firing to begin with" in given
+    assert "drop of attention" not in svt + given
 
 
 def test_what_makes_a_circuit_doubtful_is_noted() -> None:

@@ -36,7 +36,7 @@ from keyhole.figures import (
 )
 from keyhole.figures.contrast.attribution import stack
 from keyhole.figures.contrast.ranks import plateau
-from keyhole.figures.network import network_figure
+from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
 
 
@@ -528,9 +528,46 @@ def test_interaction_figure_refuses(call: Callable[[], Figure], says: str) -> No
         call()
 
 
-def test_of_a_dense_network_the_most_frequent_edges_are_drawn() -> None:
-    edges = {((0, i), (1, j), "dest"): (10 * i + j) / 100 for i in range(10) for j in range(10)}
-    figure = network_figure(edges, {(1, 9)}, 10, "Edges", most=7)
-    assert len(figure.axes[0].lines) == 7 and "7 most frequent of 100" in figure.get_suptitle()
-    assert {text.get_text() for text in figure.axes[0].texts} == {"0.9", *(f"1.{j}" for j in range(3, 10))}
-    assert len(network_figure({}, set(), 10, "Edges").axes[0].lines) == 0
+def token_edge(writer: tuple[int, int], reader: tuple[int, int], token: str = "IO", side: Any = "src") -> TokenEdge:
+    return TokenEdge(writer, reader, token, side)
+
+
+def test_a_network_has_heads_and_the_tokens_that_they_read() -> None:
+    edges = {
+        token_edge((0, 1), (1, 2), "IO"): Carried(0.9, 3.0),
+        token_edge((0, 1), (1, 2), "END", "dest"): Carried(0.5, 1.5),
+        token_edge((0, 4), (1, 2), "END", "src"): Carried(0.5, 0.0),
+        token_edge((1, 2), (3, 0), "END", "dest"): Carried(0.4, 6.0),
+    }
+    figure = network_figure(edges, "Edges", starts=[(3, 0)], fired={(3, 0): 1.0, (0, 4): 0.1}, known=[(1, 2)])
+    (axis,) = figure.axes
+    at = {text.get_text(): text.get_position() for text in axis.texts}
+    boxes = [text.get_text() for text in axis.texts if text.get_bbox_patch().get_boxstyle().pad == 0.25]
+    assert sorted(boxes) == ["END", "END", "IO"], "a token of a head stands once, whichever its sides"
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["layer 0", "layer 1", "layer 3"]
+    assert at["0.1"][0] == at["0.4"][0] < at["IO"][0] < at["1.2"][0] < at["3.0"][0]
+    widths = {round(patch.get_linewidth(), 3) for patch in axis.patches}
+    assert widths == {0.6, 2.1, 3.6, 6.6}, "as wide as contributions, and never unseen"
+    heads = {text.get_text(): text.get_bbox_patch() for text in axis.texts if "." in text.get_text()}
+    dark = {name: sum(patch.get_facecolor()[:3]) for name, patch in heads.items()}
+    assert dark["3.0"] < dark["0.4"] < dark["1.2"], "the more prompts, the darker"
+    borders = {name for name, patch in heads.items() if patch.get_linewidth() > 1}
+    assert borders == {"1.2"}
+    joined = [line for line in axis.lines if len(line.get_xdata()) == 2 and line.get_xdata()[0] != line.get_xdata()[1]]
+    assert len(joined) == 3, "every token is joined with its head"
+
+
+def test_of_a_dense_network_the_strongest_ways_are_drawn() -> None:
+    """From the starts down: an edge into a head that is not reached is not drawn, however frequent it is."""
+    edges = {token_edge((1, i), (2, 0)): Carried(0.5, float(i + 1)) for i in range(4)}
+    edges |= {token_edge((0, i), (1, i)): Carried(0.5, 1.0) for i in range(4)}
+    edges |= {token_edge((0, 7), (1, 7)): Carried(1.0, 100.0)}
+    whole = network_figure(edges, "Edges", starts=[(2, 0)], fired={})
+    assert len(whole.axes[0].patches) == 9 and whole.get_suptitle() == "Edges"
+    figure = network_figure(edges, "Edges", starts=[(2, 0)], fired={}, most=5)
+    names = {text.get_text() for text in figure.axes[0].texts}
+    # strengths: 1.3 .2, 1.2 .15, 1.1 .1, 1.0 .05; behind them 0.3 .1, 0.2 .075
+    assert names == {"IO", "2.0", "1.3", "1.2", "1.1", "0.3", "0.2"} and len(figure.axes[0].patches) == 5
+    assert "5 of 9, on the strongest ways" in " ".join(figure.get_suptitle().split())
+    empty = network_figure({}, "Edges", starts=[], fired={})
+    assert not empty.axes[0].texts and not empty.axes[0].patches

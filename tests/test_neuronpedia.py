@@ -33,6 +33,15 @@ def graph(circuit: Circuit, **options: Any) -> dict[str, Any]:
     return found
 
 
+def test_a_graph_of_svt_says_what_its_numbers_are(organism: keyhole.Model) -> None:
+    run = organism.run(PROMPT)
+    told = graph(run.trace("Mary", against="John", method="svt"))["metadata"]["info"]["description"]
+    assert "links are contributions (equation 8 of the 2024 paper)" in told and "drops" not in told
+    assert (
+        "links are drops of attention" in graph(run.trace("Mary", through="heads"))["metadata"]["info"]["description"]
+    )
+
+
 def test_the_schema_refuses_what_is_none(circuit: Circuit) -> None:
     found = graph(circuit)
     for broken in (

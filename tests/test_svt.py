@@ -343,6 +343,17 @@ def test_chosen_firings_begin_a_circuit(organism: Model) -> None:
     assert recorded.target_ids == seeded.parameters.target_ids
 
 
+def test_a_picture_is_as_wide_as_contributions_are(organism: Model) -> None:
+    """They have no bound as drops of attention have: the largest is as wide as a drop of all attention."""
+    circuit = organism.run(IOI).trace(method=SvtSettings(0.3, start=[(3, 1)]))
+    most = max(edge.weight for edge in circuit.edges)
+    axis = circuit.plot().axes[0]
+    widths = [patch.get_linewidth() for patch in axis.patches]
+    assert most > 2 and max(widths) == pytest.approx(14.0)  # the answer has one edge
+    assert sorted(widths)[-2] == pytest.approx(7.0)
+    assert "as wide as contributions (equation 8)" in " ".join(axis.get_title(loc="left").split())
+
+
 @pytest.mark.parametrize("variant", [*FAMILIES[1:], DEFICIENT])
 def test_circuits_of_other_families(variant: str) -> None:
     model = tiny_model(variant)

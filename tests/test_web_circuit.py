@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from keyhole import Circuit, Model
+from keyhole import Circuit, Model, SvtSettings
 from keyhole.brief import model_label
 from keyhole.circuits.text import count
 from pages import Opened, carried, chromium, from_disk
@@ -376,6 +376,27 @@ def test_a_circuit_of_heads_has_widths_by_drops(browser: Browser, of_heads: Circ
         assert page.locator(".mark[data-mark]").count() == len(of_heads.nodes)
         heads = {text.split()[0] for text in page.locator(".edges th").all_inner_texts()}
         assert {"logits", "attention"} <= heads and not heads & {"influence", "write"}
+
+
+def test_a_circuit_of_svt_has_contributions(browser: Browser, organism: Model, tmp_path: Path) -> None:
+    run, settings = organism.run(PROMPT), SvtSettings(0.3, start=[(3, 1), (2, 3)])
+    circuit = run.trace(method=settings)
+    with from_disk(browser, saved(circuit, tmp_path / "svt.html")) as opened:
+        page = opened.page
+        heads = [text.split()[0] for text in page.locator(".edges th").all_inner_texts()]
+        assert heads == ["writer", "causes", "side", "start", "contribution", "channels"]
+        expect(page.locator("h1")).to_contain_text("head 3.1 (14:to ← 11:gave) and 1 more")
+        expect(page.locator(".legend")).to_contain_text("wider: more contribution")
+        signal = next(i for i, edge in enumerate(circuit.edges) if edge.side == "src")
+        page.click(f"tr[data-edge='{signal}']")
+        facts = page.locator(".detail .facts")
+        expect(facts).to_contain_text(f"contribution (equation 8){circuit.edges[signal].weight:.3f}")
+        assert "alone" not in facts.inner_text() and "lost" not in facts.inner_text()
+    seeded = run.trace("Mary", against="John", method="svt")
+    with from_disk(browser, saved(seeded, tmp_path / "seeded.html")) as opened:
+        assert {"logits", "contribution"} <= {
+            text.split()[0] for text in opened.page.locator(".edges th").all_inner_texts()
+        }
 
 
 def test_three_hundred_nodes_are_panned_within_a_frame(browser: Browser, tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ class Edge:
     source: int  # index of a node
     target: int  # index of the node that reads it
     side: EdgeSide  # of a firing; or target (a seed), mlp, value
-    weight: float  # drop of the attention in the order of removal; of a seed its push, of a cause what goes with it
+    # drop of the attention in the order of removal (by svt the contribution, as ig and alone are, too); of a seed its
+    # push, of a given start its attention weight, of a cause what goes with it
+    weight: float
     ig: float  # integrated gradients; of a cause its part
     alone: float  # drop when only this goes
     channels: tuple[int, ...]  # in the order of their removal; empty on edges that are no signals

@@ -120,7 +120,7 @@ def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
 
 
 def _contributors(circuit: Circuit, i: int, side: str, ids: list[str]) -> list[list[str | float]]:
-    """Who wrote one side of a firing, largest drop of its attention first."""
+    """Who wrote one side of a firing, the largest drop of its attention, or contribution, first."""
     edges = sorted((edge for edge in circuit.edges_into(i) if edge.side == side), key=lambda edge: -edge.weight)
     return [[ids[edge.source], edge.weight] for edge in edges]
 
@@ -209,11 +209,14 @@ def _prompt(circuit: Circuit) -> str:
 
 
 def _description(circuit: Circuit) -> str:
-    unit = "shares of the answer" if circuit.influence else "drops of attention, and parts of the answer at its end"
+    svt = circuit.parameters.method == "svt"
+    signal = "contributions (equation 8 of the 2024 paper)" if svt else "drops of attention"
+    unit = "shares of the answer" if circuit.influence else f"{signal}, and parts of the answer at its end"
+    measured = "contributions to its score" if svt else "drops of its attention when that is removed"
     return (
         f"Keyhole's circuit{_plain(answer_label(circuit))}. Nodes are attention heads (triangles here), one per token "
         f"that they read, and whole MLPs and constants (circles); links are {unit}. Who wrote a head's query and key "
-        "is under QK tracing, as drops of its attention when that is removed."
+        f"is under QK tracing, as {measured}."
     )
 
 

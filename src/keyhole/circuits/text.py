@@ -75,6 +75,28 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Map
     return "\n".join(lines)
 
 
+def weight_label(circuit: Circuit) -> str:
+    """What the number at an edge is: a share, a drop, or by svt a contribution; and at the answer."""
+    if circuit.influence:
+        return "the share of the answer that it hands on"
+    given = circuit.parameters.seeds == "given"
+    at_answer = f"at the answer {'the weight of a firing to begin with' if given else 'its push'}"
+    if circuit.parameters.method == "svt":
+        return f"the contribution (equation 8) to the firing above it, {at_answer}"
+    return f"the drop of attention without it, {at_answer}"
+
+
+def question_label(circuit: Circuit) -> str:
+    """What was traced: words, firings that a trace began with, or a direction: 'Mary'; 3.1 (14:to <- 11:gave)."""
+    told = circuit.parameters
+    if told.target_text:
+        return words_label(told.target_text)
+    starts = [node_label(Writer("head", *place), circuit.tokens) for place in getattr(told, "start", None) or ()]
+    if len(starts) > 1:
+        return f"{starts[0]} and {len(starts) - 1} more"
+    return starts[0] if starts else "this direction"
+
+
 def ends_label(circuit: Circuit, most: int = 6) -> str:
     """Where a circuit's influence ends: words by their tokens, everything else by its reason."""
     ends: dict[str, float] = {}
@@ -121,7 +143,7 @@ def answer_label(circuit: Circuit) -> str:
         return f": a direction that layer {told.probe_layer} reads"
     answer = _likely(told.target_text, told.target_probability, "probability ")
     if not answer:
-        return ""
+        return f": begun with {question_label(circuit)}" if told.seeds == "given" else ""
     mean = told.seeds == "linear" and not told.against_ids
     other = "the mean of all tokens" if mean else _likely(told.against_text, told.against_probability)
     return f": {answer} against {other}" if other else f": {answer}"

@@ -46,11 +46,10 @@ def traced(method: EdgeMethod, question: Question) -> Circuit:
     """By one of the methods that trace: the store's own, or traced with default settings."""
     own, metric = question.circuit, question.metric
     through: ThroughOption = "mlps" if method == "accpp" else "heads"
-    told = {} if own is None else own.parameters.record()
-    if own is not None and (told["method"], told.get("through", "heads")) == ("accpp", through) and method != "svt":
+    by: Method = "svt" if method == "svt" else "accpp"
+    if own is not None and (own.parameters.method, getattr(own.parameters, "through", "heads")) == (by, through):
         return own
     against = list(metric.against) or None
-    by: Method = "svt" if method == "svt" else "accpp"
     return trace_by(by, question.run, list(metric.targets), against=against, through=through)
 
 

@@ -50,6 +50,7 @@ def circuit_figure(
         )
         told = f"{circuit.model['name']}{answer_label(circuit)}"
         told += f"\nwhere influence ends: {ends_label(circuit, 4)}" if circuit.influence else ""
+        told += "; edges are as wide as contributions (equation 8)" if circuit.parameters.method == "svt" else ""
         axis.set_title(titles[i] if titles else wrapped(figure, told, 1 / len(circuits)), loc="left", fontsize=10)
     used = {edge.side for circuit in circuits for edge in shown(circuit, least).edges}
     sides = [side for side in _LINE if side in used]
@@ -99,9 +100,13 @@ def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int]) -> None:
     for column in range(len(tokens)):
         axis.axvline(column, color=FAINT, linewidth=0.8, zorder=0)
     whole = sum(edge.weight for edge in circuit.edges if edge.side == "target")
+    # a drop is at most 1; the contributions of svt have no such bound, and the largest stands for it
+    most = max([1.0, *(edge.weight for edge in circuit.edges if edge.side != "target")])
     for edge in circuit.edges:
         if edge.source in places and edge.target in places:
-            axis.add_patch(_line(edge, places, whole, bow=0.0 if edge in numbers else 0.06))
+            share = edge.weight / (whole if edge.side == "target" else 2 * most)
+            share = share if edge.influence is None else edge.influence
+            axis.add_patch(_line(edge, places, share, bow=0.0 if edge in numbers else 0.06))
     for edge, number in numbers.items():
         if edge.source in places and edge.target in places:
             _mark(axis, edge, places, number)
@@ -161,8 +166,7 @@ def _level(node: Node) -> float:
     return {"embedding": -1.0, "mlp": node.layer + 0.5}.get(node.kind, float(node.layer))
 
 
-def _line(edge: Edge, places: Places, whole: float, *, bow: float) -> FancyArrowPatch:
-    share = edge.weight / (whole if edge.side == "target" else 2) if edge.influence is None else edge.influence
+def _line(edge: Edge, places: Places, share: float, *, bow: float) -> FancyArrowPatch:
     return FancyArrowPatch(
         places[edge.source],
         places[edge.target],

@@ -124,8 +124,16 @@ def _svt_circuit(one: _Ran, tracing: Tracing, settings: SvtSettings) -> Circuit 
     """The circuit of one prompt by svt, or why there is none; tokens of a start may be called by their roles."""
 
     def token(where: int | str) -> int | str:
-        is_role = isinstance(where, str) and where in one.example.roles
-        return one.example.position(one.run, str(where)) if is_role else where
+        if not isinstance(where, str):
+            return where
+        if where in one.example.roles:
+            return one.example.position(one.run, where)
+        if all(text.strip() != where.strip() for text in one.run.tokens):
+            roles = ", ".join(one.example.roles)
+            raise KeyholeError(
+                f"start names {where!r}, which is no token of this prompt and none of its roles ({roles})."
+            )
+        return where
 
     try:
         starts: list[Start] = [

@@ -11,6 +11,9 @@ of H heads (width r) and MLPs, all in d dimensions, and V tokens:
     searching  for every firing, both sides: (writer, channel) pairs, (L H + 2 L) / 2 T r each, gone through a few times
     places     for every explained MLP: its neurons, forth, back, and without its causes, 3 MLPs; and what every head
                below moves along its direction, (L H + 2 L) / 2 (r d + T r)
+    svt        by that method instead of all these: checking, L H T (T r + r d), what every head wrote at every token;
+               and for every firing, at both of its tokens, what every head below wrote there, T r + r d, and what the
+               firing head reads of it, r d
 
 Seconds are operations at the speed of the forward pass, and a fixed time for every firing and place: launching kernels
 and building records, which is all there is for small models.
@@ -20,6 +23,7 @@ import math
 from dataclasses import dataclass
 
 from keyhole.tracing.firings.why import ON_ACCELERATORS, PROJECTED_FLOATS
+from keyhole.tracing.methods import Method
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better
@@ -69,6 +73,7 @@ class Load:
     tokens: float
     firings: float
     places: float = 0.0  # MLPs that are explained
+    method: Method = "accpp"
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,9 @@ def trace_operations(shape: Shape, load: Load) -> float:
     T, r, d = load.tokens, shape.d_head, shape.d_model
     moving = shape.layers * shape.heads * T * r * d
     every = shape.layers * shape.heads
+    if load.method == "svt":
+        written = T * r + r * d
+        return every * T * written + load.firings * every * (written + r * d)  # two tokens, half of all heads below
     heads = every * -math.expm1(-load.firings / every)  # how many different ones fire, if they fire at random
     each_row, each_pair = T * 2 * r * d, 2 * r * r * d + T * 2 * r * r
     reading = heads * shape.below * min(each_row, each_pair)
@@ -135,14 +143,19 @@ def memory(shape: Shape, load: Load, bytes_per_weight: int = 4, *, accelerator: 
     """What does tracing hold? Runs twice, each alone and side by side, and what every writer wrote at every token.
 
     And for every firing of the layer at hand, all that was written below, onto what its head reads: with the copies
-    that a search works on, three times that.
+    that a search works on, three times that. By svt, prompts run together, and are traced one after another.
     """
     folded = shape.layers * shape.attention + shape.d_model * shape.vocab
-    runs = (2 * run_floats(shape) - shape.vocab) * bytes_per_weight  # logits are not laid side by side
+    fixed = _PROCESS + shape.weights * bytes_per_weight + folded * _FOLDED
+    beside = (run_floats(shape) - shape.vocab) * bytes_per_weight + writer_floats(shape) * _FOLDED  # no logits
+    alone = run_floats(shape) * bytes_per_weight
+    if load.method == "svt":
+        traced = round(load.tokens * beside)
+        return Memory(fixed, prompt=round(load.tokens * alone), working=traced, most=traced)
     read = 2 * shape.below * load.tokens * 2 * shape.d_head  # in the last layer everything lies below
     return Memory(
-        fixed=_PROCESS + shape.weights * bytes_per_weight + folded * _FOLDED,
-        prompt=round(load.tokens * (runs + writer_floats(shape) * _FOLDED)),
+        fixed=fixed,
+        prompt=round(load.tokens * (alone + beside)),
         working=round(_BUSIEST * load.firings * read * _COPIES * _FOLDED),
         most=PROJECTED_FLOATS * (ON_ACCELERATORS if accelerator else 1) * _COPIES * _FOLDED,
     )

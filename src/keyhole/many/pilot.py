@@ -19,6 +19,7 @@ from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import encode
 from keyhole.progress import duration
 from keyhole.store import Manifest, Outcome, make_part, manifest_of
+from keyhole.tracing.methods import Method
 
 _PILOTS = 3  # batches; the first also warms the model up
 
@@ -38,7 +39,7 @@ class Estimate:
 
     def __str__(self) -> str:
         rate = self.prompts / self.seconds if self.seconds else float("inf")
-        each_prompt = self.memory.prompt + self.memory.working
+        each_prompt = self.memory.at(2) - self.memory.at(1)
         each = "" if self.workers == 1 else f" for each of {self.workers} workers"
         return (
             f"about {duration(self.seconds)} for {self.prompts:,} prompts ({rate:.3g} a second), "
@@ -78,7 +79,8 @@ def estimate_of(
     outcomes = [one for batch in warm for one in batch.outcomes]
     circuits = [one.circuit for one in outcomes if one.circuit is not None]
     firings, places = (sum(len(getattr(c, name)) for c in circuits) / len(outcomes) for name in ("firings", "mlps"))
-    shape, load = shape_of(model), Load(mean(batch.tokens for batch in warm), firings, places)
+    method: Method = "accpp" if tracing.svt is None else "svt"
+    shape, load = shape_of(model), Load(mean(batch.tokens for batch in warm), firings, places, method)
     forward, trace = (sum(getattr(batch, name) for batch in warm) / len(outcomes) for name in ("forward", "trace"))
     rates = fit(shape, load, forward, trace) if load.tokens else Rates(float("inf"), 0.0)
     lengths = [(done, n) for block in blocks for done, n in _lengths(model, block, tracing)]

@@ -47,8 +47,11 @@ def shared(
     """Compare heads over so many of a store's prompts, run anew; with `other`, all heads' channels in both tasks."""
     one, two = (None if x is None else x if isinstance(x, Store) else open_store(x) for x in (store, other))
     assert one is not None
-    if one.manifest.method != "accpp":
-        raise KeyholeError("signals of another method than accpp have other channels: trace the prompts again.")
+    for each in (x for x in (one, two) if x is not None and x.manifest.method != "accpp"):
+        raise KeyholeError(
+            f"{each.path} was traced with {each.manifest.method}, whose channels are numbered in another basis: give a "
+            "store of accpp."
+        )
     if two is not None and two.manifest.model.get("fingerprint") != one.manifest.model.get("fingerprint"):
         names = [x.manifest.model.get("name") for x in (one, two)]
         raise KeyholeError(

@@ -44,6 +44,11 @@ def stability(
     With `roles`, terms are told apart by the roles of their tokens. `other`: a store of another task of the same model,
     for a floor. `variations` instead of the usual ones. `progress` is told prompts traced.
     """
+    if store.manifest.method != "accpp":
+        raise KeyholeError(
+            f"{store.path} was traced with {store.manifest.method}, and prompts are traced again with accpp: give a "
+            "store of accpp."
+        )
     numbers = some_prompts(store, prompts)
     if len(numbers) < _FEWEST:
         raise KeyholeError(f"{store.path} has {len(numbers)} circuits: {_FEWEST} are needed to compare any.")

@@ -13,7 +13,7 @@ from typing import Any
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
-from keyhole.circuits.text import circuit_text, words_label
+from keyhole.circuits.text import circuit_text, question_label
 from keyhole.story.story import Story, tell
 from keyhole.story.text import held_pieces, needed_pieces, numbers, numbers_legend, step_label, words_legend
 from keyhole.web.bundle import script, style
@@ -28,9 +28,8 @@ def to_html(circuit: Circuit, names: Mapping[Edge, str] | None = None, *, story:
     `names` of its edges, if there are some, stand beside them (see `keyhole.naming.attached`). The `story` may be one
     whose effects were measured; without it, one is told without.
     """
-    answer = words_label(circuit.parameters.target_text) or "this direction"
     return one_file(
-        f"{model_label(circuit.model['name'])}: why {answer}?",
+        f"{model_label(circuit.model['name'])}: why {question_label(circuit)}?",
         page_data(circuit, names, story=story),
         entry="file.js",
         styles=("style.css", "circuit.css"),

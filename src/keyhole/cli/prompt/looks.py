@@ -222,8 +222,11 @@ def circuit(found: Circuit, *, json: bool, depth: int | None, names: Mapping[Edg
 
 def _tree_legend(found: Circuit) -> str:
     """What stands at a branch, and where there is more."""
-    unit = "the share of the answer that it hands on" if found.influence else "the drop of attention without it"
-    told = [f"A branch: {unit}; dest, src: what a head looks for, and finds, through these channels (ch)"]
+    from keyhole.circuits.text import weight_label
+
+    told = [
+        f"A branch: {weight_label(found)}; dest, src: what a head looks for, and finds, through these channels (ch)"
+    ]
     if found.influence:
         told += ["value: what it moves", "in all: over all branches", "[pruned]: too weak to follow (--eps)"]
     return (

@@ -1,42 +1,57 @@
-"""Which network of heads does singular vector tracing find on IOI prompts? Traced from name movers down."""
+"""Which network of heads does singular vector tracing find on IOI prompts? Traced from name movers down.
+
+What is judged are edges between heads, whatever their tokens. What is drawn is the paper's graph: edges lead to the
+token of the reader, by its role, and those at tokens without a role are left out.
+"""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.figures.network import Edge, name_of, network_figure
-from keyhole.figures.style import BLUE, RED
+from keyhole.figures.network import Carried, TokenEdge, name_of, network_figure
+from keyhole.intervene.verification import distinct_edges
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.svt.answers import firing_movers
 from keyhole.reproduce.svt.intervals import numbered
 from keyhole.reproduce.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, measured_on, subject
 from keyhole.reproduce.svt.known import Agreement, agreement, known_heads, known_here
 from keyhole.reproduce.svt.lattice import LATTICE, Lattice, Pair, lattice
+from keyhole.tasks.example import Example
+from keyhole.tasks.places import START, place_names
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
+Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
 
 
 @dataclass(frozen=True)
 class Network:
-    """In what share of the prompts each edge was traced."""
+    """In what share of the prompts each edge was traced; and the same by tokens, for the picture."""
 
     edges: dict[Edge, float]
     starts: tuple[Head, ...]
     traced: int  # prompts in which a start fires
+    written: dict[TokenEdge, Carried] = field(default_factory=dict)
+    fired: dict[Head, float] = field(default_factory=dict)  # in what share of the prompts each head was traced
 
     def frequent(self, least: float) -> dict[Edge, float]:
         """Edges in at least this share of the prompts."""
         return {edge: share for edge, share in self.edges.items() if share >= least}
+
+    def drawn(self, least: float) -> dict[TokenEdge, Carried]:
+        """Edges to tokens in at least this share of the prompts."""
+        return {edge: carried for edge, carried in self.written.items() if carried.share >= least}
 
     def pairs(self, least: float) -> set[Pair]:
         """The same without sides."""
@@ -55,39 +70,63 @@ def traced(job: Job, channels: ChannelChoice = "singular") -> Network:
 @lru_cache(maxsize=4)
 def _traced(seen: Subject, channels: ChannelChoice) -> Network:
     movers = seen.role("name mover")
-    counts: Counter[Edge] = Counter()
+    counts, times, fired = Counter[Edge](), Counter[TokenEdge](), Counter[Head]()
+    totals: dict[TokenEdge, float] = {}
     done = 0
     for example, run in seen.runs():
-        end, io = example.position(run, "END"), example.position(run, "IO")
-        starts = [(*head, end, io) for head in movers if _fires(run, head, end, io, seen.threshold)]
+        starts = firing_movers(seen, example, run)
         if starts:
             done += 1
             settings = SvtSettings(seen.threshold, channels=channels, start=starts)
-            counts.update(_edges(trace_svt(run, settings=settings)))
+            circuit = trace_svt(run, settings=settings)
+            written = _written(circuit, token_roles(example, run))
+            counts.update(_edges(circuit))
+            times.update(written.keys())
+            fired.update({head for writer, reader, *_ in _signals(circuit) for head in (writer, reader)})
+            totals |= {edge: totals.get(edge, 0.0) + value for edge, value in written.items()}
     if not done:
         raise KeyholeError(
             f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "
             f"{seen.threshold:g} from END to IO): choose another model."
         )
-    return Network({edge: n / done for edge, n in counts.items()}, movers, done)
-
-
-def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
-    """The paper's rule: enough weight, from a score that is not negative, and not on the first token."""
-    layer, index = head
-    record = run.layer(layer)
-    weight, score = (float(table([index], [dest])[0, 0, src]) for table in (record.weights, record.scores))
-    return weight >= threshold and score >= 0 and src != 0
+    by_token = {edge: Carried(n / done, totals[edge]) for edge, n in times.items()}
+    heads = {head: n / done for head, n in fired.items()}
+    return Network({edge: n / done for edge, n in counts.items()}, movers, done, by_token, heads)
 
 
 def _edges(circuit: Circuit) -> set[Edge]:
     """Pairs of heads, whatever their tokens."""
-    found: set[Edge] = set()
-    for edge in circuit.edges:
+    return {(writer, reader, side) for writer, reader, side, _, _ in _signals(circuit)}
+
+
+def _signals(circuit: Circuit) -> Iterator[tuple[Head, Head, SideName, int, float]]:
+    """Writer, reader, side, token and contribution of every signal, once for each firing of its reader.
+
+    A circuit has a node for every source that a writer fires on; its contribution is that of the whole head.
+    """
+    for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side != "target")):
         writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
-        if edge.side != "target" and writer.head is not None and reader.head is not None:
-            assert writer.layer is not None and reader.layer is not None
-            found.add(((writer.layer, writer.head), (reader.layer, reader.head), edge.side))
+        assert writer.layer is not None and writer.head is not None
+        assert reader.layer is not None and reader.head is not None
+        side = circuit.signal(edge).side
+        yield (writer.layer, writer.head), (reader.layer, reader.head), side, writer.dest, edge.weight
+
+
+def token_roles(example: Example, run: Run) -> tuple[str | None, ...]:
+    """The role of every token: that of a word, or of the one right before; None: it has none."""
+    places = {role: at for role, at in example.positions(run).items() if "+" not in role}
+    roles = {name for role in (*places, START) for name in (role, f"{role}+1")}
+    return tuple(name if name in roles else None for name in place_names(places, len(run)))
+
+
+def _written(circuit: Circuit, roles: tuple[str | None, ...]) -> dict[TokenEdge, float]:
+    """Contributions by the role of the written token, over all firings of the reader; those without a role are left."""
+    found: dict[TokenEdge, float] = {}
+    for writer, reader, side, token, value in _signals(circuit):
+        role = roles[token]
+        if role is not None:
+            edge = TokenEdge(writer, reader, role, side)
+            found[edge] = found.get(edge, 0.0) + value
     return found
 
 
@@ -157,9 +196,18 @@ def _tell(record: Joined, woven: bool) -> Told:
     return Told(text, numbers, f"Asked: {asked}; {LEAST} traced prompts or more. {known_here(record)}")
 
 
+def _picture(record: Joined, what: str = "", lowest: int = 0) -> Figure:
+    """The graph of a network: frequent edges, from this layer on."""
+    least, found = record.least, record.network
+    edges = {edge: carried for edge, carried in found.drawn(least).items() if edge.writer[0] >= lowest}
+    title = f"Edges{what} traced in {least:.0%} of {found.traced} prompts or more, to tokens that have a role"
+    known = [head for head in record.known if head[0] >= lowest]
+    starts = {edge.reader for edge in edges} & set(found.starts)
+    return network_figure(edges, title, starts=starts, fired=found.fired, known=known)
+
+
 def _draw(record: Joined) -> Mapping[str, Figure]:
-    title = f"Edges traced in {record.least:.0%} of {record.network.traced} prompts or more"
-    return {"network": network_figure(record.edges, record.known, record.n_heads, title)}
+    return {"network": _picture(record)}
 
 
 def joined(least: float, *, woven: bool = False) -> Experiment[Joined]:
@@ -206,8 +254,7 @@ def _tell_both(record: Compared) -> Told:
 
 
 def _draw_both(record: Compared) -> Mapping[str, Figure]:
-    title = "Edges traced with whole residuals, in two thirds of the prompts"
-    return {"network": network_figure(record.whole.edges, record.whole.known, record.whole.n_heads, title)}
+    return {"network": _picture(record.whole, " of whole residuals")}
 
 
 def measure_top(job: Job) -> Joined:
@@ -238,17 +285,8 @@ def _tell_top(record: Joined) -> Told:
 
 
 def _draw_top(record: Joined) -> Mapping[str, Figure]:
-    woven, edges, prompts = record.lattice, _top(record), record.network.traced
-    title = f"Layers {woven.lowest} and above of the traced network, with numbers of prompts out of {prompts}"
-    figure = network_figure(edges, woven.movers | woven.inhibitors, record.n_heads, title)
-    for (a, b, side), share in edges.items():
-        part = 0.35 if side == "src" else 0.6  # lines of two sides lie beside each other
-        x, y = (a[i] + part * (b[i] - a[i]) for i in range(2))
-        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-        shade = BLUE if side == "src" else RED
-        found = f"{share * prompts:.0f}"
-        figure.axes[0].text(x, y, found, fontsize=7, color=shade, ha="center", va="center", bbox=box)
-    return {"top": figure}
+    lowest = record.lattice.lowest
+    return {"top": _picture(record, f" from layer {lowest} on", lowest)}
 
 
 RUNS: dict[str, Attempt] = {

@@ -81,10 +81,21 @@ export function modelLabel(doc) {
   return parts.length > 2 || /^[.~/]|\.gguf$/.test(name) ? parts[parts.length - 1] : name;
 }
 
-/** @param {CircuitDocument} doc the answer that was traced, as a word or some */
+/** @param {CircuitDocument} doc was it traced by the 2024 method, whose edges carry contributions? */
+export function isSvt(doc) {
+  return doc.parameters.method === "svt";
+}
+
+/** @param {CircuitDocument} doc what was traced: a word or some, the firings that a trace began with, a direction */
 export function answerText(doc) {
   const texts = doc.parameters.target_text ?? [];
-  if (!texts.length) return "this direction";
+  if (!texts.length) {
+    const [first, ...more] = doc.parameters.start ?? [];
+    if (!first) return "this direction";
+    const [layer, head, dest, src] = first;
+    const text = nodeLabel({ kind: "head", layer, head, dest, src, attention: null }, doc.tokens);
+    return more.length ? `${text} and ${more.length} more` : text;
+  }
   const first = texts.slice(0, 3).map(visible).join(", ");
   return texts.length > 3 ? `${first} and ${texts.length - 3} more` : first;
 }

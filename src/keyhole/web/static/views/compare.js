@@ -39,7 +39,7 @@ function render({ model, el }) {
           ),
       );
     const kind = /** @type {"heads" | "edges" | "channels"} */ (
-      ["heads", "edges", "channels"].includes(own.terms) ? own.terms : "heads"
+      own.terms in found.comparison.terms ? own.terms : "heads" // channels of two methods are not compared
     );
     const table = termTable({
       kind,

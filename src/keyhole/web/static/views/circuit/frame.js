@@ -1,5 +1,5 @@
 // What is on the page? A heading, the tools, the drawing with its legend, and two panes beside it.
-import { answerFacts, answerText, modelLabel } from "../../lib/circuit.js";
+import { answerFacts, answerText, isSvt, modelLabel } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { pane } from "../../lib/pane.js";
@@ -15,7 +15,8 @@ import { tools } from "./tools.js";
 /** @param {Stage} stage all of it, with the stage to hear what is touched */
 export function frame(stage) {
   const { model, doc, graph } = stage;
-  const measure = doc.edges.some((edge) => edge.influence !== undefined) ? "influence" : "effect";
+  const accounted = doc.edges.some((edge) => edge.influence !== undefined);
+  const measure = accounted ? "influence" : isSvt(doc) ? "contribution" : "effect";
   const draw = drawing({
     hover: (id, link) => stage.hover(id, link),
     pin: (id, more) => stage.pin(id, more),

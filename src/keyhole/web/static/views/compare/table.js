@@ -82,7 +82,7 @@ export function termTable({ kind, rows, sums, own, pick, notes }) {
     h(
       "div",
       { class: "line-of" },
-      segments("Terms", GRAINS, kind, (terms) => pick({ terms, term: "" })),
+      segments("Terms", GRAINS.filter(([grain]) => grain in sums), kind, (terms) => pick({ terms, term: "" })),
       segments("Which are shown", SHOWN, show, (next) => pick({ show: next })),
     ),
     table,

@@ -1,6 +1,6 @@
 // What is known about what is pinned? A node with what causes it and what it causes, an edge with its channels, or a
 // group.
-import { channelParts, isSink, nodeLabel } from "../../../lib/circuit.js";
+import { channelParts, isSink, isSvt, nodeLabel } from "../../../lib/circuit.js";
 import { h } from "../../../lib/dom.js";
 import { count, number, share, signed } from "../../../lib/format.js";
 import { tokenMark } from "../../../lib/tokens.js";
@@ -60,7 +60,7 @@ function nodeHead({ graph }, mark) {
   const facts = [];
   if (node.attention !== null) facts.push(["attention", number(node.attention)]);
   if (node.influence !== undefined && node.kind !== "target") facts.push(["of the answer", share(node.influence)]);
-  if (traced) facts.push(["explained down to", number(traced.tau)]);
+  if (traced) facts.push([isSvt(doc) ? "fires from" : "explained down to", number(traced.tau)]);
   if (isSink(node)) facts.push(["sink", "it attends to the first token"]);
   if (node.leaf) facts.push(["not followed further", node.leaf]);
   if (mlp)
@@ -147,18 +147,8 @@ export function edgeDetail(about, index) {
   const edge = doc.edges[index];
   const parts = channelParts(doc, edge);
   /** @type {[string, string][]} */
-  const facts = [
-    [
-      edge.side === "target"
-        ? "logits"
-        : edge.side === "dest" || edge.side === "src"
-          ? "attention lost"
-          : "share of the write",
-      edge.side === "target" ? signed(edge.weight) : number(edge.weight),
-    ],
-    ["ig", number(edge.ig)],
-    ["alone", number(edge.alone)],
-  ];
+  const facts = [[unit(doc, edge.side), edge.side === "target" ? signed(edge.weight) : number(edge.weight)]];
+  if (!isSvt(doc)) facts.push(["ig", number(edge.ig)], ["alone", number(edge.alone)]); // by svt nothing is removed
   if (edge.influence !== undefined) facts.unshift(["of the answer", share(edge.influence)]);
   const name = names[index];
   const end = (/** @type {number} */ node) =>
@@ -188,6 +178,13 @@ export function edgeDetail(about, index) {
       ),
     parts.length > 0 && channelBars(parts, about.expanded.has(index), () => does.expand(index)),
   );
+}
+
+/** @param {import("../../../lib/circuit.js").CircuitDocument} doc @param {string} side what the weight of an edge is */
+function unit(doc, side) {
+  if (side === "target") return doc.parameters.seeds === "given" ? "attention" : "logits";
+  if (side !== "dest" && side !== "src") return "share of the write";
+  return isSvt(doc) ? "contribution (equation 8)" : "attention lost";
 }
 
 /** @param {Record<string, any> | undefined} row what a removal did, beside what was predicted */

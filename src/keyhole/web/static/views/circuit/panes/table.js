@@ -1,6 +1,6 @@
-// Which edges are there, in numbers? A table to sort: logits, drops of attention and shares of writes are different
-// things.
-import { channelParts, tightLabel } from "../../../lib/circuit.js";
+// Which edges are there, in numbers? A table to sort: logits, drops of attention, contributions and shares of writes
+// are different things.
+import { channelParts, isSvt, tightLabel } from "../../../lib/circuit.js";
 import { fill, h } from "../../../lib/dom.js";
 import { channelsLabel, count, number, share, signed } from "../../../lib/format.js";
 
@@ -16,6 +16,7 @@ const ROWS = 150; // at first; the rest on request
 /** @param {Indexed} graph @param {Names} names @returns {TableColumn[]} those that have something to say */
 export function tableColumns(graph, names) {
   const { doc } = graph;
+  const [svt, given] = [isSvt(doc), doc.parameters.seeds === "given"];
   const label = (/** @type {number} */ node) => tightLabel(doc.nodes[node], doc.tokens);
   const weight = (/** @type {string[]} */ sides) => (/** @type {number} */ edge) =>
     sides.includes(doc.edges[edge].side) ? doc.edges[edge].weight : null;
@@ -33,15 +34,17 @@ export function tableColumns(graph, names) {
     },
     {
       key: "logits",
-      title: "logits",
-      why: "what it adds to the answer's logit (or log-likelihood)",
+      title: given ? "start" : "logits",
+      why: given ? "attention of a firing that the trace began with" : "what it adds to the answer's logit (or log-likelihood)",
       value: weight(["target"]),
       show: signed,
     },
     {
       key: "attention",
-      title: "attention",
-      why: "by how much the attention weight falls without it, in the order of removal",
+      title: svt ? "contribution" : "attention",
+      why: svt
+        ? "what the head contributes to the firing's score through this token (equation 8)"
+        : "by how much the attention weight falls without it, in the order of removal",
       value: weight(["dest", "src"]),
       show: number,
     },
@@ -63,7 +66,7 @@ export function tableColumns(graph, names) {
     {
       key: "channels",
       title: "channels",
-      why: "in the order of their removal",
+      why: svt ? "those that make up the firing's score, the largest part first" : "in the order of their removal",
       value: (edge) => doc.edges[edge].channels.length || null,
     },
     {
@@ -74,7 +77,8 @@ export function tableColumns(graph, names) {
       value: (edge) => names[edge]?.text ?? null,
     },
   ];
-  return all.filter((column) => doc.edges.some((_, edge) => column.value(edge) !== null));
+  const removed = svt ? all.filter(({ key }) => key !== "ig" && key !== "alone") : all; // by svt nothing is removed
+  return removed.filter((column) => doc.edges.some((_, edge) => column.value(edge) !== null));
 }
 
 /**
