@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import keyhole
@@ -18,10 +19,12 @@ from keyhole.faithful.edge_scores import traced
 from keyhole.many import Local, Tracing, bulk, estimate
 from keyhole.many.batches import trace_batch
 from keyhole.many.cost import Load, Shape, memory, run_floats, trace_operations, writer_floats
+from keyhole.naming.subjects import store_subjects
 from keyhole.shared.signals import shared
 from keyhole.sink import sinks
 from keyhole.stable.stability import stability
 from keyhole.store import Store, open_store
+from keyhole.store.signals import signal_vectors
 from keyhole.tasks import ioi
 from keyhole.tracing.svt import trace_svt
 
@@ -187,17 +190,32 @@ def test_families_are_found_by_heads_edges_and_channels(store: Store) -> None:
         keyhole.families(store, weighted=True)
 
 
-def test_two_stores_of_svt_are_compared_without_signals(store: Store, organism: Model) -> None:
-    found = compare(store, store, model=organism, members=2)
-    assert [one.granularity for one in found.terms] == ["heads", "edges", "channels"]
-    assert found.signals is None and found.exclusive is None
-    assert "signals and removals are those of accpp, and are not compared" in found.notes
+def test_two_stores_of_svt_are_compared_with_their_signals(store: Store, organism: Model) -> None:
+    comparison = compare(store, store, model=organism, members=2)
+    assert [one.granularity for one in comparison.terms] == ["heads", "edges", "channels"]
+    assert comparison.signals is not None and comparison.signals.rows
+    assert all(row.cosine == pytest.approx(1.0) for row in comparison.signals.rows)  # a circuit against itself
+
+
+def test_signals_are_kept_and_named(organism: Model, tmp_path: Path) -> None:
+    kept = keyhole.bulk(
+        "ioi", organism, n=6, out=tmp_path / "signals.store", tracing=Tracing(method="svt", signals=True)
+    )
+    prompt, circuit = next(iter(kept.circuits({"prompt": [0]})))
+    vectors = signal_vectors(replace(circuit, run=organism.run(list(circuit.token_ids), bos=False)))
+    rows = kept.table("signals", where={"prompt": prompt}).to_pylist()
+    assert len(rows) == len(vectors) > 0
+    for row in rows:
+        np.testing.assert_allclose(row["vector"], vectors[row["edge"]], atol=1e-4)
+    subjects = store_subjects(kept, organism, most=5, each=2)
+    assert len(subjects) == 5 and all(one.about["basis"] == "homogeneous" for one in subjects)
 
 
 def test_channels_of_two_methods_are_not_compared(store: Store, of_accpp: Store, organism: Model) -> None:
     found = compare(store, of_accpp, model=organism, members=2)
     assert [one.granularity for one in found.terms] == ["heads", "edges"] and found.signals is None
-    assert "traced with svt and with accpp, which number channels in other bases" in found.notes
+    note = "traced with svt and with accpp, which number channels in other bases: signals and removals are not compared"
+    assert note in found.notes
     assert "channels" not in found.record()["terms"] and str(found) and found.plot()
     both = compare(of_accpp, of_accpp, model=organism, members=2)
     assert len(both.terms) == 3 and both.signals is not None, "those of accpp are compared as ever"

@@ -118,9 +118,8 @@ def compare(
     methods = [one.circuit.parameters.method for one in pair]
     if methods[0] != methods[1]:
         told["terms"] = tuple(one for one in terms if one.granularity != "channels")
-        notes.append(f"traced with {methods[0]} and with {methods[1]}, which number channels in other bases")
-    if set(methods) != {"accpp"}:
-        return Comparison(**told, notes=(*notes, "signals and removals are those of accpp, and are not compared"))
+        bases = f"traced with {methods[0]} and with {methods[1]}, which number channels in other bases"
+        return Comparison(**told, notes=(*notes, f"{bases}: signals and removals are not compared"))
     if members == 0:
         return Comparison(**told, notes=(*notes, "no prompts were run: signals and removals are not compared"))
     try:

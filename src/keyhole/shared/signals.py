@@ -78,11 +78,6 @@ def shared(
 def _signals(store: Store, model: Model, prompts: int, progress: Progress) -> tuple[list[Heard], Ambient, int]:
     """What heads hear in circuits of prompts evenly over the store, and what the streams have in common."""
     circuits = list(store.circuits({"prompt": some_prompts(store, prompts)}))
-    if any(circuit.parameters.basis != "linear" for _, circuit in circuits):
-        raise KeyholeError(
-            f"{store.path} was traced by svt, whose channels are of the homogeneous basis: shared directions are read "
-            "from circuits of the method accpp."
-        )
     parts, moments, layers = list[Heard](), Moments(), model.attention_layers
     with exact_matmul(), model.steady():
         for start in range(0, len(circuits), _BATCH):
