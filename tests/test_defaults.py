@@ -46,6 +46,7 @@ from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
 from keyhole.naming import where as naming_where
 from keyhole.naming.llm import Patience
+from keyhole.naming.namers import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
@@ -95,6 +96,7 @@ SAME = [
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
     (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
     (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,
@@ -173,6 +175,8 @@ def test_choices_are_the_librarys() -> None:
         "Granularity": get_args(Granularity),
         "Baseline": get_args(cohort.Baseline),
         "EdgeMethod": get_args(edge_scores.EdgeMethod),
+        "ExplainerName": get_args(ExplainerName),
+        "JudgeName": get_args(JudgeName),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):
