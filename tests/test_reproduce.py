@@ -354,8 +354,8 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
 
 
 def test_a_model_is_loaded_once_for_all_experiments() -> None:
-    model = loaded(None, None)
-    assert loaded(None, None) is model and loaded(None, "cpu") is not model
+    model = loaded(None, None, "float32")
+    assert loaded(None, None, "float32") is model and loaded(None, "cpu", "float32") is not model
 
 
 def test_only_the_published_model_reproduces() -> None:

@@ -33,7 +33,7 @@ def boxes_of(asked: Asked) -> int:
 @lru_cache(maxsize=2)  # both tasks of one model
 def studied(asked: Asked, task: Task) -> Study:
     """The study of a task on a model, made once."""
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     how, sizes = _how(model, task, asked), _sizes(task, asked)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]

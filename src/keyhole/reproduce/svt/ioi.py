@@ -167,7 +167,7 @@ def measured(job: Job) -> Measured:
 
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n = 8 if asked.quick else 256
     examples = single_tokens(model, n, asked.seed)
     study = sparse_study(
@@ -203,7 +203,7 @@ def subject(job: Job) -> Subject:
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     examples = single_tokens(model, LEAST if asked.quick else 128, asked.seed)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     roles = heads_by_role(asked.model, model, single_tokens(model, _SHOWN, asked.seed))

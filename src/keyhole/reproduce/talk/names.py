@@ -65,7 +65,7 @@ def of_names(make: Callable[[NameStudy], Record], job: Job) -> Record:
 
 @lru_cache(maxsize=1)
 def _names(asked: Asked) -> NameStudy:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n, most, random, tokens = _QUICK if asked.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
     with TemporaryDirectory() as folder:
         store = bulk(

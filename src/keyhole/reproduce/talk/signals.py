@@ -75,7 +75,7 @@ def _traced(job: Job) -> Traced:
 @lru_cache(maxsize=1)
 def _circuits(asked: Asked) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n = 3 if asked.quick else 24
     found: dict[str, tuple[Circuit, ...]] = {}
     right: dict[str, int] = {}

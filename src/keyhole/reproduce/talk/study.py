@@ -92,7 +92,7 @@ def sets_apart(order: Agreement) -> bool:
 
 @lru_cache(maxsize=1)
 def _study(asked: Asked) -> Study:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     own = knows_tasks_alone(model)
     n = _QUICK if asked.quick else PUBLISHED if own or published_name(asked.model) else _STAND_IN
     with TemporaryDirectory() as folder:
