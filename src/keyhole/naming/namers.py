@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from keyhole.errors import KeyholeError
-from keyhole.files import require_file
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.judging.judge import RULES, Judge
 from keyhole.naming.judging.pose import Asking
@@ -81,7 +80,6 @@ def require_namers(namers: Namers) -> None:
     if namers.key and not os.environ.get(namers.key, "").strip():
         raise KeyholeError(f"--llm-key names the variable {namers.key}, which is not set: export it, or leave it out.")
     _ = namers.endpoint  # refuses a URL that is none
-    require_file(namers.transcript, (".jsonl",))
 
 
 def name_by(

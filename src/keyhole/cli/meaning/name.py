@@ -106,6 +106,8 @@ def name(
         yes=yes,
     )
     require_namers(asked)
+    if asked.by_model:
+        require_file(transcript, (".jsonl",))
     from keyhole.naming.what import made_by, read
 
     read_it: Any = read(what)
