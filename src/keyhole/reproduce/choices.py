@@ -16,6 +16,9 @@ from keyhole.reproduce.results import options_of
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16", "auto"]
 Heeded = Literal["as_printed", "revisions", "namers"]  # fields of Choices that change some items and not others
+AS_PRINTED: frozenset[Heeded] = frozenset({"as_printed"})
+REVISIONS: frozenset[Heeded] = frozenset({"revisions"})
+NAMERS: frozenset[Heeded] = frozenset({"namers"})
 Settings = dict[str, Any]  # what a result depends on
 
 

@@ -14,6 +14,7 @@ from keyhole.lab.payload.features import Swaps, swaps
 from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc import payload
 from keyhole.reproduce.cc.payload import Grid, Setting
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -128,7 +129,7 @@ def _pooled(effects: Sequence[Effect]) -> Effect:
 _SIXTEEN = [Setting(r1, r2, 16) for r1, r2 in ((4, 4), (4, 8), (6, 8), (8, 8))]
 _EIGHT = [Setting(r1, r2, 8) for r1, r2 in ((2, 2), (3, 3), (3, 4), (4, 4))]
 RUNS: dict[str, Attempt] = {
-    "cc-fig4": Experiment(partial(measure, settings=[Setting(3, 5, 16)], seeds=5), judge, tell, draw),
-    "cc-fig14": Experiment(partial(measure, settings=_SIXTEEN), judge, tell, draw),
-    "cc-fig15": Experiment(partial(measure, settings=_EIGHT), judge, tell, draw),
+    "cc-fig4": Experiment(partial(measure, settings=[Setting(3, 5, 16)], seeds=5), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig14": Experiment(partial(measure, settings=_SIXTEEN), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig15": Experiment(partial(measure, settings=_EIGHT), judge, tell, draw, heeds=AS_PRINTED),
 }

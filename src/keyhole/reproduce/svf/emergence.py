@@ -12,6 +12,7 @@ from keyhole.lab.heads.figures import contributions_figure
 from keyhole.lab.training.checkpoints import PYTHIA_160M
 from keyhole.lab.training.curves import Interval, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
+from keyhole.reproduce.choices import REVISIONS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -279,12 +280,13 @@ def _tell_roles(record: Roles) -> Told:
     return Told("\n".join([first, *lines]), {" ".join(key): value for key, value in looks}, note)
 
 
-_trained: dict[str, Any] = {"heeds": frozenset({"revisions"})}
 _four, _all = (partial(measure_splits, most=most) for most in (_A_FIGURE, None))
 RUNS: dict[str, Attempt] = {
-    "svf-fig6b": Experiment(measure_fall, _judge_fall, _tell_fall, partial(_draw_changes, by_role=True), **_trained),
-    "svf-fig7": Experiment(_four, _judge_splits, _tell_splits, _draw_splits, **_trained),
-    "svf-fig8b": Experiment(measure_counts, _judge_counts, _tell_counts, _draw_changes, **_trained),
-    "svf-fig20": Experiment(_all, _judge_splits, _tell_splits, _draw_splits, **_trained),
-    "svf-table2": Experiment(measure_roles, _judge_roles, _tell_roles, **_trained),
+    "svf-fig6b": Experiment(
+        measure_fall, _judge_fall, _tell_fall, partial(_draw_changes, by_role=True), heeds=REVISIONS
+    ),
+    "svf-fig7": Experiment(_four, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
+    "svf-fig8b": Experiment(measure_counts, _judge_counts, _tell_counts, _draw_changes, heeds=REVISIONS),
+    "svf-fig20": Experiment(_all, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
+    "svf-table2": Experiment(measure_roles, _judge_roles, _tell_roles, heeds=REVISIONS),
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from matplotlib.figure import Figure
 
@@ -23,6 +23,7 @@ from keyhole.naming.named import LANDMARKS, Naming
 from keyhole.naming.namers import Namers, name_by
 from keyhole.naming.naming import seek
 from keyhole.progress import part_of
+from keyhole.reproduce.choices import NAMERS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded
 from keyhole.reproduce.outcome import Verdict
@@ -182,5 +183,4 @@ def _draw(record: NamedShares) -> Mapping[str, Figure]:
     return {"shares": figure}
 
 
-NAMED: dict[str, Any] = {"heeds": frozenset({"namers"})}
-RUNS: dict[str, Attempt] = {"talk-19": Experiment(partial(of_names, shares_of), judge, _tell, _draw, **NAMED)}
+RUNS: dict[str, Attempt] = {"talk-19": Experiment(partial(of_names, shares_of), judge, _tell, _draw, heeds=NAMERS)}

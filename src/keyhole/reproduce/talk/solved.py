@@ -9,12 +9,13 @@ from matplotlib.figure import Figure
 from keyhole.figures.style import BLUE, GREY
 from keyhole.naming.attached.same import same_direction
 from keyhole.naming.namers import Namers
+from keyhole.reproduce.choices import NAMERS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Numbers
 from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.ioi import judged, stood_in
 from keyhole.reproduce.svt.panels import panels
-from keyhole.reproduce.talk.names import NAMED, NameStudy, of_names
+from keyhole.reproduce.talk.names import NameStudy, of_names
 from keyhole.reproduce.talk.study import Prompts
 from keyhole.reproduce.talk.ways import Way
 
@@ -135,9 +136,9 @@ _ABBA = (
 )
 RUNS: dict[str, Attempt] = {
     "talk-20": Experiment(
-        partial(of_names, partial(solved_of, "BABA")), judge_baba, partial(_tell, asked=_BABA), _draw, **NAMED
+        partial(of_names, partial(solved_of, "BABA")), judge_baba, partial(_tell, asked=_BABA), _draw, heeds=NAMERS
     ),
     "talk-21": Experiment(
-        partial(of_names, partial(solved_of, "ABBA")), judge_abba, partial(_tell, asked=_ABBA), _draw, **NAMED
+        partial(of_names, partial(solved_of, "ABBA")), judge_abba, partial(_tell, asked=_ABBA), _draw, heeds=NAMERS
     ),
 }
