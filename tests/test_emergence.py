@@ -236,6 +236,20 @@ def test_its_snapshots_are_checkpoints(trained: Trained, prompts: list[Example])
     assert all(math.isfinite(point.mean) for name in MEASURES[:5] for point in curve(emerged, name))
     start = curve(emerged)[0]
     assert start.mean > 0.25  # random weights have no reason to be sparse
+    half = dict(checkpoints(trained, dtype=torch.bfloat16))
+    assert {model.hf.dtype for model in half.values()} == {torch.bfloat16}
+
+
+def test_small_models_compute_in_the_dtype_that_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, folder, seed, progress: trained)
+    found = {}
+    for dtype in ("float32", "bfloat16", "auto"):
+        seen = emergence_trainings.watched(Job(tmp_path / "job", quick=True, choices=Choices(dtype=dtype)))
+        found[dtype] = [row.attention for row in seen.heads.rows[-1]]
+    assert found["auto"] == found["float32"] != found["bfloat16"]
+    assert found["bfloat16"] == pytest.approx(found["float32"], abs=0.05)
 
 
 # --- roles ------------------------------------------------------------------------------------------------

@@ -106,7 +106,8 @@ def name_by(
         tell(f"{cost}; answers are kept in {namers.transcript}")
         if cost.tokens_in + cost.tokens_out > MOST_TOKENS and not namers.yes:
             raise KeyholeError(
-                f"that may be more than {MOST_TOKENS:,} tokens: say --yes, or ask for fewer signals or questions."
+                f"naming would ask for up to {cost.tokens_in + cost.tokens_out:,} tokens, more than {MOST_TOKENS:,}: "
+                "say --yes, or ask for fewer signals or questions."
             )
         with stage("Asking") as progress:
             return with_model(talk, naming, progress=progress)

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,11 +218,12 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
 
 def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
-    from keyhole.lab.training.language import checkpoints
+    from keyhole.lab.training import language
 
+    checkpoints = partial(language.checkpoints, trained, dtype=torch_dtype(asked.choices.dtype))
     each = 2 if asked.quick else 16
     prompts = ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
-    *_, (_, finished) = checkpoints(trained)
+    *_, (_, finished) = checkpoints()
     heads, threshold = (1, 0.02) if asked.quick else (3, _FEWEST)
     played = find_roles(
         finished, prompts, IOI_ROLES, heads=heads, threshold=threshold, required=False, clear=not asked.quick
@@ -232,7 +233,7 @@ def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     places = [one.place for one in played]
     views: dict[Place, list[_View]] = {}
     both = emergence(
-        _seen(checkpoints(trained), places, prompts, views, seed=seed),
+        _seen(checkpoints(), places, prompts, views, seed=seed),
         [*places, *bystanders(finished, played, seed=seed)],
         prompts,
         draws=4 if asked.quick else 20,
