@@ -19,6 +19,8 @@ from keyhole.contrast.onepass.collect import collect
 from keyhole.contrast.recipes.lists import FIVE, lists_contrast
 from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.errors import KeyholeError
+from keyhole.lab.payload.features import Swaps as LatentSwaps
+from keyhole.lab.payload.features import swaps as swap_latents
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 from keyhole.models.model import Model
@@ -131,6 +133,29 @@ def test_heads_in_the_printed_noise_need_less_accuracy_and_an_early_stop(trained
     assert "as printed" in text and "noise and maps of standard Gaussians" in text and "partly at most" not in text
     usual = payload.told_training([head])
     assert "noise 0.01 instead of 1" in usual and "partly at most" in usual
+
+
+def test_swaps_in_the_printed_noise_move_what_the_right_token_had(trained: Path) -> None:
+    job = Job(trained / "item", quick=True)
+    ((head, *_),) = payload.heads_of(job, [SETTING], "discrete").values()
+    z1, z2 = (payload.feature_of(job, head, latent) for latent in ("z1", "z2"))
+    found = swap_latents(head, z1, z2, samples=512, randoms=1)
+    assert payload_swaps.due(head, found) == payload.attended(head.settings) != found.null.orig
+    assert payload_swaps.due(printed(head), found) == found.null.orig
+
+    def judged(head: Payload, swapped: LatentSwaps) -> str:
+        return payload_swaps.judge(payload_swaps.Swapped({SETTING: Cell([head], [swapped], [swapped])}, 1))
+
+    kept = {"orig": 0.01, "shift": 0.8}  # of the .85 that the right token had
+    moved = dataclasses.replace(
+        found,
+        null=dataclasses.replace(found.null, orig=0.85),
+        both=dataclasses.replace(found.both, **kept),
+        full=dataclasses.replace(found.full, shift=0.81),
+    )
+    assert judged(printed(head), moved) != "not" and judged(head, moved) == "not"
+    little = dataclasses.replace(moved, both=dataclasses.replace(moved.both, shift=0.7))
+    assert judged(printed(head), little) == "not"
 
 
 @pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "partly")])
