@@ -23,6 +23,7 @@ from keyhole.cli import (
     tasks,
     where,
 )
+from keyhole.cli.laboratory.reproduce import reproduce as reproduce_command
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.prompt import circuits, look, proof
 from keyhole.comparison.compare import compare as comparison_compare
@@ -46,10 +47,12 @@ from keyhole.models.run import Run
 from keyhole.naming import naming as naming_name
 from keyhole.naming import where as naming_where
 from keyhole.naming.llm import Patience
+from keyhole.naming.namers import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
 from keyhole.reproduce.catalogue import Paper
+from keyhole.reproduce.choices import Choices, Dtype
 from keyhole.shared.signals import shared as compare_heads
 from keyhole.sink import sinks as study_sinks
 from keyhole.stable.stability import stability as measure_stability
@@ -98,6 +101,9 @@ SAME = [
     (discover, survey, {"centre", "seed", "bos"}),
     (discover, discovery.discover, {"centre", "rank", "nonlinearity", "seed"}),
     (name_command, naming_name.seek, {"what", "corpus", "most", "random", "tokens", "seed", "folder"}),
+    (name_command, Namers, {"explainer", "judge", "questions", "transcript", "price", "yes"}),
+    (reproduce_command, Choices, {"dtype", "as_printed", "revisions"}),
+    (reproduce_command, Namers, {"explainer", "judge", "yes"}),
     (where, naming_where.where, {"what", "corpus", "top", "length", "tokens", "seed"}),
     (
         contrast,
@@ -177,6 +183,9 @@ def test_choices_are_the_librarys() -> None:
         "Granularity": get_args(Granularity),
         "Baseline": get_args(cohort.Baseline),
         "EdgeMethod": get_args(edge_scores.EdgeMethod),
+        "ExplainerName": get_args(ExplainerName),
+        "JudgeName": get_args(JudgeName),
+        "Dtype": get_args(Dtype),
     }.items():
         assert get_args(getattr(choices, name)) == of_library, name
     for task in (boxes, lists):

@@ -17,10 +17,15 @@ import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.cli import app
-from keyhole.cli.laboratory.emergence import steps_of
 from keyhole.errors import MissingModelError
 from keyhole.lab.training import roles
-from keyhole.lab.training.checkpoints import PYTHIA_160M, hub_checkpoints, snapshot_checkpoints
+from keyhole.lab.training.checkpoints import (
+    PYTHIA_160M,
+    hub_checkpoints,
+    list_revisions,
+    snapshot_checkpoints,
+    steps_of,
+)
 from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
 from keyhole.lab.training.emergence import Emergence, Place, emergence, measure
 from keyhole.lab.training.figures import emergence_figure
@@ -39,9 +44,11 @@ from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders
 from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
+from keyhole.reproduce.choices import Choices
 from keyhole.reproduce.job import Job
+from keyhole.reproduce.runner import reproduce
 from keyhole.reproduce.svf import trainings as emergence_trainings
-from keyhole.reproduce.svf.emergence import fall
+from keyhole.reproduce.svf.emergence import RUNS, fall
 from keyhole.stats import interval
 from keyhole.tasks import Example, ioi, published_ioi
 from tiny import Sizes, tiny
@@ -165,6 +172,11 @@ def test_curves_are_means_over_places(organism_emergence: Emergence) -> None:
     assert change(organism_emergence).mean == pytest.approx(ends[-1].mean - ends[0].mean)
     smooth = curve(organism_emergence, window=8)
     assert smooth[1].mean == pytest.approx(sum(point.mean for point in ends) / 3)
+    near = curve(organism_emergence, window=2)
+    moved = change(organism_emergence, window=2)
+    assert moved.mean == pytest.approx(near[-1].mean - near[0].mean) != pytest.approx(change(organism_emergence).mean)
+    above = gap(organism_emergence, "sparsity", "ambient", at=0, window=2)
+    assert above.mean == pytest.approx(near[0].mean - curve(organism_emergence, "ambient", window=2)[0].mean)
 
 
 def test_trainings_together(organism_emergence: Emergence) -> None:
@@ -228,6 +240,20 @@ def test_its_snapshots_are_checkpoints(trained: Trained, prompts: list[Example])
     assert all(math.isfinite(point.mean) for name in MEASURES[:5] for point in curve(emerged, name))
     start = curve(emerged)[0]
     assert start.mean > 0.25  # random weights have no reason to be sparse
+    half = dict(checkpoints(trained, dtype=torch.bfloat16))
+    assert {model.hf.dtype for model in half.values()} == {torch.bfloat16}
+
+
+def test_small_models_compute_in_the_dtype_that_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, folder, seed, progress: trained)
+    found = {}
+    for dtype in ("float32", "bfloat16", "auto"):
+        seen = emergence_trainings.watched(Job(tmp_path / "job", quick=True, choices=Choices(dtype=dtype)))
+        found[dtype] = [row.attention for row in seen.heads.rows[-1]]
+    assert found["auto"] == found["float32"] != found["bfloat16"]
+    assert found["bfloat16"] == pytest.approx(found["float32"], abs=0.05)
 
 
 # --- roles ------------------------------------------------------------------------------------------------
@@ -444,7 +470,7 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
     asked: list[str | None] = []
     alive: list[weakref.ref[Model]] = []
 
-    def stand_in(source: str, *, device: object, revision: str | None) -> Model:
+    def stand_in(source: str, *, device: object, dtype: object, revision: str | None) -> Model:
         assert not any(model() for model in alive)  # the one before is gone
         asked.append(revision)
         model = replace(organism, name=str(revision), _cache={})  # channels of its own, as a model from the hub has
@@ -464,9 +490,10 @@ def test_the_hub_gives_one_checkpoint_at_a_time(monkeypatch: pytest.MonkeyPatch,
 def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, organism: Model, tmp_path: Path) -> None:
     early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
     monkeypatch.setattr(
-        "keyhole.models.loading.load.load",
-        lambda name, *, revision, device: {"main": organism, "v1.2": early}[revision],
+        "keyhole.lab.training.checkpoints.load",
+        lambda name, *, revision, device, dtype: {"main": organism, "v1.2": early}[revision],
     )
+    emergence_trainings._watched.cache_clear()
     where = ("--model", "some/model", "--revisions", "v1.2,main", "--prompts", "16", "--out", str(tmp_path))
     done = CliRunner().invoke(app, ["lab", "emergence", *where, "--json"])
     assert done.exit_code == 0, done.output
@@ -474,7 +501,8 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
     assert found["steps"] == [1, 2] and found["unit"] == "checkpoint" and "S-inhibition 1.4" in found["about"]
     assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
     assert (tmp_path / "emergence.png").is_file()
-    monkeypatch.setattr("keyhole.models.loading.load.load", lambda *_, **__: early)
+    monkeypatch.setattr("keyhole.lab.training.checkpoints.load", lambda *_, **__: early)
+    emergence_trainings._watched.cache_clear()
     done = CliRunner().invoke(app, ["lab", "emergence", *where])
     assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
 
@@ -504,16 +532,94 @@ def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: 
         emergence_trainings.watched(Job(tmp_path / "job"))
 
 
-def test_pythia_in_a_folder(organism: Model, tmp_path: Path) -> None:
-    folder = tmp_path / "pythia-160m"
-    folder.mkdir()
-    with pytest.raises(MissingModelError, match=r"has 0 checkpoints.*step<number>"):
+def test_notes_say_by_how_many_heads_all_is_carried(organism_emergence: Emergence, tmp_path: Path) -> None:
+    asked, (first, *_) = Job(tmp_path).asked, organism_emergence.rows
+    alone = Emergence((0, 1), ((first[0],), (first[0],)))
+    assert "carried by one head of one small model." in emergence_trainings._about(asked, [1.0] * 8, [4], alone)
+    two = Emergence((0, 1), (first, first))
+    assert "carried by 2 heads of 2 small models." in emergence_trainings._about(asked, [1.0] * 8, [4, 5], two)
+
+
+def test_revisions_are_named_or_all_that_there_are(tmp_path: Path) -> None:
+    assert list_revisions("EleutherAI/pythia-70m", "all") == tuple(f"step{1000 * i}" for i in range(1, 144))
+    assert list_revisions("some/model", "step1, main") == ("step1", "main")
+    with pytest.raises(KeyholeError, match="which checkpoints some/model has is not known"):
+        list_revisions("some/model", "all")
+    for name in ("step2000", "step300", "other", "step-last"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    (tmp_path / "step1").mkdir()  # without a model
+    assert list_revisions(str(tmp_path), "all") == ("step300", "step2000") == list_revisions(str(tmp_path))
+    assert list_revisions(str(tmp_path), "other,step300") == ("other", "step300")
+    with pytest.raises(KeyholeError, match="has no checkpoint 'step1'"):
+        list_revisions(str(tmp_path), "step300,step1")
+
+
+@pytest.fixture(scope="module")
+def pythia(organism: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seventeen checkpoints with as many heads as Pythia-160M has, each in a folder of its own."""
+    folder = tmp_path_factory.mktemp("hub") / "pythia-160m"
+    sizes = Sizes(layers=12, heads=12, d_head=4, mlp=16, vocab=len(organism.tokenizer))
+    for number in range(1, 18):
+        place = folder / f"step{1000 * number}"
+        tiny("gpt_neox", replace(sizes, seed=number)).save_pretrained(place)
+        organism.tokenizer.save_pretrained(place)
+    return folder
+
+
+def test_the_published_heads_of_a_pythia_on_disk(pythia: Path, tmp_path: Path) -> None:
+    """All checkpoints, the twelve heads of Table 2 in its prompt, averaged over eight: as slow code has it."""
+    every = Choices(revisions="all")
+    results = reproduce(["svf-fig6b", "svf-table2"], tmp_path / "out", model=str(pythia), choices=every)
+    fall, roles = results["svf-fig6b"], results["svf-table2"]
+    assert "17 of its 143 checkpoints" in fall.note and "averaged over 8 checkpoints" in fall.note
+    assert fall.measured.startswith("Steps 1,000 to 17,000:") and fall.settings["revisions"] == "all"
+    assert len(roles.numbers) == 12 and "Pythia-160M name mover 10.7" in roles.numbers
+    assert "stood in" not in fall.note
+    rows = []
+    for number in (*range(1, 6), *range(14, 18)):  # the windows of eight around the first and the last, cut at the ends
+        model = keyhole.load(pythia / f"step{1000 * number}")
+        rows.append([row.sparsity for row in measure(model, PYTHIA_160M.places, PYTHIA_160M.prompt)])
+    values = torch.tensor(rows, dtype=torch.float64)
+    moved = (values[5:].mean(0) - values[:5].mean(0)).mean()
+    assert fall.numbers["S(v)"][0] == pytest.approx(float(moved), rel=1e-5)
+    two = reproduce([*RUNS], tmp_path / "out", model=str(pythia), choices=Choices(revisions="step1000,step2000"))
+    assert {id: one.note for id, one in two.items() if one.state == "failed"} == {}
+    assert "2 of its 143 checkpoints" in two["svf-fig6b"].note and "averaged" not in two["svf-fig6b"].note
+    assert two["svf-fig6b"].figures != fall.figures
+
+
+def test_the_command_follows_a_pythia_on_disk(pythia: Path, tmp_path: Path) -> None:
+    where = ("--model", str(pythia), "--out", str(tmp_path), "--json")
+    done = CliRunner().invoke(app, ["lab", "emergence", *where, "--revisions", "step2000,step9000,step17000"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["steps"] == [2000, 9000, 17_000] and "the heads and prompt of Table 2" in found["about"]
+    done = CliRunner().invoke(app, ["lab", "emergence", *where, "--revisions", "step2000,step18000"])
+    assert isinstance(done.exception, KeyholeError) and "has no checkpoint 'step18000'" in str(done.exception)
+
+
+def test_another_models_checkpoints_reproduce_in_part_at_most(organism: Model, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    early = dict(snapshot_checkpoints(ROOT / "tools" / "snapshots", organism))[100]
+    for name, model in (("step100", early), ("step10000", organism)):
+        model.hf.save_pretrained(folder / name)
+        organism.tokenizer.save_pretrained(folder / name)
+    seen = emergence_trainings.watched(Job(tmp_path / "job", str(folder), choices=Choices(revisions="all")), prompts=16)
+    assert seen.heads.steps == (100, 10_000) and not seen.published and seen.window == 1
+    assert "heads chosen by role at the last: " in seen.about and "S-inhibition 1.4" in seen.about
+    with pytest.raises(MissingModelError, match=r"no checkpoints of .*mine are known: give .*--revisions"):
         emergence_trainings.watched(Job(tmp_path / "job", model=str(folder)))
-    for step in (2000, 1000):
-        organism.hf.save_pretrained(folder / f"step{step}")
-        organism.tokenizer.save_pretrained(folder / f"step{step}")
-    steps, models = emergence_trainings._pythia(str(folder), quick=False, device=None)
-    assert steps == (1000, 2000) and [step for step, _ in models] == [1000, 2000]
+    empty = tmp_path / "pythia-160m"
+    empty.mkdir()
+    with pytest.raises(MissingModelError, match=r"has 0 checkpoints.*step<number>"):
+        emergence_trainings.watched(Job(tmp_path / "job", model=str(empty)))
+
+
+def test_a_quick_run_takes_the_first_checkpoint_and_the_last(pythia: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    job = Job(tmp_path / "job", str(pythia), quick=True, progress=lambda done, total: told.append((done, total)))
+    assert emergence_trainings.watched(job).heads.steps == (1000, 17_000) and told == [(1, 2), (2, 2)]
 
 
 def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> None:
@@ -528,9 +634,11 @@ def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> N
             del model
 
     kept: dict = {}
-    seen = emergence_trainings._seen(models(), [NAME_MOVER], balanced, kept, seed=0)
+    counted = emergence_trainings._counted(models(), 3, lambda done, total: None)
+    seen = emergence_trainings._seen(counted, [NAME_MOVER], balanced, kept, seed=0)
     assert emergence(seen, [NAME_MOVER], balanced[:2], draws=1).steps == (0, 1, 2)
     (views,) = kept.values()
+    assert len(views) == 2  # of three checkpoints
     for view in views:  # rotated terms have the same sum
         assert float(view.turned.relative_terms.sum()) == pytest.approx(view.own.relative_attention, rel=1e-3)
 

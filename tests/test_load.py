@@ -1,11 +1,13 @@
 """Models from a folder, a pair, a GGUF file; tokens and their texts; names and fingerprints."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 import keyhole
@@ -81,6 +83,75 @@ def test_no_code_of_a_model_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyholeError, match=r"has no tokenizer \(.*custom code"):
         keyhole.load(tmp_path).run("hello there")
     assert not (tmp_path / "ran").exists()
+
+
+def as_on_the_hub(variant: str, hf: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weights under the names that GPT-2 and Pythia have there, with the buffers that older transformers kept."""
+    mask = torch.ones(hf.config.max_position_embeddings, hf.config.max_position_embeddings).tril()[None, None]
+    state = {name: value.clone() for name, value in hf.state_dict().items()}
+    if variant == "gpt2":
+        state = {name.removeprefix("transformer."): value for name, value in state.items() if name != "lm_head.weight"}
+        for layer in range(hf.config.n_layer):
+            state |= {f"h.{layer}.attn.bias": mask.clone(), f"h.{layer}.attn.masked_bias": torch.tensor(-1e4)}
+        return state
+    for layer in range(hf.config.num_hidden_layers):
+        at = f"gpt_neox.layers.{layer}.attention"
+        state |= {f"{at}.bias": mask.bool(), f"{at}.masked_bias": torch.tensor(-1e9)}
+        state[f"{at}.rotary_emb.inv_freq"] = hf.gpt_neox.rotary_emb.inv_freq.clone()
+    return state
+
+
+@pytest.mark.parametrize("kind", ["pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("variant", ["gpt2", "gpt_neox"])
+def test_files_laid_out_as_on_the_hub(variant: str, kind: str, tmp_path: Path) -> None:
+    hf = tiny(variant)
+    state, (plain, hub) = as_on_the_hub(variant, hf), (tmp_path / "plain", tmp_path / "hub")
+    buffers = [name for name in state if name.endswith(("bias", "inv_freq")) and state[name].dim() in (0, 4)]
+    assert len(buffers) == 2 * hf.config.num_hidden_layers and not any(
+        name.startswith("transformer.") for name in state
+    )
+    hf.save_pretrained(plain)
+    hf.config.save_pretrained(hub)
+    if kind == "pytorch_model.bin":
+        torch.save(state, hub / kind)
+    else:
+        save_file(state, hub / kind, {"format": "pt"})
+    here, there = keyhole.load(plain), keyhole.load(hub)
+    ids = [3, 14, 15, 9, 26, 5]
+    assert torch.equal(here.run(ids).logits, there.run(ids).logits)
+    assert keyhole.check(there, ids).exact and here.fingerprint() == there.fingerprint()
+    assert str(here.run(ids).explain((1, 0))) == str(there.run(ids).explain((1, 0)))
+
+
+def test_a_weight_that_the_hubs_file_lacks_is_refused(tmp_path: Path) -> None:
+    hf = tiny("gpt2")
+    state = as_on_the_hub("gpt2", hf)
+    hf.config.save_pretrained(tmp_path)
+    torch.save(
+        {name: value for name, value in state.items() if name != "h.1.attn.c_proj.weight"},
+        tmp_path / "pytorch_model.bin",
+    )
+    with pytest.raises(KeyholeError, match=r"lacks transformer\.h\.1\.attn\.c_proj\.weight"):
+        keyhole.load(tmp_path)
+
+
+class Opens:
+    """What a pickle would run: it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return open, (str(self.path), "w")
+
+
+def test_no_code_in_a_file_of_weights_is_run(tmp_path: Path) -> None:
+    hf = tiny("gpt_neox")
+    hf.config.save_pretrained(tmp_path)
+    torch.save(as_on_the_hub("gpt_neox", hf) | {"x": Opens(tmp_path / "opened")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(KeyholeError, match="cannot load"):
+        keyhole.load(tmp_path)
+    assert not (tmp_path / "opened").exists()
 
 
 def test_a_revision_reaches_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

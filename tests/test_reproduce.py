@@ -31,7 +31,10 @@ from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.loading.load import load
 from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
+from keyhole.reproduce.cc.studies import studied
 from keyhole.reproduce.cc.subject import Subject
+from keyhole.reproduce.choices import AS_PRINTED, Choices, Dtype, Heeded
+from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, loaded
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.report import to_html, to_markdown, write_report
@@ -284,6 +287,50 @@ def test_models_do_not_replace_each_other(tmp_path: Path) -> None:
     assert calls == []
 
 
+def test_ways_of_running_do_not_replace_each_other(tmp_path: Path) -> None:
+    """Each dtype, printed settings and so on have a result and pictures; who does not heed one keeps its own."""
+    heard: list[Choices] = []
+
+    def heeding(state: Any, picture: bytes, heeds: frozenset[Heeded]) -> Attempt:
+        def measure(job: Job) -> bytes:
+            heard.append(job.choices)
+            return picture
+
+        class Tried(Experiment[bytes]):
+            def outcome(self, record: bytes, folder: Path) -> Outcome:
+                (folder / "a.png").write_bytes(record)
+                return Outcome(state, "x", {"x": 1.0}, (folder / "a.png",))
+
+        return Tried(measure, lambda record: "not", lambda record: Told("x"), heeds=heeds)
+
+    ids = ["cc-fig2", "cc-fig9"]
+    half, printed = Choices(dtype="float16"), Choices(dtype="bfloat16", as_printed=True)
+    for number, (choices, state) in enumerate([(Choices(), "partly"), (half, "not"), (printed, "partly")]):
+        runs = {
+            "cc-fig2": heeding(state, b"a%d" % number, AS_PRINTED),
+            "cc-fig9": heeding(state, b"b%d" % number, frozenset()),
+        }
+        results = reproduce(ids, tmp_path, runs=runs, choices=choices)
+    kept = read_results(tmp_path)
+    keys = {"cc-fig2", "cc-fig2 --as-printed", "cc-fig9", "cc-fig9 --dtype float16", "cc-fig9 --dtype bfloat16"}
+    assert set(kept) == keys and kept["cc-fig9 --dtype float16"].settings["dtype"] == "float16"
+    assert "dtype" not in kept["cc-fig9"].settings and "dtype" not in kept["cc-fig2 --as-printed"].settings
+    pictures = {key: (tmp_path / one.figures[0]).read_bytes() for key, one in kept.items()}
+    assert pictures["cc-fig2"] == b"a0" and pictures["cc-fig2 --as-printed"] == b"a2"
+    assert len(set(pictures.values())) == 5
+    usual = Choices()
+    assert heard == [usual, usual, half, Choices(as_printed=True), Choices(dtype="bfloat16")]  # cc-fig2 reads no model
+    assert results["cc-fig9"] == kept["cc-fig9 --dtype bfloat16"]
+    table, page = to_markdown(kept), to_html(kept, tmp_path)
+    assert "With the stand-in: partly." in page and "With the stand-in (--dtype bfloat16): partly." in page
+    assert "| the organism (--dtype float16), the organism, the organism (--dtype bfloat16) |" in table
+    assert "| toys (--as-printed), toys |" in table
+    unknown = {"version": 1, "results": {"cc-fig9": {"state": "not", "settings": {"dtype": 3}}}}
+    (tmp_path / "results.json").write_text(json.dumps(unknown))
+    with pytest.raises(KeyholeError, match="settings of cc-fig9 cannot be"):
+        read_results(tmp_path)
+
+
 def test_another_models_contrary_result_is_told(tmp_path: Path) -> None:
     def nothing(job: Job) -> Outcome:
         return Outcome("needs a model", "No head of the stand-in has two edges.")
@@ -354,8 +401,17 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
 
 
 def test_a_model_is_loaded_once_for_all_experiments() -> None:
-    model = loaded(None, None)
-    assert loaded(None, None) is model and loaded(None, "cpu") is not model
+    model = loaded(None, None, "float32")
+    assert loaded(None, None, "float32") is model and loaded(None, "cpu", "float32") is not model
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_an_items_model_computes_in_the_dtype_that_is_chosen(tmp_path: Path, dtype: Dtype) -> None:
+    (result,) = reproduce(["svf-fig8a"], tmp_path, quick=True, choices=Choices(dtype=dtype)).values()
+    assert result.state == "quick" and result.settings["dtype"] == dtype
+    asked = Job(tmp_path, quick=True, choices=Choices(dtype=dtype)).asked
+    assert loaded(None, None, dtype).hf.dtype == getattr(torch, dtype)
+    assert studied(asked, "lists").test.model.hf.dtype == getattr(torch, dtype)
 
 
 def test_only_the_published_model_reproduces() -> None:
@@ -617,6 +673,10 @@ def test_every_quick_run_of_the_contrast_paper(tmp_path: Path) -> None:
 def test_the_command_lists_and_refuses() -> None:
     code, text = invoke("--list", "--paper", "svt")
     assert code == 0 and "svt-fig28" in text and "28 items" in text
+    code, text = invoke("cc-fig9", "--dtype", "float8")
+    assert code == 2 and "--dtype" in text and "bfloat16" in text
+    with pytest.raises(KeyholeError, match="there is no dtype 'float8': choose one of float32"):
+        reproduce(["cc-fig9"], "nowhere", choices=Choices(dtype="float8"))
     code, text = invoke("--list", "--paper", "x")
     assert code == 2 and "--paper" in text and "svt" in text
     with pytest.raises(KeyholeError, match="name the items"):
@@ -631,6 +691,13 @@ def test_the_command_lists_and_refuses() -> None:
         (("cc-fig1", "--device", "meta"), "cannot compute on 'meta'"),
         (("cc-fig1", "--model", "./nowhere"), "no model at ./nowhere"),
         (("cc-fig1", "--seed", str(2**70)), "no seed"),
+        (("cc-fig2", "--dtype", "float16"), "--dtype float16 changes nothing in cc-fig2: leave it out"),
+        (("svf-fig3", "svt-fig2", "--as-printed"), "--as-printed changes nothing in any of svf-fig3, svt-fig2: leave"),
+        (("svf-fig6b", "--revisions", "step1,step2"), "those of a --model: name one"),
+        (("svf-fig6b", "--model", "a/b", "--revisions", "step1"), "at least two --revisions"),
+        (("svf-fig6b", "--model", "a/b", "--revisions", "step2,step1"), "are not in order"),
+        (("svf-fig6b", "--model", "a/b", "--revisions", "all"), "which checkpoints a/b has is not known"),
+        (("cc-fig9", "--model", "a/b", "--revisions", "a,b"), "--revisions a,b changes nothing in cc-fig9: leave"),
         (("cc-fig1", "--out", "{file}"), "is a file, where a folder is needed"),
         (("cc-fig1", "--out", "{file}/below"), "cannot make the folder"),
         (("cc-fig1", "--markdown", "{folder}"), "is a folder"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from commands import keyhole as command
 from drawn import check_drawn, keep_saved
 from keyhole.naming.beside.broken import BREAKS, EXTRA
 from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
@@ -17,12 +18,14 @@ from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.experiment import Experiment
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
+from keyhole.reproduce.results import read_results
 from keyhole.reproduce.runner import Task, experiments
 from keyhole.reproduce.talk import names, solved
 from keyhole.reproduce.talk.names import NamedShares
 from keyhole.reproduce.talk.solved import Solved
 from keyhole.reproduce.talk.study import Prompts
 from keyhole.reproduce.talk.ways import Follows, Way
+from misbehaving import Body, Said, knows_the_rule, serving
 
 pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
 RUNS: dict[str, Attempt] = {**names.RUNS, **solved.RUNS}
@@ -169,6 +172,60 @@ def test_the_organism_says_what_it_stood_in_for(tmp_path: Path, monkeypatch: pyt
             assert len(record.way.signals) == len(record.way.directions) == own and len(record.way.random) == 4
             assert record.way.movers and {one.head for one in record.way.directions}
     assert made == [1]
+
+
+def test_a_model_behind_a_server_names_and_judges(tmp_path: Path) -> None:
+    """Over real HTTP. What was answered before a stop is not asked again, and statistics' names are kept apart."""
+    dead, both = 20, ("--explainer", "llm", "--judge", "llm", "--llm-model", "tiny")
+    paid: list[str] = []
+
+    def dies(number: int, body: Body) -> Said:
+        if number >= dead:
+            return Said(404, b"{}")
+        paid.append(body["messages"][1]["content"])
+        return knows_the_rule(number, body)
+
+    def run(url: str, *ids: str) -> Any:
+        return command("reproduce", *ids, "--quick", *both, "--llm", url, "--out", "out", folder=tmp_path)
+
+    with serving(dies) as server:
+        stopped = run(server.url, "talk-19")
+        assert stopped.returncode == 1 and "knows no model 'tiny'" in stopped.stdout
+        assert "Traceback" not in stopped.stderr
+    with serving(knows_the_rule) as server:
+        done = run(server.url, "talk-19", "talk-20", "svf-thm3")
+        assert done.returncode == 0, done.stderr
+        asked = [body["messages"][1]["content"] for body in server.bodies]
+        assert asked and len(paid) == dead and not set(asked) & set(paid) and len(set(asked)) == len(asked)
+    assert "--explainer llm changes nothing in svf-thm3" in done.stderr
+    kept = read_results(tmp_path / "out")
+    options = "--explainer llm --judge llm --llm-model tiny"
+    assert set(kept) == {f"talk-19 {options} --quick", f"talk-20 {options} --quick", "svf-thm3 --quick"}
+    for id in ("talk-19", "talk-20"):
+        assert "Names are by tiny and judged by tiny." in kept[f"{id} {options} --quick"].note
+        assert server.url not in str(kept)  # a host is nobody's business
+    usual = command("reproduce", "talk-19", "--quick", "--out", "out", folder=tmp_path)
+    assert usual.returncode == 0 and "talk-19 --quick" in read_results(tmp_path / "out")
+    assert "Names are by statistics and judged by a rule." in read_results(tmp_path / "out")["talk-19 --quick"].note
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["talk-19", "--explainer", "llm"], "give both"),
+        (["talk-19", "--llm", "http://a/v1", "--llm-model", "b"], "say which"),
+        (["talk-19", "--judge", "llm", "--llm", "a", "--llm-model", "b"], "should look like https://host/v1"),
+        (
+            ["cc-fig2", "cc-fig3", "--judge", "llm", "--llm", "http://a/v1", "--llm-model", "b"],
+            "--judge llm changes nothing in any of cc-fig2, cc-fig3: leave it out, or run items that name signals",
+        ),
+        (["talk-19", "--explainer", "statisticss"], "'statisticss' is not one of"),
+    ],
+)
+def test_bad_namers_are_one_line_before_any_work(args: list[str], says: str, tmp_path: Path) -> None:
+    told = command("reproduce", *args, folder=tmp_path)
+    assert told.returncode == 2 and says in " ".join(told.stderr.replace("│", " ").split()) and not told.stdout
+    assert "Traceback" not in told.stderr and not list(tmp_path.glob("*/results.json"))
 
 
 def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:

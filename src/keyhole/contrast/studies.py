@@ -4,9 +4,9 @@ Features come from the `fits`, everything else from `test` samples that they hav
 right keys, the explained logit gap, swaps in every head, and the answer's reaction when some heads are edited.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -23,6 +23,7 @@ from keyhole.contrast.features.finding import Feature, Features, RankRule, choos
 from keyhole.contrast.features.ranking import HeadScore, rank_heads
 from keyhole.contrast.features.selection import Head as Head
 from keyhole.contrast.features.selection import HeadAttention, Rule, head_attention, select_heads
+from keyhole.contrast.features.spans import find_spans
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.onepass.frames import Frame
 from keyhole.contrast.onepass.sums import Balance, Centre
@@ -48,8 +49,9 @@ class Selection:
 class StudySettings:
     """How a study is made: the options of `collect`, `find_features`, `swap_effects` and `answer_effects` that matter.
 
-    `rank` is how many dimensions a feature has; `draws` counts random subspaces beside each feature; `answers` is the
-    number of prompts that are run again with edits (0: none). `seed` is that of halves, permutations and controls.
+    `rank` is how many dimensions a feature has, and "energy" where labels span it; `draws` counts random subspaces
+    beside each feature; `answers` is the number of prompts that are run again with edits (0: none). `seed` is that of
+    halves, permutations and controls.
     """
 
     select: Selection = Selection()  # which heads are looked at closely
@@ -59,6 +61,7 @@ class StudySettings:
     balance: Balance = "pairs"
     negatives: int | None = None
     permutations: int = 200  # of labels, for the null
+    span: Literal["pooled", "labels"] = "pooled"  # of all samples' contrast, or of those of single labels together
     draws: int = 10  # random subspaces beside each feature
     answers: int = 32  # prompts that are run again with edits
     seed: int = 0  # of halves, permutations and controls
@@ -128,7 +131,8 @@ def study(
         tested.check_head(head)
     how: dict[str, Any] = {"centre": settings.centre, "balance": settings.balance, "seed": seed}
     how |= {"permutations": settings.permutations, "half": None if half is None else 1 - half}
-    found = {name: _found(one, name, stage, how) for name, one in collected.items()}
+    find = find_spans if settings.span == "labels" else find_features
+    found = {name: _found(find, one, name, stage, how) for name, one in collected.items()}
     table = head_attention(tested, half=half)
     chosen, passed = _choose(table, heads, settings.select)
     ranking = {name: rank_heads(f, tested, half=half, rank=rank, seed=seed) for name, f in found.items()}
@@ -164,9 +168,11 @@ def _collected(
         return collect(model, contrast, progress=progress, **options)
 
 
-def _found(collected: Collected, name: str, stage: Stage, options: dict[str, Any]) -> Features:
+def _found(
+    find: Callable[..., Features], collected: Collected, name: str, stage: Stage, options: dict[str, Any]
+) -> Features:
     with stage(f"Decomposing {name}") as progress:
-        return replace(find_features(collected, progress=progress, **options), name=name)
+        return replace(find(collected, progress=progress, **options), name=name)
 
 
 def _edited(

@@ -5,10 +5,12 @@ there is no list to extend. An experiment takes a Job, puts pictures into its fo
 the note what stood in for what.
 
 reproduce(["svf-fig6a"], "folder")             a published figure, its claim and a verdict
+reproduce(["cc-fig2"], "folder", choices=Choices(as_printed=True))
 read_results("folder")                         what was measured before
 """
 
+from keyhole.reproduce.choices import Choices
 from keyhole.reproduce.results import read_results
 from keyhole.reproduce.runner import reproduce
 
-__all__ = ["read_results", "reproduce"]
+__all__ = ["Choices", "read_results", "reproduce"]

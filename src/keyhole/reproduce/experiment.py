@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from matplotlib.figure import Figure
 
 from keyhole.figures import save
+from keyhole.reproduce.choices import Heeded
 from keyhole.reproduce.job import Job
 from keyhole.reproduce.outcome import Outcome, Verdict
 
@@ -36,6 +37,7 @@ class Experiment(Generic[Record]):
     judge: Callable[[Record], Verdict]
     tell: Callable[[Record], Told]
     draw: Callable[[Record], Mapping[str, Figure]] = undrawn  # pictures by the names of their files
+    heeds: frozenset[Heeded] = frozenset()  # choices that change what is measured
 
     def __call__(self, job: Job) -> Outcome:
         """The item, measured here and now."""

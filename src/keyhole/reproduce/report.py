@@ -10,7 +10,7 @@ from string import Template
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, require_folder, write_at_once
 from keyhole.reproduce.catalogue import PAPERS, Paper
-from keyhole.reproduce.results import Result, merged, read_results, write_results
+from keyhole.reproduce.results import Result, merged, options_of, read_results, write_results
 from keyhole.reproduce.totals import SAID, Item, Label, counts, items, summary
 
 _PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
@@ -169,16 +169,14 @@ def _row(item: Item, folder: Path) -> str:
 
 
 def _others(item: Item) -> list[str]:
-    """What other models said about the same item."""
-    return [
-        f"With {other.settings.get('model') or 'the stand-in'}: {Item(item.one, other).said}. {other.measured}"
-        for other in item.others
-    ]
+    """What other models, and other ways of running them, said about the same item."""
+    usual = "the stand-in" if item.one.needs else "toys"
+    return [f"With {_on(other, usual)}: {Item(item.one, other).said}. {other.measured}" for other in item.others]
 
 
 def _how(item: Item) -> str:
     result = item.result
-    parts = [str(result.settings["model"])] if result.settings.get("model") else []
+    parts = [one] if (one := _on(result, "").strip()) else []
     if result.settings.get("seed"):
         parts.append(f"seed {result.settings['seed']}")
     if result.seconds:
@@ -199,7 +197,13 @@ def _line(item: Item) -> str:
     one = item.one
     runs = [result for result in (item.result, *item.others) if result.numbers]
     own = "the organism" if one.needs else "toys"
-    models = dict.fromkeys(str(result.settings.get("model") or own) for result in runs)
+    models = dict.fromkeys(_on(result, own) for result in runs)
     verdict = f"{item.said}: {item.remark}" if item.remark else item.said
     cells = (f"`{one.id}`", f"{one.figure}: {one.title}", verdict, ", ".join(models))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"
+
+
+def _on(result: Result, usual: str) -> str:
+    """The model, or what stands in for one, and in brackets how it was run."""
+    how = " ".join(options_of(result.settings, beyond_model=True))
+    return str(result.settings.get("model") or usual) + (f" ({how})" if how else "")

@@ -1,6 +1,6 @@
 """What has been measured so far? Results as a file that survives a stop in the middle of anything, and other writers.
 
-An item has one result per model, and a quick trial beside them, so that none takes another's place.
+An item has one result per model and way of running it, and quick trials beside them: none takes another's place.
 """
 
 import json
@@ -22,6 +22,17 @@ State = Verdict | Literal["quick", "failed", "schematic"]
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
+_OPTIONS = {  # settings that results are kept apart by, as the command line calls them; a usual one is left out
+    "model": "--model",
+    "dtype": "--dtype",
+    "revisions": "--revisions",
+    "as_printed": "--as-printed",
+    "explainer": "--explainer",
+    "judge": "--judge",
+    "llm_model": "--llm-model",
+    "quick": "--quick",
+}
+_SWITCHES = ("as_printed", "quick")
 
 
 @dataclass(frozen=True)
@@ -58,8 +69,19 @@ def key_of(id: str, settings: Mapping[str, Any]) -> str:
     >>> key_of("svt-fig3", {"model": "gpt2", "quick": True, "seed": 0})
     'svt-fig3 --model gpt2 --quick'
     """
-    model = f" --model {settings['model']}" if settings.get("model") else ""
-    return f"{id}{model}{' --quick' if settings.get('quick') else ''}"
+    return " ".join([id, *options_of(settings)])
+
+
+def options_of(settings: Mapping[str, Any], *, beyond_model: bool = False) -> list[str]:
+    """The options that give these settings; without --model and --quick, if only the way of running is asked for.
+
+    >>> options_of({"model": "gpt2", "dtype": "bfloat16", "as_printed": True, "seed": 0})
+    ['--model gpt2', '--dtype bfloat16', '--as-printed']
+    """
+    named = {name: settings.get(name) for name in _OPTIONS if not (beyond_model and name in ("model", "quick"))}
+    return [
+        _OPTIONS[name] if name in _SWITCHES else f"{_OPTIONS[name]} {value}" for name, value in named.items() if value
+    ]
 
 
 def read_results(place: Path) -> dict[str, Result]:
@@ -169,8 +191,10 @@ def _result(key: str, told: Any) -> Result:
         require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {value!r}.")
     one = Result(key.partition(" ")[0], **values)
     require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
-    model, quick = one.settings.get("model"), one.settings.get("quick", False)
-    require(isinstance(model, str | None) and isinstance(quick, bool), f"settings of {key} cannot be {one.settings!r}.")
+    for name in _OPTIONS:
+        value, kind = one.settings.get(name), bool if name in _SWITCHES else str
+        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {one.settings!r}.")
+    quick = bool(one.settings.get("quick"))
     require(one.seconds >= 0, f"seconds of {key} cannot be {one.seconds!r}.")
     return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
 

@@ -1,9 +1,7 @@
 """Do published results hold? Runs experiments one after another, keeps what is done, and goes on after a failure."""
 
-import hashlib
 import importlib
 import pkgutil
-import re
 import shutil
 import time
 from collections import defaultdict
@@ -14,19 +12,26 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.files import require_folder
 from keyhole.progress import Progress, Stage, quiet, silent
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS, Paper, Published
+from keyhole.reproduce.choices import (
+    AS_USUAL,
+    Choices,
+    Settings,
+    heeded_of,
+    pictures_of,
+    require_heeded,
+    settings_of,
+)
 from keyhole.reproduce.job import Attempt, Job, require_possible
 from keyhole.reproduce.outcome import Outcome
 from keyhole.reproduce.parallel import in_processes
 from keyhole.reproduce.results import Result, as_stored, keep_result, key_of, locked, read_results
 
 QUICK = "Quick: a trial of the machinery, no verdict."
-_Settings = dict[str, Any]
 
 
 def experiments() -> dict[str, Attempt]:
@@ -68,6 +73,7 @@ def reproduce(
     quick: bool = False,
     device: str | None = None,
     seed: int = 0,
+    choices: Choices = AS_USUAL,
     fresh: bool = False,
     jobs: int = 1,
     stage: Stage = quiet,
@@ -75,26 +81,29 @@ def reproduce(
 ) -> dict[str, Result]:
     """Measure these items and write `out/results.json` after each one; returns how they came out, by id.
 
-    `resolve("all", "cc")` are those of one paper.
+    `resolve("all", "cc")` are those of one paper. `choices` say how items are run: in which dtype, as printed, over
+    which checkpoints, with whose names; one that no item heeds is refused, and `unheeded` are the items that do not.
     What was finished with the same settings is not run again unless `fresh`, which also trains again. An experiment
     that fails is recorded with its message and the others go on; a finished result is never replaced by less. A slide
     that repeats a figure takes the figure's result. With several `jobs`, so many processes of one thread measure at the
     same time. `runs` replaces the experiments found.
     """
     chosen, out = resolve(ids), Path(out)
-    require_possible(model, device, seed)
+    require_possible(model, device, seed, choices)
     if jobs < 1:
         raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
     found = experiments() if runs is None else runs
+    require_heeded([CATALOGUE[id] for id in chosen], choices, found)
     _open(out)
     done: dict[str, Result] = {}
     tasks: list[Task] = []
     with _workshop(out, fresh) as workshop:
         for one in dict.fromkeys(CATALOGUE[CATALOGUE[id].same_as or id] for id in chosen):
-            settings = _settings(one, model=model, quick=quick, seed=seed)
+            heeded = heeded_of(one, found.get(one.id), choices)
+            settings = settings_of(one, heeded, model=model, quick=quick, seed=seed)
             known = None if fresh else _known(one, out, settings)
             if known is None:
-                job = Job(workshop, settings["model"], quick, device, seed)
+                job = Job(workshop, settings["model"], quick, device, seed, choices=heeded)
                 tasks.append(Task(one, job, settings, out, found.get(one.id)))
             else:
                 done[one.id] = known
@@ -109,7 +118,7 @@ class Task:
 
     one: Published
     job: Job  # its folder is the workshop
-    settings: _Settings
+    settings: Settings
     out: Path
     run: Attempt | None
 
@@ -164,15 +173,7 @@ def _workshop(out: Path, fresh: bool) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _settings(one: Published, *, model: str | None, quick: bool, seed: int) -> _Settings:
-    """What a result depends on; toys do not depend on --model, and what is not run not on --quick."""
-    from keyhole.version import __version__
-
-    runs = not (one.schematic or one.later)
-    return {"model": model if one.needs else None, "quick": quick and runs, "seed": seed, "keyhole": __version__}
-
-
-def _known(one: Published, out: Path, settings: _Settings) -> Result | None:
+def _known(one: Published, out: Path, settings: Settings) -> Result | None:
     """A finished result with these settings."""
     known = read_results(out).get(key_of(one.id, settings))
     return known if known is not None and known.finished and dict(known.settings) == settings else None
@@ -184,7 +185,7 @@ def _kept(result: Result, out: Path) -> Result:
     return replace(result, note=f"{result.note} The finished result from before is kept.")
 
 
-def _run(one: Published, run: Attempt | None, job: Job, settings: _Settings, out: Path) -> Result:
+def _run(one: Published, run: Attempt | None, job: Job, settings: Settings, out: Path) -> Result:
     """The item's result; `job.folder` is the workshop, in which it gets a folder of its own."""
     if one.schematic:
         return Result(one.id, "schematic", note="A drawing: there is nothing to measure.", settings=settings)
@@ -213,9 +214,9 @@ def _run(one: Published, run: Attempt | None, job: Job, settings: _Settings, out
         return Result(one.id, "failed", note=said, settings=settings, seconds=time.perf_counter() - start)
 
 
-def _result(one: Published, outcome: Outcome, job: Job, settings: _Settings, *, out: Path, seconds: float) -> Result:
+def _result(one: Published, outcome: Outcome, job: Job, settings: Settings, *, out: Path, seconds: float) -> Result:
     """What will be kept; its pictures move from the draft to their place."""
-    place = _place(one.id, settings)
+    place = pictures_of(one.id, settings)
     inside = [path.resolve() for path in outcome.figures]
     if any(not path.is_relative_to(job.folder) for path in inside):
         raise KeyholeError(f"the experiment {one.id} drew outside its folder: its figures must go into job.folder.")
@@ -238,15 +239,6 @@ def _result(one: Published, outcome: Outcome, job: Job, settings: _Settings, *, 
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _place(id: str, settings: _Settings) -> str:
-    """The folder of the pictures: models do not draw over each other's."""
-    model, quick = settings["model"], "-quick" if settings["quick"] else ""
-    if model is None:
-        return f"{id}{quick}"
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", str(model).rstrip("/").rpartition("/")[2])[:40]
-    return f"{id}-{name}-{hashlib.sha256(str(model).encode()).hexdigest()[:6]}{quick}"
 
 
 def _move(source: Path, target: Path) -> None:

@@ -132,12 +132,15 @@ def _listed(numbers: Mapping[Label, int]) -> str:
 
 
 def _weight(result: Result) -> tuple[bool, ...]:
-    """What a full measurement says counts most, and of these what the published model says."""
-    quick = bool(result.settings.get("quick"))
+    """What a full measurement says counts most, of these what the published model says, then what is as published."""
+    settings = result.settings
+    quick = bool(settings.get("quick"))
     return (
         result.finished and not quick,
         result.state == "failed" and not quick,
         result.finished,
         result.state in ("reproduced", "not"),  # said of no stand-in
-        bool(result.settings.get("model")),
+        bool(settings.get("model")),
+        bool(settings.get("as_printed") or settings.get("revisions") or settings.get("explainer")),
+        not settings.get("dtype"),
     )

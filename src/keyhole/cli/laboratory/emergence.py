@@ -1,10 +1,5 @@
 """The laboratory's command about training: does attention become sparse?"""
 
-import gc
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,29 +12,16 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole.lab.training.curves import Over
-    from keyhole.lab.training.emergence import Emergence
-    from keyhole.models.model import Model
+    from keyhole.reproduce.svf.trainings import Watched
 
+_REVISIONS = "Checkpoints of --model, first to last: step1000,step8000, or all of a Pythia, or of a folder of folders."
 MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What is shown: a training with its heads, in words, what its numbers are over, and what its steps count."""
-
-    heads: "Emergence"
-    about: str
-    over: "Over"
-    unit: str = "training step"
 
 
 @lab.command()
 def emergence(
     model: ModelOption = None,
-    revisions: Annotated[
-        str | None, typer.Option(help="Checkpoints of a hub model, first to last: step1000,step8000,step143000.")
-    ] = None,
+    revisions: Annotated[str | None, typer.Option(help=_REVISIONS)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One seed and few steps, to see that it runs.")] = False,
     prompts: Annotated[int, typer.Option(min=8, help="Indirect-object prompts, with --revisions.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="The first of the seeds; with --revisions, of the prompts.")] = 0,
@@ -51,14 +33,16 @@ def emergence(
     """Does S(v) of heads with a role fall while a model is trained, and do rotated controls not?
 
     Without a model, eight small ones are trained here on indirect objects (minutes, kept in the folder) and heads are
-    chosen by role at the end. EleutherAI/pythia-160m runs the paper's own twelve heads; any other model of the hub
-    needs its --revisions, and heads are chosen by role at the last of them.
+    chosen by role at the end. EleutherAI/pythia-160m runs the paper's own twelve heads and prompt, at ten checkpoints
+    or those of --revisions; any other model needs its --revisions, and heads are chosen by role at the last of them.
+    The model may be a folder whose folders are the checkpoints. With 16 checkpoints or more, curves are averaged over
+    8, as in the paper.
 
     Examples:
 
         keyhole lab emergence --quick
 
-        keyhole lab emergence --model EleutherAI/pythia-160m
+        keyhole lab emergence --model EleutherAI/pythia-160m --revisions all
 
         keyhole lab emergence --model EleutherAI/pythia-70m --revisions step1000,step16000,step143000
     """
@@ -66,26 +50,28 @@ def emergence(
     from keyhole.figures.style import save_as
     from keyhole.lab.training.figures import emergence_figure
 
-    if revisions is None:
-        found = _of_trainings(model, out, quick=quick, seed=seed, device=device)
-    elif model is None:
-        raise KeyholeError("--revisions are those of a --model: name one.")
-    elif quick:
+    if revisions is not None and quick:
         raise KeyholeError(
             "--quick shortens a training made here: with --revisions, give fewer of them or of --prompts."
         )
-    else:
-        parts = [part.strip() for part in revisions.split(",")]
-        found = _of_revisions(model, parts, out, prompts=prompts, seed=seed, device=device)
+    from keyhole.reproduce.choices import Choices
+    from keyhole.reproduce.job import Job, require_possible
+    from keyhole.reproduce.svf.trainings import watched
+
+    choices = Choices(revisions=revisions)
+    require_possible(model, device, seed, choices)
+    require_folder(out)
+    with show.progress_bar("Training and measuring" if model is None else "Following heads") as progress:
+        found = watched(Job(out / "emergence", model, quick, device, seed, progress, choices), prompts)
     _show(found, json=json)
-    drawn = emergence_figure(found.heads, over=found.over, unit=found.unit)
+    drawn = emergence_figure(found.heads, window=found.window, over=found.over, unit=found.unit)
     written = save_as(drawn, out / "emergence", kinds)
     if not json:
         show.plain("\n".join(f"wrote {path}" for path in written))
 
 
-def _show(found: _Found, *, json: bool) -> None:
-    table, steps = _table(found.heads, found.over), found.heads.steps
+def _show(found: "Watched", *, json: bool) -> None:
+    table, steps = _table(found), found.heads.steps
     if json:
         show.as_json({"about": found.about, "unit": found.unit, "steps": list(steps), **table})
         return
@@ -94,71 +80,8 @@ def _show(found: _Found, *, json: bool) -> None:
     show.table((f">{found.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
 
 
-def _table(found: "Emergence", over: "Over") -> dict[str, list[tuple[float, float, float]]]:
+def _table(found: "Watched") -> dict[str, list[tuple[float, float, float]]]:
     from keyhole.lab.training.curves import curve
 
-    return {name: [(one.mean, one.low, one.high) for one in curve(found, name, over=over)] for name in MEASURES}
-
-
-def _of_trainings(model: str | None, out: Path, *, quick: bool, seed: int, device: str | None) -> _Found:
-    from keyhole.reproduce.job import Job
-    from keyhole.reproduce.svf.trainings import watched
-
-    require_folder(out)
-    with show.progress_bar("Training and measuring") as progress:
-        seen = watched(Job(out / "emergence", model, quick, device, seed, progress))
-    return _Found(seen.heads, seen.about, seen.over)
-
-
-def _of_revisions(
-    name: str, revisions: Sequence[str], out: Path, *, prompts: int, seed: int, device: str | None
-) -> _Found:
-    """Heads by role at the last checkpoint, followed over all of them."""
-    from keyhole.lab.training.emergence import emergence as follow
-    from keyhole.lab.training.roles import IOI_ROLES, find_roles
-    from keyhole.models.loading.load import load
-    from keyhole.reproduce.prompts import prompts_for
-
-    steps, unit = steps_of(revisions)
-    require_folder(out)
-    with show.progress(f"Loading {revisions[-1]}"):
-        finished = load(name, revision=revisions[-1], device=device)
-    chosen = prompts_for("ioi", finished, prompts, seed)
-    played = find_roles(finished, chosen.examples, IOI_ROLES, heads=3, required=False)
-    if not played:
-        raise KeyholeError(
-            f"no head of {name} at {revisions[-1]} plays a role in indirect objects: none looks at a role's token "
-            "clearly more than at the others, and pushes the answer where the role does. Choose a later checkpoint or "
-            "a larger model."
-        )
-    del finished
-    gc.collect()
-
-    def checkpoints() -> Iterator[tuple[int, "Model"]]:
-        for step, revision in zip(steps, revisions, strict=True):
-            yield step, load(name, revision=revision, device=device)
-            gc.collect()  # captured modules refer to each other, so that the last model would linger
-
-    with show.progress("Following heads"):
-        heads = follow(checkpoints(), [one.place for one in played], chosen.examples, seed=seed, source=name)
-    told = ", ".join(f"{one.place.role} {one.place.head[0]}.{one.place.head[1]}" for one in played)
-    counted = "" if unit == "training step" else " Not every revision tells its step: they are numbered as given."
-    about = f"{name}, {len(revisions)} checkpoints; {chosen.about}; {told}.{counted}"
-    return _Found(heads, about, "places", unit)
-
-
-def steps_of(revisions: Sequence[str]) -> tuple[tuple[int, ...], str]:
-    """Training steps of these revisions, or their numbers in the order given where one does not tell its step.
-
-    >>> steps_of(["step1000", "step8000-tokens16B"]), steps_of(["step1000", "main"])
-    (((1000, 8000), 'training step'), ((1, 2), 'checkpoint'))
-    """
-    if len(revisions) < 2 or not all(revisions):
-        raise KeyholeError("give at least two --revisions, separated by commas: what emerges is a difference.")
-    told = [re.findall(r"step[-_]?(\d+)", revision) for revision in revisions]
-    if any(len(numbers) != 1 for numbers in told):
-        return tuple(range(1, len(revisions) + 1)), "checkpoint"
-    steps = tuple(int(numbers[0]) for numbers in told)
-    if any(after <= before for before, after in pairwise(steps)):
-        raise KeyholeError(f"the --revisions {', '.join(revisions)} are not in order: give them first to last.")
-    return steps, "training step"
+    curves = {name: curve(found.heads, name, window=found.window, over=found.over) for name in MEASURES}
+    return {name: [(one.mean, one.low, one.high) for one in points] for name, points in curves.items()}

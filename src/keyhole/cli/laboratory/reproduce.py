@@ -8,13 +8,17 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Paper
-from keyhole.cli.options import ModelOption
+from keyhole.cli.meaning import namers
+from keyhole.cli.options import DtypeOption, ModelOption
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
+    from keyhole.reproduce.choices import Choices
     from keyhole.reproduce.results import Result
 
+_AS_PRINTED = "Settings exactly as the paper prints them, where the usual ones depart; for items of cc, may take hours."
+_REVISIONS = "Checkpoints of --model for items about training: step1000,step8000, or all that are published."
 _DEVICE = "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
 
 _MERGE = "Folder of results measured elsewhere: taken over first, the later of two. Can be given several times."
@@ -33,7 +37,17 @@ def reproduce(
         Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
     ] = None,
     model: ModelOption = None,
+    dtype: DtypeOption = "float32",
     device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
+    revisions: Annotated[str | None, typer.Option(help=_REVISIONS)] = None,
+    as_printed: Annotated[bool, typer.Option("--as-printed", help=_AS_PRINTED)] = False,
+    explainer: namers.ExplainerOption = "statistics",
+    judge: namers.JudgeOption = "rule",
+    llm: namers.UrlOption = None,
+    llm_model: namers.LlmModelOption = None,
+    llm_key: namers.LlmKeyOption = None,
+    llm_per_minute: namers.PerMinuteOption = None,
+    yes: namers.YesOption = False,
     seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again, training included.")] = False,
     jobs: Annotated[int, typer.Option(help="Items measured at the same time, a process of one thread each.")] = 1,
@@ -42,9 +56,11 @@ def reproduce(
 ) -> None:
     """Do published results hold? Runs figures and tables of three papers and a talk, and writes a report.
 
-    Results are kept after each item, so that a second call goes on where the first one stopped; each model's are kept
-    apart, and folders measured on different machines can be merged. Without --model, items about large language models
-    run on the built-in organism where that makes sense, and the report says so. Exits with 1 if an item failed to run.
+    Results are kept after each item, so that a second call goes on where the first one stopped; those of each model,
+    dtype and other choice are kept apart, and folders measured on different machines can be merged. Without --model,
+    items about large language models run on the built-in organism where that makes sense, and the report says so.
+    Slides about names (talk-19 to talk-21) can be named and judged by a model behind --llm, whose answers are kept in
+    the folder. Exits with 1 if an item failed to run.
 
     Examples:
 
@@ -54,12 +70,20 @@ def reproduce(
 
         keyhole reproduce all --quick
 
-        keyhole reproduce cc-fig9 --model meta-llama/Llama-3.1-8B-Instruct --device cuda
+        keyhole reproduce cc-fig9 --model meta-llama/Llama-3.1-8B-Instruct --dtype bfloat16 --device cuda
+
+        keyhole reproduce cc-fig2 --as-printed
+
+        keyhole reproduce svf-fig6b --model EleutherAI/pythia-160m --revisions all
+
+        keyhole reproduce talk-19 --explainer llm --judge llm --llm http://localhost:8000/v1 --llm-model qwen --yes
 
         keyhole reproduce all --jobs 16
 
         keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
     """
+    from keyhole.naming.namers import Namers
+    from keyhole.reproduce.choices import Choices
     from keyhole.reproduce.report import require_writable
     from keyhole.reproduce.results import take_results
     from keyhole.reproduce.runner import reproduce as measure
@@ -75,7 +99,18 @@ def reproduce(
     require_writable(folder, markdown)
     for source in merge or []:
         take_results(source, require_folder(folder))
+    by = Namers(
+        explainer=explainer,
+        judge=judge,
+        url=llm,
+        model=llm_model,
+        key=llm_key,
+        per_minute=llm_per_minute,
+        yes=yes,
+    )
+    choices = Choices(dtype, as_printed, revisions, by)
     options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
+    options["choices"] = choices
     try:
         chosen = resolve(wanted, paper)
         results = measure(chosen, folder, jobs=jobs, stage=show.progress_bar, **options) if chosen else {}
@@ -85,13 +120,14 @@ def reproduce(
         _report(folder, markdown)
         raise
     _show(results, folder)
+    _tell_unheeded(chosen, choices)
     _report(folder, markdown)
     raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
 
 
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
     from keyhole.reproduce.catalogue import CATALOGUE
-    from keyhole.reproduce.results import read_results
+    from keyhole.reproduce.results import options_of, read_results
     from keyhole.reproduce.totals import Item, items
 
     kept = {item.one.id: item for item in items(read_results(folder))}
@@ -102,8 +138,20 @@ def _show(results: Mapping[str, "Result"], folder: Path) -> None:
         for line in said.splitlines():
             show.plain(f"  {line}")
         if other.result.key != result.key or other.label != item.label:
-            by = other.result.settings.get("model") or "a run without --model"
+            by = " ".join(options_of(other.result.settings)) or "a run without --model"
             show.plain(f"  The report shows what was kept before: {other.said}, by {by}.")
+
+
+def _tell_unheeded(ids: list[str], choices: "Choices") -> None:
+    """Say of a choice which of the items it did not change."""
+    from keyhole.reproduce.catalogue import CATALOGUE
+    from keyhole.reproduce.choices import option, unheeded
+    from keyhole.reproduce.runner import experiments
+
+    for name, left in unheeded([CATALOGUE[id] for id in ids], choices, experiments()).items():
+        if left:
+            named = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+            show.note(f"{option(name, choices)} changes nothing in {named}: run as usual.")
 
 
 def _report(folder: Path, markdown: Path | None) -> None:

@@ -17,6 +17,7 @@ from keyhole.files import require_file
 if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.naming.named import Naming
+    from keyhole.naming.namers import Namers
 
 _WRITTEN = (".json", ".html", ".csv")
 
@@ -89,7 +90,9 @@ def name(
     """
     for path in out or []:
         require_file(path, _WRITTEN)
-    asked = namers.Namers(
+    from keyhole.naming.namers import Namers, name_by, require_namers
+
+    asked = Namers(
         explainer=explainer,
         judge=judge,
         questions=questions,
@@ -102,7 +105,9 @@ def name(
         price=price,
         yes=yes,
     )
-    namers.check(asked)
+    require_namers(asked)
+    if asked.by_model:
+        require_file(transcript, (".jsonl",))
     from keyhole.naming.what import made_by, read
 
     read_it: Any = read(what)
@@ -116,7 +121,7 @@ def name(
     sought: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
     with show.progress_bar("Reading") as progress:
         examples = seek(read_it, loaded, corpus=corpus, **sought, progress=progress)
-    found = namers.named(examples, asked)
+    found = name_by(examples, asked, stage=show.progress_bar, tell=show.note)
     sides, cues = ((), ()) if by is None else _sides(read_it, found, loaded, by)
     _answer(found, by, sides, cues, json=json)
     for path in out or []:  # after the answer, which a full disk must not cost
@@ -125,7 +130,7 @@ def name(
             show.plain(f"wrote {path}")
 
 
-def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, asked: namers.Namers) -> None:
+def _check(what: Any, by: str | None, beside: str | None, out: list[Path] | None, asked: Namers) -> None:
     """Refuse what does not go together, before any work is done."""
     from keyhole.naming.beside.representatives import require_label
     from keyhole.store.store import Store

@@ -38,7 +38,7 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 RankRule = Literal["energy", "null", "halves"]
-_FEWEST = 20  # samples below which no rank is told
+FEWEST = 20  # samples below which no rank is told
 _ROUNDING = 1e-5  # of `product_size`: a smaller contrast is the rounding of equal queries and keys
 
 
@@ -248,7 +248,7 @@ def _require_permutations(permutations: int, level: float) -> None:
 
 def _require_samples(collected: Collected, samples: int) -> None:
     d_head = next(iter(collected.sums.values())).qk.shape[-1]
-    needed = max(_FEWEST, d_head)
+    needed = max(FEWEST, d_head)
     if samples < needed:
         raise KeyholeError(
             f"{samples} samples are too few for a rank claim in {d_head} dimensions: {collected.name!r} needs at least "

@@ -1,6 +1,6 @@
 """By what does a head find the items of the kind asked for? A contrast per category: its items against the others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from keyhole.tasks.lists import lists
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+Categories = Sequence[str] | Mapping[str, Sequence[str]]  # built-in ones by name, or any with their items
 FIVE = ("animals", "fruits", "liquids", "vehicles", "countries")
 
 
@@ -22,7 +23,7 @@ def lists_contrast(
     seed: int = 0,
     wording: str = "plain",
     per_category: int = 2,
-    categories: Sequence[str] = FIVE,
+    categories: Categories = FIVE,
     chat: bool = False,
 ) -> Contrast:
     """Are items found by their category? Lists with `per_category` items of each, shuffled; categories asked in turn.
@@ -42,7 +43,7 @@ def lists_test(
     seed: int = 1,
     wording: str = "plain",
     per_category: int = 2,
-    categories: Sequence[str] = FIVE,
+    categories: Categories = FIVE,
     chat: bool = False,
 ) -> Contrast:
     """Do category features hold for lists they were not made from? The asked items never stood together there."""
@@ -51,7 +52,7 @@ def lists_test(
 
 
 def _in_turn(
-    n: int, seed: int, *, wording: str, per_category: int, categories: Sequence[str], held_out: bool
+    n: int, seed: int, *, wording: str, per_category: int, categories: Categories, held_out: bool
 ) -> list[Example]:
     # Asked at random, a category with few held-out sets would hardly ever be asked about in tests.
     if n < 1 or not categories:

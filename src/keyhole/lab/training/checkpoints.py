@@ -5,8 +5,10 @@ Each source hands over pairs (step, model), one model at a time.
 
 import copy
 import gc
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -17,6 +19,8 @@ from keyhole.lab.training.emergence import Place
 from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 from keyhole.tasks.example import Example
+
+ALL = "all"  # checkpoints that there are
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,11 @@ class Preset:
 
 
 def hub_checkpoints(
-    preset: Preset, steps: Sequence[int] | None = None, *, device: str | torch.device | None = None
+    preset: Preset,
+    steps: Sequence[int] | None = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str = torch.float32,
 ) -> Iterator[tuple[int, Model]]:
     """The checkpoints of a preset, one at a time: each is freed before the next is loaded."""
     steps = preset.steps if steps is None else steps
@@ -44,34 +52,79 @@ def hub_checkpoints(
             f"{preset.model} has no checkpoint of step {unknown[0]}: choose from {preset.steps[0]}, "
             f"{preset.steps[1]}, ..., {preset.steps[-1]}."
         )
-    for step in steps:
-        yield step, _load(preset, step, device)
+    revisions = {step: preset.revision(step) for step in steps}
+    return revision_checkpoints(preset.model, revisions, device=device, dtype=dtype)
+
+
+def list_revisions(source: str, text: str | None = None) -> tuple[str, ...]:
+    """The checkpoints that a text names, first to last: some by commas, or "all" that a folder or a Pythia has.
+
+    Those of a folder on disk are folders in it; without a text, all that are called step<number>.
+    """
+    folder = Path(source).expanduser()
+    if text not in (None, ALL):
+        revisions = tuple(part.strip() for part in str(text).split(","))
+        if missing := [one for one in revisions if folder.is_dir() and not (folder / one / "config.json").is_file()]:
+            raise KeyholeError(
+                f"the folder {source} has no checkpoint {missing[0]!r}: put it into a folder of that name."
+            )
+        return revisions
+    if folder.is_dir():
+        names = [one.name.removeprefix("step") for one in folder.glob("step*") if (one / "config.json").is_file()]
+        return tuple(f"step{step}" for step in sorted(int(name) for name in names if name.isdecimal()))
+    if re.fullmatch(r"EleutherAI/pythia-[^/]+", source):
+        return tuple(f"step{step}" for step in PYTHIA_160M.steps)  # all sizes were kept at the same steps
+    raise KeyholeError(f"which checkpoints {source} has is not known: name them by commas, first to last.")
+
+
+def steps_of(revisions: Sequence[str]) -> tuple[tuple[int, ...], str]:
+    """Training steps of these revisions, or their numbers in the order given where one does not tell its step.
+
+    >>> steps_of(["step1000", "step8000-tokens16B"]), steps_of(["step1000", "main"])
+    (((1000, 8000), 'training step'), ((1, 2), 'checkpoint'))
+    """
+    if len(revisions) < 2 or not all(revisions):
+        raise KeyholeError("give at least two --revisions, separated by commas: what emerges is a difference.")
+    told = [re.findall(r"step[-_]?(\d+)", revision) for revision in revisions]
+    if any(len(numbers) != 1 for numbers in told):
+        return tuple(range(1, len(revisions) + 1)), "checkpoint"
+    steps = tuple(int(numbers[0]) for numbers in told)
+    if any(after <= before for before, after in pairwise(steps)):
+        raise KeyholeError(f"the --revisions {', '.join(revisions)} are not in order: give them first to last.")
+    return steps, "training step"
+
+
+def revision_checkpoints(
+    source: str,
+    revisions: Mapping[int, str],
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str = torch.float32,
+) -> Iterator[tuple[int, Model]]:
+    """Checkpoints of a hub model, or those in a folder on disk, by their steps; one at a time."""
+    for step, revision in revisions.items():
+        yield step, load_revision(source, revision, device=device, dtype=dtype)
         gc.collect()  # captured modules refer to each other, so that the last model would linger
 
 
-def folder_steps(folder: str | Path) -> tuple[int, ...]:
-    """Which checkpoints does a folder on disk hold, each in a folder step<number> of its own?"""
-    names = [one.name.removeprefix("step") for one in Path(folder).glob("step*") if (one / "config.json").is_file()]
-    return tuple(sorted(int(name) for name in names if name.isdecimal()))
-
-
-def folder_checkpoints(
-    folder: str | Path, steps: Sequence[int], *, device: str | torch.device | None = None
-) -> Iterator[tuple[int, Model]]:
-    """The checkpoints in folders step<number> of this one, one at a time as those of the hub."""
-    for step in steps:
-        yield step, load(Path(folder) / f"step{step}", device=device)
-        gc.collect()
-
-
-def _load(preset: Preset, step: int, device: str | torch.device | None) -> Model:
+def load_revision(
+    source: str,
+    revision: str,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str = torch.float32,
+) -> Model:
+    """One checkpoint of a hub model, or of a folder on disk, in which it has a folder of its name."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return load(folder / revision, device=device, dtype=dtype)
     try:
-        return load(preset.model, device=None if device is None else str(device), revision=preset.revision(step))
+        return load(source, device=device, dtype=dtype, revision=revision)
     except MissingModelError as error:
         raise MissingModelError(
-            f"the checkpoint {preset.revision(step)} of {preset.model} cannot be had: {error} Fetch it where the hub "
-            f"can be reached (hf download {preset.model} --revision {preset.revision(step)}), or train a small model "
-            "with keyhole.lab.training.language."
+            f"the checkpoint {revision} of {source} cannot be had: {error} Fetch it where the hub can be reached "
+            f"(hf download {source} --revision {revision}), or train a small model with "
+            "keyhole.lab.training.language."
         ) from error
 
 

@@ -55,15 +55,9 @@ def curve(
     counts heads of one training as one observation. `window` averages each over that many neighbouring checkpoints
     (the paper: 8), fewer at the ends.
     """
-    if window < 1:
-        raise KeyholeError(f"a window of {window} checkpoints averages nothing: give 1 (no smoothing) or more.")
     units, dropped = _averaged(_rows(emerged, name, role), over)
-    back, ahead = (window - 1) // 2, window // 2
-    found = []
-    for i in range(len(emerged.steps)):
-        near = torch.nanmean(units[:, max(0, i - back) : i + ahead + 1], dim=1)
-        found.append(_interval(near, dropped[i]))
-    return found
+    steps = range(len(emerged.steps))
+    return [_interval(torch.nanmean(units[:, _near(i, steps, window)], dim=1), dropped[i]) for i in steps]
 
 
 def change(
@@ -74,16 +68,18 @@ def change(
     role: str | None = None,
     first: int = 0,
     last: int = -1,
+    window: int = 1,
     over: Over = "places",
 ) -> Interval:
     """By how much did a measure change between two checkpoints (by index), place by place and prompt by prompt?
 
     `against` another measure, such as a control: by how much more than that one did it change? What is not defined at
-    both checkpoints is left out, so that a change is never one of which heads or prompts there are.
+    both checkpoints is left out, so that a change is never one of which heads or prompts there are. `window` averages
+    around both, as in `curve`.
     """
-    rows = _rows(emerged, name, role)
+    rows = _smooth(_rows(emerged, name, role), window)
     if against is not None:
-        rows = _less(rows, _rows(emerged, against, role))
+        rows = _less(rows, _smooth(_rows(emerged, against, role), window))
     moved = {key: [series[last] - series[first]] for key, series in rows.items()}
     units, dropped = _averaged(moved, over)
     return _interval(units[:, 0], dropped[0])
@@ -96,10 +92,11 @@ def gap(
     *,
     role: str | None = None,
     at: int = -1,
+    window: int = 1,
     over: Over = "places",
 ) -> Interval:
-    """By how much is a measure above another one, such as its control, at one checkpoint (by index)?"""
-    both = _less(_rows(emerged, name, role), _rows(emerged, against, role))
+    """By how much is a measure above another one, such as its control, at one checkpoint (by index), or around it?"""
+    both = _less(*(_smooth(_rows(emerged, measure, role), window) for measure in (name, against)))
     units, dropped = _averaged({key: [series[at]] for key, series in both.items()}, over)
     return _interval(units[:, 0], dropped[0])
 
@@ -116,6 +113,22 @@ def _rows(emerged: Emergence, name: str, role: str | None) -> _Rows:
             if role in (None, row.role):
                 key = (row.source, row.role, row.head), row.prompt
                 found.setdefault(key, [math.nan] * len(emerged.steps))[i] = float(getattr(row, name))
+    return found
+
+
+def _near(i: int, steps: range, window: int) -> slice:
+    """The checkpoints around one that a window averages: fewer at the ends."""
+    if window < 1:
+        raise KeyholeError(f"a window of {window} checkpoints averages nothing: give 1 (no smoothing) or more.")
+    return slice(max(0, i - (window - 1) // 2), min(len(steps), i + window // 2 + 1))
+
+
+def _smooth(rows: _Rows, window: int) -> _Rows:
+    """Every series averaged over a window, where something in it is defined."""
+    found: _Rows = {}
+    for key, series in rows.items():
+        values, steps = torch.tensor(series, dtype=torch.float64), range(len(series))
+        found[key] = [float(torch.nanmean(values[_near(i, steps, window)])) for i in steps]
     return found
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -151,13 +151,16 @@ def read_trained(settings: LanguageSettings, path: Path) -> Trained:
     return Trained(settings, tuple(snapshots), losses)
 
 
-def checkpoints(trained: Trained, *, device: str | torch.device = "cpu") -> Iterator[tuple[int, Model]]:
-    """The snapshots as models that Keyhole reads, one after another."""
+def checkpoints(
+    trained: Trained, *, device: str | torch.device = "cpu", dtype: torch.dtype | Literal["auto"] = "auto"
+) -> Iterator[tuple[int, Model]]:
+    """The snapshots as models that Keyhole reads, one after another; "auto" is the float32 that they are kept in."""
     tokenizer = AutoTokenizer.from_pretrained(folder())
     for snapshot in trained.snapshots:
         hf = new_language_model(trained.settings)
         hf.load_state_dict(dict(snapshot.state))
-        model = load((hf.eval(), tokenizer), device=device)
+        hf = hf.eval() if dtype == "auto" else hf.eval().to(dtype)
+        model = load((hf, tokenizer), device=device)
         yield snapshot.step, replace(model, name=f"language model, seed {trained.settings.seed}, step {snapshot.step}")
 
 

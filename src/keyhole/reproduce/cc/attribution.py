@@ -18,6 +18,7 @@ from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.reproduce.cc.studies import boxes_of, studied, wording
 from keyhole.reproduce.cc.subject import CROSSED, Subject, subject
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
@@ -152,4 +153,4 @@ def draw(record: Attributed) -> dict[str, Figure]:
     return {"attribution": figure}
 
 
-RUNS: dict[str, Attempt] = {"cc-fig10": Experiment(measure, judge, tell, draw)}
+RUNS: dict[str, Attempt] = {"cc-fig10": Experiment(measure, judge, tell, draw, heeds=AS_PRINTED)}

@@ -17,6 +17,7 @@ from keyhole.figures import RankCurve, rank_figure
 from keyhole.figures.contrast.ranks import plateau
 from keyhole.reproduce.cc.studies import studied, wording
 from keyhole.reproduce.cc.subject import CROSSED, MERE_SHIFT, Subject, subject
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -39,11 +40,12 @@ class Swept:
     centred: Sequence[RankRow]
     uncentred: Sequence[int]  # the paper's
     shift: float  # share of the uncentred contrast that is a difference of means, with most boxes
+    printed: bool = False  # are the uncentred ranks judged, as printed?
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Singular values that hold 99 % of the centred contrast."""
-        return tuple(row.energy for row in self.centred)
+        """Singular values that hold 99 % of the contrast that is judged: the centred one, unless it is as printed."""
+        return tuple(self.uncentred) if self.printed else tuple(row.energy for row in self.centred)
 
     @property
     def start(self) -> int | None:
@@ -73,6 +75,7 @@ class Sweep:
 def measure(job: Job) -> Sweep:
     """Ranks of both contrasts with more and more boxes, centred and not."""
     n = 60 if job.model is None and job.quick else 400 if job.model is None else 1000
+    n = 3000 if job.choices.as_printed and not job.quick else n
     about = subject(job, "boxes", "cc-fig16")
     return Sweep(about, n, {name: _swept(job, about.heads[:_SWEPT], make, n) for name, make in _MAKERS.items()})
 
@@ -94,6 +97,7 @@ def _swept(job: Job, heads: Sequence[Head], make: Callable[..., Contrast], n: in
             [RankRow(head, count, *(own.rank(head, rule) for rule in _RULES)) for count, own in centred.items()],
             [own.rank(head, "energy") for own in plain.values()],
             float(last.mean_shift[last.at(head)]),
+            printed=job.choices.as_printed,
         )
         for head in heads
     ]
@@ -115,13 +119,21 @@ def tell(record: Sweep) -> Told:
     for name, own in record.found.items():
         for one in own:
             key = f"{name} {label(one.head)}"
-            numbers |= {key: [*map(float, one.ranks)], f"{key} uncentred": [*map(float, one.uncentred)]}
+            centred = [float(row.energy) for row in one.centred]
+            numbers |= {key: centred, f"{key} uncentred": [*map(float, one.uncentred)]}
             numbers[f"{key} mean shift"] = one.shift
             lines.append(f"{name} in {label(one.head)}: {_told(one)}")
+    printed = any(one.printed for own in record.found.values() for one in own)
+    means = "a difference of means is of rank one whatever the number of boxes"
+    which = (
+        f"Ranks of uncentred contrasts are judged, as printed; centred ones are told beside them, for {means}. "
+        if printed
+        else f"Contrasts are centred: uncentred ones, the paper's, are told beside them, and {means}. "
+    )
     note = (
-        f"{record.subject.selection}{record.prompts} prompts for each number of boxes instead of 3,000. Contrasts are "
-        "centred: uncentred ones, the paper's, are told beside them, and a difference of means is of rank one whatever "
-        f"the number of boxes. The verdict asks of most heads that both ranks grow first (by {_GROWTH} or more, and so "
+        f"{record.subject.selection}{record.prompts:,} prompts for each number of boxes"
+        f"{'' if record.prompts == 3000 else ' instead of 3,000'}. {which}"
+        f"The verdict asks of most heads that both ranks grow first (by {_GROWTH} or more, and so "
         "does the number of singular values above permuted labels) and end in three or more counts that agree within "
         "one and do not rise; of the published model also that heads differ in rank. "
         f"{CROSSED} {record.subject.stand_in}"
@@ -135,10 +147,11 @@ def _told(one: Swept) -> str:
     how = "still changing" if one.start is None else f"steady from {one.start} boxes" if one.grown else "never growing"
     above = f"{last.null} above permuted labels with {last.entities} boxes"
     mere = ", a mere difference of means" if one.shift > MERE_SHIFT else ""
-    return (
-        f"{', '.join(map(str, one.ranks))}, {how} ({above}); uncentred {', '.join(map(str, one.uncentred))}, of which "
-        f"{one.shift:.2f} is a difference of means{mere}."
-    )
+    centred, plain = (", ".join(map(str, own)) for own in ([row.energy for row in one.centred], one.uncentred))
+    means = f"{one.shift:.2f} is a difference of means{mere}"
+    if one.printed:
+        return f"{plain} uncentred, of which {means}, {how}; centred {centred} ({above})."
+    return f"{centred}, {how} ({above}); uncentred {plain}, of which {means}."
 
 
 def draw(record: Sweep) -> dict[str, Figure]:
@@ -153,4 +166,4 @@ def draw(record: Sweep) -> dict[str, Figure]:
     return figures
 
 
-RUNS: dict[str, Attempt] = {"cc-fig16": Experiment(measure, judge, tell, draw)}
+RUNS: dict[str, Attempt] = {"cc-fig16": Experiment(measure, judge, tell, draw, heeds=AS_PRINTED)}

@@ -9,7 +9,17 @@ from torch import Tensor
 from keyhole.figures import interaction_figure
 from keyhole.lab.payload.features import diagonal_share, interaction
 from keyhole.lab.payload.task import Latents
-from keyhole.reproduce.cc.payload import SEEDS, Cell, Grid, Setting, as_trained, every, measured, told_training
+from keyhole.reproduce.cc.payload import (
+    SEEDS,
+    Cell,
+    Grid,
+    Setting,
+    as_trained,
+    every,
+    measured,
+    told_training,
+)
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -132,6 +142,6 @@ def _asymmetries(cell: Cell[Tensor]) -> list[float]:
 
 
 RUNS: dict[str, Attempt] = {
-    "cc-fig5": Experiment(partial(measure, latents="gaussian"), judge_diagonal, tell_diagonal, draw),
-    "cc-fig13": Experiment(partial(measure, latents="discrete"), judge_symmetry, tell_symmetry, draw),
+    "cc-fig5": Experiment(partial(measure, latents="gaussian"), judge_diagonal, tell_diagonal, draw, heeds=AS_PRINTED),
+    "cc-fig13": Experiment(partial(measure, latents="discrete"), judge_symmetry, tell_symmetry, draw, heeds=AS_PRINTED),
 }

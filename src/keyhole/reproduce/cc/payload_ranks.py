@@ -13,7 +13,8 @@ from keyhole.figures import rank_grid_figure
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc import payload
-from keyhole.reproduce.cc.payload import Grid, Ranks
+from keyhole.reproduce.cc.payload import Grid, Ranks, Setting
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -22,6 +23,7 @@ from keyhole.stats import wilson
 Where = Literal["below", "at", "beyond"]  # capacity
 _SIGNS: dict[Where, str] = {"below": "<", "at": "=", "beyond": ">"}
 _GRIDS = {8: (2, 3, 4, 5, 6), 16: (4, 6, 8, 10, 12)}
+_PRINTED = {8: range(2, 7), 16: range(4, 13)}  # all pairs of which the paper trains one head for
 _MOSTLY, _NEARLY_ALL = 0.8, 0.95  # of heads
 
 
@@ -38,9 +40,15 @@ def measure(
     job: Job, *, variants: Sequence[tuple[Latents, int]], claimed: Sequence[Where], accuracy: float | None = None
 ) -> Recovered:
     """The ranks of every head's contrasts."""
-    sizes = {d_head: grid[:2] if job.quick else grid for d_head, grid in _GRIDS.items()}
-    of = partial(payload.ranks_of, job)
-    grids = [payload.measured(job, of, payload.grid_of(sizes[d_head], d_head), latents) for latents, d_head in variants]
+    printed = job.choices.as_printed
+    sizes = {
+        d_head: tuple(grid)[: 2 if job.quick else None] for d_head, grid in (_PRINTED if printed else _GRIDS).items()
+    }
+    of, seeds = partial(payload.ranks_of, job), 1 if printed else 3
+    grids = [
+        payload.measured(job, of, payload.grid_of(sizes[d_head], d_head, square=printed), latents, seeds)
+        for latents, d_head in variants
+    ]
     return Recovered(grids, claimed, accuracy)
 
 
@@ -99,7 +107,10 @@ def _accuracy(heads: Sequence[Payload]) -> str:
 
 
 def _note(heads: Sequence[Payload], accuracy: float | None) -> str:
-    cut = "d_head 16 has ranks 4, 6, 8, 10 and 12 only. " if any(head.settings.d_head == 16 for head in heads) else ""
+    cut, wide = "", {head.settings.r1 for head in heads if head.settings.d_head == 16}
+    if not payload.as_printed(heads):
+        cut = "Cells below the diagonal are mirrored: a head trained on (r1, r2) stands for (r2, r1). "
+        cut += f"d_head 16 has ranks {', '.join(map(str, sorted(wide)))} only. " if wide else ""
     cut += "Continuous latents: cc-fig11. " if all(head.settings.latents == "discrete" for head in heads) else ""
     as_told = "" if accuracy is None else f", and the published accuracy of {accuracy:.2f} of every head"
     return (
@@ -107,8 +118,8 @@ def _note(heads: Sequence[Payload], accuracy: float | None) -> str:
         f"{_MOSTLY:.0%} of heads there, and for more than partly for {_NEARLY_ALL:.0%}, beyond doubt (Wilson's 95 %) "
         f"more than of untrained heads{as_told}. W_Q B1 A1^T W_K^T has the rank of the latent for almost any weights, "
         "so that many untrained heads show it too. Tokens may repeat discrete latents, and a Gaussian one may score "
-        "below another's, so that heads with few latents cannot reach such an accuracy. Cells below the diagonal are "
-        f"mirrored: a head trained on (r1, r2) stands for (r2, r1). {cut}{payload.told_training(heads)}"
+        f"below another's, so that heads with few latents cannot reach such an accuracy. {cut}"
+        f"{payload.told_training(heads)}"
     )
 
 
@@ -121,7 +132,9 @@ def draw(record: Recovered) -> dict[str, Figure]:
         table = torch.full((len(ranks), len(ranks), 2), -1)
         for (r1, r2, _), cell in grid.items():
             i, j, median = ranks.index(r1), ranks.index(r2), torch.tensor(cell.found).median(0).values
-            table[i, j], table[j, i] = median, median.flip(0)
+            table[i, j] = median
+            if Setting(r2, r1, own.d_head) not in grid:
+                table[j, i] = median.flip(0)
         seeds = len(next(iter(grid.values())).heads)
         title = f"Recovered ranks, {own.latents}, d_head = {own.d_head}, median of {seeds} seeds"
         figures[f"ranks-{own.latents}-{own.d_head}"] = rank_grid_figure(table, ranks, ranks, own.d_head, title=title)
@@ -131,6 +144,6 @@ def draw(record: Recovered) -> dict[str, Figure]:
 _one = partial(measure, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99)
 _others = partial(measure, variants=[("gaussian", 8), ("discrete", 16), ("gaussian", 16)], claimed=["below", "at"])
 RUNS: dict[str, Attempt] = {
-    "cc-fig2": Experiment(_one, judge, tell, draw),
-    "cc-fig11": Experiment(_others, judge, tell, draw),
+    "cc-fig2": Experiment(_one, judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig11": Experiment(_others, judge, tell, draw, heeds=AS_PRINTED),
 }

@@ -13,7 +13,16 @@ from keyhole.contrast.features.subspace import random_bases
 from keyhole.figures import pca_figure
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample
-from keyhole.reproduce.cc.payload import SEEDS, Setting, as_trained, feature_of, heads_of, told_training, untrained
+from keyhole.reproduce.cc.payload import (
+    SEEDS,
+    Setting,
+    as_trained,
+    feature_of,
+    heads_of,
+    told_training,
+    untrained,
+)
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job
 from keyhole.reproduce.outcome import Verdict
@@ -184,6 +193,6 @@ def draw(record: Shapes) -> dict[str, Figure]:
 
 
 RUNS: dict[str, Attempt] = {
-    "cc-fig3": Experiment(partial(measure, latents="discrete"), judge, tell, draw),
-    "cc-fig12": Experiment(partial(measure, latents="gaussian"), judge, tell, draw),
+    "cc-fig3": Experiment(partial(measure, latents="discrete"), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig12": Experiment(partial(measure, latents="gaussian"), judge, tell, draw, heeds=AS_PRINTED),
 }

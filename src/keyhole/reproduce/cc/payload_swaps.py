@@ -14,6 +14,7 @@ from keyhole.lab.payload.features import Swaps, swaps
 from keyhole.lab.payload.toy import Payload
 from keyhole.reproduce.cc import payload
 from keyhole.reproduce.cc.payload import Grid, Setting
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -48,9 +49,7 @@ def judge(record: Swapped) -> Verdict:
     """Do trained heads follow both latents, and random coordinates far less?"""
     pairs = [pair for cell in record.grid.values() for pair in zip(cell.heads, cell.found, strict=True)]
     follows = all(
-        s.both.orig <= _LEFT
-        and s.both.shift >= _MOVED * payload.attended(head.settings)
-        and s.both.shift >= 0.95 * s.full.shift
+        s.both.orig <= _LEFT and s.both.shift >= _MOVED * due(head, s) and s.both.shift >= 0.95 * s.full.shift
         for head, s in pairs
     )
     if not follows:
@@ -59,6 +58,11 @@ def judge(record: Swapped) -> Verdict:
     beyond = all(s.both.interval[0] > 0 for x, cell in record.grid.items() if x.filled < 1 for s in cell.found)
     held = beyond and shares[0] < _FAR_LESS and grows(shares)
     return payload.as_trained("reproduced" if held else "partly", payload.every(record.grid))
+
+
+def due(head: Payload, found: Swaps) -> float:
+    """The attention that the right token can get: in the printed noise, which takes some of it, what it had."""
+    return found.null.orig if payload.as_printed([head]) else payload.attended(head.settings)
 
 
 def _random_shares(grid: Grid[Swaps]) -> list[float]:
@@ -92,10 +96,11 @@ def tell(record: Swapped) -> Told:
             f"{raw.both.shift:.3f}."
         )
     every = payload.every(record.grid)
+    most = "had, in so much noise" if payload.as_printed(every) else "can get"
     note = (
         "The random control of both latents is small only where r1 + r2 is well below d_head: at d_head it is the "
         f"whole swap. The verdict asks that both leave at most {_LEFT} on the original and move {_MOVED} of what the "
-        "right token can get (else not); and, for more than partly, that every head's swap exceeds random ones below "
+        f"right token {most} (else not); and, for more than partly, that every head's swap exceeds random ones below "
         f"d_head (95 % over samples), that random ones move less than {_FAR_LESS} of it where the latents fill least, "
         "and that this share grows and never falls the more they fill. Targets differ from the original in both "
         f"latents; {record.randoms} random subspaces each. {payload.SEEDS} {payload.told_training(every)}"
@@ -128,7 +133,7 @@ def _pooled(effects: Sequence[Effect]) -> Effect:
 _SIXTEEN = [Setting(r1, r2, 16) for r1, r2 in ((4, 4), (4, 8), (6, 8), (8, 8))]
 _EIGHT = [Setting(r1, r2, 8) for r1, r2 in ((2, 2), (3, 3), (3, 4), (4, 4))]
 RUNS: dict[str, Attempt] = {
-    "cc-fig4": Experiment(partial(measure, settings=[Setting(3, 5, 16)], seeds=5), judge, tell, draw),
-    "cc-fig14": Experiment(partial(measure, settings=_SIXTEEN), judge, tell, draw),
-    "cc-fig15": Experiment(partial(measure, settings=_EIGHT), judge, tell, draw),
+    "cc-fig4": Experiment(partial(measure, settings=[Setting(3, 5, 16)], seeds=5), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig14": Experiment(partial(measure, settings=_SIXTEEN), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig15": Experiment(partial(measure, settings=_EIGHT), judge, tell, draw, heeds=AS_PRINTED),
 }

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from keyhole.contrast.data.sites import Contrast
-from keyhole.contrast.features.finding import Features, choose
+from keyhole.contrast.features.finding import FEWEST, Features, choose
 from keyhole.contrast.features.selection import head_attention, select_heads
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
-from keyhole.contrast.recipes.lists import lists_contrast, lists_test
+from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
 from keyhole.models.model import Model
 from keyhole.reproduce.job import Asked, loaded
@@ -33,8 +33,8 @@ def boxes_of(asked: Asked) -> int:
 @lru_cache(maxsize=2)  # both tasks of one model
 def studied(asked: Asked, task: Task) -> Study:
     """The study of a task on a model, made once."""
-    model = loaded(asked.model, asked.device)
-    how, sizes = _how(model, task, asked), _sizes(task, asked)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
+    how, sizes = _how(model, task, asked), _sizes(model, task, asked)
     fits: dict[str, Contrast]
     make: Callable[..., Contrast]
     seeds = 2 * asked.seed, 2 * asked.seed + 1
@@ -58,6 +58,7 @@ def studied(asked: Asked, task: Task) -> Study:
         settings=StudySettings(
             rank="energy",  # the paper's rule
             centre="none",  # and its contrast
+            span="labels" if asked.choices.as_printed and task == "lists" else "pooled",
             permutations=20 if asked.quick else 200,
             draws=2 if asked.quick else 10,
             answers=0,
@@ -84,7 +85,7 @@ def held_out(asked: Asked, task: Task) -> dict[str, Collected]:
         return {"category": found.test}
     model = found.test.model
     others = lexical_contrast(
-        model, _sizes(task, asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, task, asked)
+        model, _sizes(model, task, asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, task, asked)
     )
     return {"order": found.test, "lexical": collect(model, others)}
 
@@ -102,11 +103,12 @@ def wording(model: Model, asked: str | None) -> dict[str, Any]:
     return {"wording": "instruct", "chat": bool(getattr(model.tokenizer, "chat_template", None))}
 
 
-def _sizes(task: Task, asked: Asked) -> tuple[int, int]:
-    """Prompts that make features, and that test them; the published numbers for all but the organism."""
+def _sizes(model: Model, task: Task, asked: Asked) -> tuple[int, int]:
+    """Prompts that make features, and that test them; the published numbers for all but the organism, or as printed."""
     if asked.quick:
-        return 160 if asked.model else 60, 40
-    if asked.model is None:
+        several = asked.choices.as_printed and task == "lists"  # a contrast of its own for each category
+        return len(FIVE) * max(FEWEST, model.dims.d_head) if several else 160 if asked.model else 60, 40
+    if asked.model is None and not asked.choices.as_printed:
         return 400, 200
     return (3000, 1000) if task == "boxes" else (2000, 1000)
 

@@ -25,6 +25,7 @@ class Subject:
     heads: tuple[Head, ...]
     passed: bool  # the published selection; if not, these look most at the right keys
     shifts: Mapping[str, float]  # of each contrast, in the median head: one product of means, of rank one by nature
+    spans: bool = False  # is a feature the span of single labels' contrasts, as printed?
 
     @property
     def published(self) -> bool:
@@ -52,6 +53,7 @@ class Subject:
         """That contrasts are the paper's, and where a difference of means is the whole story."""
         shares = ", ".join(f"{name} {share:.2f}" for name, share in self.shifts.items())
         told = f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}."
+        told += " Features are the span of every category's own contrast, as printed." if self.spans else ""
         mere = f"The contrast of {' and '.join(self.mere)} is a mere difference of means"
         return f"{told} {mere}, which all queries prefer alike." if self.mere else told
 
@@ -69,7 +71,8 @@ def subject(job: Job, task: Task, id: str) -> Subject:
         name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
         for name, features in study.features.items()
     }
-    return Subject(id, job.model, study.model, study.selected, study.passed, shifts)
+    spans = study.settings.span == "labels"
+    return Subject(id, job.model, study.model, study.selected, study.passed, shifts, spans)
 
 
 def _last(name: str) -> str:

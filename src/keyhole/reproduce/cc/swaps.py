@@ -19,6 +19,7 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.reproduce.catalogue import CATALOGUE
 from keyhole.reproduce.cc.studies import DRAWS, Task, studied
 from keyhole.reproduce.cc.subject import CROSSED, Subject, subject
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -188,7 +189,7 @@ def draw(record: Swaps) -> dict[str, Figure]:
 
 
 def _run(id: str, task: Task, heads: slice) -> Experiment[Swaps]:
-    return Experiment(partial(measure, id=id, task=task, heads=heads), judge, tell, draw)
+    return Experiment(partial(measure, id=id, task=task, heads=heads), judge, tell, draw, heeds=AS_PRINTED)
 
 
 RUNS: dict[str, Attempt] = {

@@ -10,6 +10,7 @@ from keyhole.contrast.report import label
 from keyhole.figures import joint_pca, pca_figure
 from keyhole.reproduce.cc.studies import DRAWS, Points, aligned, aligned_at_random, held_out, points, projected, studied
 from keyhole.reproduce.cc.subject import CROSSED, MOST, Subject, subject
+from keyhole.reproduce.choices import AS_PRINTED
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -99,4 +100,4 @@ def draw(record: Unprojected) -> dict[str, Figure]:
     return figures
 
 
-RUNS: dict[str, Attempt] = {"cc-fig17": Experiment(measure, judge, tell, draw)}
+RUNS: dict[str, Attempt] = {"cc-fig17": Experiment(measure, judge, tell, draw, heeds=AS_PRINTED)}

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -11,6 +12,7 @@ from keyhole.lab.heads.figures import contributions_figure
 from keyhole.lab.training.checkpoints import PYTHIA_160M
 from keyhole.lab.training.curves import Interval, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
+from keyhole.reproduce.choices import REVISIONS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -28,10 +30,14 @@ class _Seen:
     """Trainings that were watched."""
 
     seen: Watched
-    stand_in: bool  # small models instead of Pythia
+
+    @property
+    def stand_in(self) -> bool:
+        """Is it another model than Pythia-160M, or small ones that were trained here?"""
+        return not self.seen.published
 
     def verdict(self, holds: Sequence[bool]) -> Verdict:
-        """Half of what was published is a part of it. Small models show no more than a part; nor do they refute it."""
+        """Half of what was published is a part of it. Others show no more than a part; nor do they refute it."""
         half = 2 * sum(holds) >= len(holds)
         if self.stand_in:
             return "partly" if half else "needs a model"
@@ -62,10 +68,11 @@ def _text(one: Interval, digits: int = 3) -> str:
 
 
 def _draw_changes(record: Changes, *, by_role: bool = False) -> Mapping[str, Figure]:
-    heads, over, title = record.seen.heads, record.seen.over, "Task heads over training"
-    figures = {"emergence": emergence_figure(heads, over=over, title=title)}
+    seen, title = record.seen, "Task heads over training"
+    draw = partial(emergence_figure, seen.heads, window=seen.window, over=seen.over, unit=seen.unit)
+    figures = {"emergence": draw(title=title)}
     if by_role:
-        figures["roles"] = emergence_figure(heads, over=over, by_role=True, title=f"{title}, by role")
+        figures["roles"] = draw(by_role=True, title=f"{title}, by role")
     return figures
 
 
@@ -75,9 +82,9 @@ def measure_fall(job: Job) -> Changes:
     asked: dict[str, tuple[str, str | None]]
     asked = {"S(v)": ("sparsity", None), "ambient control": ("ambient", None), "refactor control": ("refactor", None)}
     asked |= {"S(v) beyond ambient": ("sparsity", "ambient"), "S(v) beyond refactor": ("sparsity", "refactor")}
-    found = {name: change(seen.heads, one, against=other, over=seen.over) for name, (one, other) in asked.items()}
-    others = None if seen.others is None else change(seen.others, over=seen.over)
-    return Changes(seen, job.model is None, found, others)
+    moved = partial(change, window=seen.window, over=seen.over)
+    found = {name: moved(seen.heads, one, against=other) for name, (one, other) in asked.items()}
+    return Changes(seen, found, None if seen.others is None else moved(seen.others))
 
 
 def fall(found: Mapping[str, Interval]) -> list[bool]:
@@ -99,23 +106,25 @@ def _tell_fall(record: Changes) -> Told:
         lines.append(f"S(v) of heads without a role, at the same places, changes by {_text(record.others)}.")
     fallen = " and ".join(name for name in _CONTROLS if _below(record.found[name]))
     note = f"The published control does not fall; here it falls too ({fallen}). " if fallen else ""
-    measured = "\n".join([f"Steps {steps[0]:,} to {steps[-1]:,}:", *lines])
+    kind = "Steps" if record.seen.unit == "training step" else "Checkpoints"
+    measured = "\n".join([f"{kind} {steps[0]:,} to {steps[-1]:,}:", *lines])
     return Told(measured, numbers, note + record.seen.about)
 
 
 def measure_counts(job: Job) -> Changes:
     """Does N_recon fall, and end at as small a share of the channels as 1 to 4 of 64, fewer than rotated ones?"""
     seen = watched(job)
-    points = curve(seen.heads, "n_recon", over=seen.over)
+    how: dict[str, Any] = {"window": seen.window, "over": seen.over}
+    points = curve(seen.heads, "n_recon", **how)
     found = {
-        "change": change(seen.heads, "n_recon", over=seen.over),
-        "change beyond refactor": change(seen.heads, "n_recon", against="n_recon_refactor", over=seen.over),
+        "change": change(seen.heads, "n_recon", **how),
+        "change beyond refactor": change(seen.heads, "n_recon", against="n_recon_refactor", **how),
         "first": points[0],
         "last": points[-1],
-        "last, refactor": curve(seen.heads, "n_recon_refactor", over=seen.over)[-1],
-        "last beyond refactor": gap(seen.heads, "n_recon", "n_recon_refactor", over=seen.over),
+        "last, refactor": curve(seen.heads, "n_recon_refactor", **how)[-1],
+        "last beyond refactor": gap(seen.heads, "n_recon", "n_recon_refactor", **how),
     }
-    return Changes(seen, job.model is None, found)
+    return Changes(seen, found)
 
 
 def _judge_counts(record: Changes) -> Verdict:
@@ -169,7 +178,6 @@ def measure_splits(job: Job, most: int | None) -> Decomposed:
     back = [spread_again(one.first.sparsity, one.last.sparsity, one.spread) for one in chosen]
     return Decomposed(
         seen,
-        stand_in=job.model is None,
         few=most is not None,
         chosen=chosen,
         fell=sum(one.last.sparsity < one.first.sparsity for one in chosen),
@@ -253,7 +261,7 @@ def measure_roles(job: Job) -> Roles:
         rows.setdefault((row.source, row.role, f"{row.head[0]}.{row.head[1]}"), []).append(row.attention)
     looks = {key: sum(values) / len(values) for key, values in rows.items()}
     strong = sum(value >= 0.1 for value in looks.values())
-    return Roles(seen, job.model is None, looks, strong, sorted({role for _, role, _ in looks} & _ROLES))
+    return Roles(seen, looks, strong, sorted({role for _, role, _ in looks} & _ROLES))
 
 
 def _judge_roles(record: Roles) -> Verdict:
@@ -272,10 +280,13 @@ def _tell_roles(record: Roles) -> Told:
     return Told("\n".join([first, *lines]), {" ".join(key): value for key, value in looks}, note)
 
 
+_four, _all = (partial(measure_splits, most=most) for most in (_A_FIGURE, None))
 RUNS: dict[str, Attempt] = {
-    "svf-fig6b": Experiment(measure_fall, _judge_fall, _tell_fall, partial(_draw_changes, by_role=True)),
-    "svf-fig7": Experiment(partial(measure_splits, most=_A_FIGURE), _judge_splits, _tell_splits, _draw_splits),
-    "svf-fig8b": Experiment(measure_counts, _judge_counts, _tell_counts, _draw_changes),
-    "svf-fig20": Experiment(partial(measure_splits, most=None), _judge_splits, _tell_splits, _draw_splits),
-    "svf-table2": Experiment(measure_roles, _judge_roles, _tell_roles),
+    "svf-fig6b": Experiment(
+        measure_fall, _judge_fall, _tell_fall, partial(_draw_changes, by_role=True), heeds=REVISIONS
+    ),
+    "svf-fig7": Experiment(_four, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
+    "svf-fig8b": Experiment(measure_counts, _judge_counts, _tell_counts, _draw_changes, heeds=REVISIONS),
+    "svf-fig20": Experiment(_all, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
+    "svf-table2": Experiment(measure_roles, _judge_roles, _tell_roles, heeds=REVISIONS),
 }

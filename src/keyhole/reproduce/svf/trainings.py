@@ -1,14 +1,21 @@
 """Which trainings show how attention becomes sparse? Pythia's checkpoints, or small models trained once and kept."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from keyhole.errors import MissingModelError
+from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.lab.stored import alone, weights_path
-from keyhole.lab.training.checkpoints import PYTHIA_160M, folder_checkpoints, folder_steps, hub_checkpoints
+from keyhole.lab.training.checkpoints import (
+    PYTHIA_160M,
+    list_revisions,
+    load_revision,
+    revision_checkpoints,
+    steps_of,
+)
 from keyhole.lab.training.curves import Over, together
 from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
 from keyhole.lab.training.roles import IOI_ROLES, RULE, bystanders, find_roles
@@ -16,7 +23,8 @@ from keyhole.models.model import Model
 from keyhole.progress import Progress
 from keyhole.qk.channels import Channels
 from keyhole.qk.sparsity import sparsity
-from keyhole.reproduce.job import Asked, Job
+from keyhole.reproduce.job import Asked, Job, torch_dtype
+from keyhole.reproduce.prompts import prompts_for
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
 
@@ -26,6 +34,8 @@ if TYPE_CHECKING:
 _STEPS = 2_000
 _SEEDS = 8  # in some no head plays a role clearly
 _PYTHIA_STEPS = (*(1000 * 2**i for i in range(7)), 96_000, 128_000, 143_000)
+_WINDOW = 8  # checkpoints that the paper averages over; of fewer than two windows, none are averaged
+PROMPTS = 32  # of indirect objects, for a model whose heads are chosen by role
 _FEWEST = 0.3  # attention of a head with a role
 
 
@@ -57,49 +67,105 @@ class Watched:
     others: Emergence | None
     splits: tuple[Split, ...]
     about: str = ""
+    published: bool = False  # the published model, and its heads of Table 2
+    unit: str = "training step"  # what the steps are
 
     @property
     def over(self) -> Over:
         """Seeds are the independent observations; of one training, its heads."""
         return "sources" if len({row.source for row in self.heads.rows[0]}) > 1 else "places"
 
+    @property
+    def window(self) -> int:
+        """Checkpoints that curves are averaged over: the paper's, where there are enough of them."""
+        return _WINDOW if len(self.heads.steps) >= 2 * _WINDOW else 1
 
-def watched(job: Job) -> Watched:
-    """The trainings of a job, made and measured once for all figures."""
-    return _watched(job.asked, job.folder.parent / "trained")
+
+def watched(job: Job, prompts: int = PROMPTS) -> Watched:
+    """The trainings of a job, made and measured once for all figures; by so many prompts where heads are sought."""
+    return _watched(job.asked, job.folder.parent / "trained", prompts)
 
 
 @lru_cache(maxsize=2)
-def _watched(asked: Asked, folder: Path) -> Watched:
+def _watched(asked: Asked, folder: Path, prompts: int) -> Watched:
     if asked.model is None:
         return _small(asked, folder)
-    preset = PYTHIA_160M
-    if asked.model.rstrip("/").rpartition("/")[2].lower() != preset.model.rpartition("/")[2]:
+    return _revisions(asked, asked.model, prompts)
+
+
+def _revisions(asked: Asked, source: str, prompts: int) -> Watched:
+    """Checkpoints of one model: the published heads of Pythia-160M, of others those that play a role at the end."""
+    published = _last(source) == _last(PYTHIA_160M.model)
+    if not published and asked.choices.revisions is None:
         raise MissingModelError(
-            f"no checkpoints of {asked.model} are known: give {preset.model}, or no model, to train small ones."
+            f"no checkpoints of {source} are known: give {PYTHIA_160M.model}, --revisions, or no model, to train small "
+            "ones."
         )
-    steps, models = _pythia(asked.model, quick=asked.quick, device=asked.device)
+    revisions = _listed(asked, source)
+    steps, unit = steps_of(revisions)
+    how: dict[str, Any] = {"device": asked.device, "dtype": torch_dtype(asked.choices.dtype)}
+    examples: Sequence[Example]
+    if published:
+        places, examples, name = PYTHIA_160M.places, (PYTHIA_160M.prompt,), "Pythia-160M"
+        about = (
+            f"Pythia-160M, {len(steps)} of its {len(PYTHIA_160M.steps)} checkpoints, the heads and prompt of Table 2"
+        )
+    else:
+        finished = load_revision(source, revisions[-1], **how)
+        chosen = prompts_for("ioi", finished, prompts, asked.seed)
+        examples, name = chosen.examples, source
+        places = _played(finished, examples, f"{source} at {revisions[-1]}")
+        told = ", ".join(f"{one.role} {one.head[0]}.{one.head[1]}" for one in places)
+        about = f"{source}, {len(steps)} checkpoints, {chosen.about}; heads chosen by role at the last: {told}"
+        del finished
+        gc.collect()
+    if unit != "training step":
+        about += "; not every revision tells its step, so they are numbered as given"
     views: dict[Place, list[_View]] = {}
-    seen = _seen(models, preset.places, [preset.prompt], views, seed=asked.seed)
-    heads = emergence(seen, preset.places, preset.prompt, seed=asked.seed, source="Pythia-160M")
-    about = f"Pythia-160M, {len(steps)} of its checkpoints, on the published prompt; intervals over heads."
-    return Watched(heads, None, _ends(views), about)
+    models = revision_checkpoints(source, dict(zip(steps, revisions, strict=True)), **how)
+    seen = _seen(_counted(models, len(steps), asked.progress), places, examples, views, seed=asked.seed)
+    heads = emergence(seen, places, examples, seed=asked.seed, source=name)
+    found = Watched(heads, None, _ends(views), published=published, unit=unit)
+    smooth = f"; curves averaged over {found.window} checkpoints" if found.window > 1 else ""
+    return replace(found, about=f"{about}{smooth}. Intervals over heads.")
 
 
-def _pythia(source: str, *, quick: bool, device: str | None) -> tuple[tuple[int, ...], Iterator[tuple[int, Model]]]:
-    """Steps and models of Pythia-160M, from a folder of that name if there is one, else from the hub."""
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        steps = (PYTHIA_160M.steps[0], PYTHIA_160M.steps[-1]) if quick else _PYTHIA_STEPS
-        return steps, hub_checkpoints(PYTHIA_160M, steps, device=device)
-    steps = folder_steps(folder)
-    if len(steps) < 2:
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
+
+
+def _listed(asked: Asked, source: str) -> tuple[str, ...]:
+    """The checkpoints that are followed: those chosen, of a folder all, of the hub's Pythia some."""
+    chosen, on_disk = asked.choices.revisions, Path(source).expanduser().is_dir()
+    if chosen is None and not on_disk:
+        revisions = tuple(PYTHIA_160M.revision(step) for step in _PYTHIA_STEPS)
+    else:
+        revisions = list_revisions(source, chosen)
+    if on_disk and len(revisions) < 2:
         raise MissingModelError(
-            f"the folder {source} has {len(steps)} checkpoints of a training, and a change needs two: put each into a "
-            f"folder step<number> in it, or give {PYTHIA_160M.model} to read those of the hub."
+            f"the folder {source} has {len(revisions)} checkpoints of a training, and a change needs two: put each "
+            f"into a folder step<number> in it, or give {PYTHIA_160M.model} to read those of the hub."
         )
-    steps = (steps[0], steps[-1]) if quick else steps
-    return steps, folder_checkpoints(folder, steps, device=device)
+    return (revisions[0], revisions[-1]) if asked.quick else revisions
+
+
+def _played(model: Model, examples: Sequence[Example], said: str) -> tuple[Place, ...]:
+    played = find_roles(model, examples, IOI_ROLES, heads=3, required=False)
+    if not played:
+        raise KeyholeError(
+            f"no head of {said} plays a role in indirect objects: none looks at a role's token clearly more than at "
+            "the others. Choose a later checkpoint or a larger model."
+        )
+    return tuple(one.place for one in played)
+
+
+def _counted(models: Iterable[tuple[int, Model]], count: int, progress: Progress) -> Iterator[tuple[int, Model]]:
+    """The same models, with progress told after each."""
+    done = iter(range(1, count + 1))
+    for step, model in models:  # `enumerate` would keep the model while the next is loaded, as this would without del
+        yield step, model
+        del model
+        progress(next(done), count)
 
 
 def _small(asked: Asked, folder: Path) -> Watched:
@@ -126,6 +192,7 @@ def _small(asked: Asked, folder: Path) -> Watched:
 
 def _about(asked: Asked, right: Sequence[float], kept: Sequence[int], heads: Emergence) -> str:
     idle = [str(seed) for seed in range(asked.seed, asked.seed + len(right)) if seed not in kept]
+    carried = {(row.source, row.head) for row in heads.rows[0]}
     told = (
         f"Small language models trained here (seeds: {len(right)}; 3 layers, width 64, {heads.steps[-1]:,} steps) "
         f"stood in for Pythia-160M; they answer {min(right):.2f} to {max(right):.2f} of held-out prompts right. "
@@ -136,7 +203,12 @@ def _about(asked: Asked, right: Sequence[float], kept: Sequence[int], heads: Eme
         told += f"{RULE} Heads were found for: {', '.join(heads.roles)}. "
     told += f"No head of seed {' or '.join(idle)} has one. " if idle else ""
     told += f"Prompts: {len(_prompts(asked))} held-out indirect objects in the organism's own wordings. "
+    told += f"All of this is carried by {_several(len(carried), 'head')} of {_several(len(kept), 'small model')}. "
     return told + f"Intervals over {'seeds' if len(kept) > 1 else 'heads'}."
+
+
+def _several(count: int, what: str) -> str:
+    return f"one {what}" if count == 1 else f"{count} {what}s"
 
 
 def _part(progress: Progress, number: int, count: int) -> Progress:
@@ -151,10 +223,11 @@ def _prompts(asked: Asked) -> list[Example]:
 
 def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
-    from keyhole.lab.training.language import checkpoints
+    from keyhole.lab.training import language
 
+    checkpoints = partial(language.checkpoints, trained, dtype=torch_dtype(asked.choices.dtype))
     prompts = _prompts(asked)
-    *_, (_, finished) = checkpoints(trained)
+    *_, (_, finished) = checkpoints()
     heads, threshold = (1, 0.02) if asked.quick else (3, _FEWEST)
     played = find_roles(
         finished, prompts, IOI_ROLES, heads=heads, threshold=threshold, required=False, clear=not asked.quick
@@ -164,7 +237,7 @@ def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
     places = [one.place for one in played]
     views: dict[Place, list[_View]] = {}
     both = emergence(
-        _seen(checkpoints(trained), places, prompts, views, seed=seed),
+        _seen(checkpoints(), places, prompts, views, seed=seed),
         [*places, *bystanders(finished, played, seed=seed)],
         prompts,
         draws=4 if asked.quick else 20,
@@ -192,10 +265,13 @@ def _seen(
     *,
     seed: int,
 ) -> Iterator[tuple[int, Model]]:
-    """The same models; on the way each place is split over its channels in the first prompt of its task."""
+    """The same models; on the way each place is split over its channels in the first prompt of its task.
+
+    Of the views of a place the first and the last are kept.
+    """
     for step, model in models:
         for place in places:
-            kept.setdefault(place, []).append(_view(model, place, prompts, seed))
+            kept[place] = [*kept.get(place, [])[:1], _view(model, place, prompts, seed)]
         yield step, model
         del model  # else it would be here while the next is loaded
 

@@ -194,7 +194,7 @@ def measured(job: Job) -> Measured:
 
 @lru_cache(maxsize=1)
 def _measured(asked: Asked) -> Measured:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     prompts = _prompts(asked, model)
     texts = [one.text for one in prompts.examples]
     study = sparse_study(model, texts, name="IOI", draws=_draws(asked), progress=asked.progress)
@@ -231,7 +231,7 @@ def subject(job: Job) -> Subject:
 
 @lru_cache(maxsize=1)
 def _subject(asked: Asked) -> Subject:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     prompts = _prompts(asked, model)
     threshold = 0.5 if is_gpt2(asked.model) else 0.25  # few name movers of small models give half of their attention
     solved = _solved(model, prompts.examples)

@@ -1,9 +1,11 @@
 """Can signals be named? The share of names that are right, beside names of random directions and shuffled ones.
 
-The signals are those of the published prompts' circuits, fewer of them; they are named and judged once for all slides.
+The signals are those of the published prompts' circuits, fewer of them; they are named and judged once for all slides,
+by statistics and a rule or by a model behind an endpoint.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,8 +20,10 @@ from keyhole.naming.beside.representatives import Side, side_by_side
 from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import LEVEL, Share
 from keyhole.naming.named import LANDMARKS, Naming
-from keyhole.naming.naming import name
+from keyhole.naming.namers import Namers, name_by
+from keyhole.naming.naming import seek
 from keyhole.progress import part_of
+from keyhole.reproduce.choices import NAMERS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Asked, Attempt, Job, Numbers, loaded
 from keyhole.reproduce.outcome import Verdict
@@ -56,31 +60,36 @@ class NamedShares:
     right: Share  # above chance
     passed: Share  # and beyond random directions' names
     controls: Mapping[str, Share]
+    by: Namers = field(default_factory=Namers)
 
 
 def of_names(make: Callable[[NameStudy], Record], job: Job) -> Record:
     """What is made of the names of a job's model: `partial(of_names, make)` measures."""
-    return make(_names(job.asked))
+    return make(_names(job.asked, job.folder.parent))
 
 
 @lru_cache(maxsize=1)
-def _names(asked: Asked) -> NameStudy:
-    model = loaded(asked.model, asked.device)
+def _names(asked: Asked, workshop: Path) -> NameStudy:
+    """The study; what a model was asked and answered is kept in the workshop, so that a second call pays nothing."""
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n, most, random, tokens = _QUICK if asked.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
     prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
     with TemporaryDirectory() as folder:
         out, traced = Path(folder) / "ioi.store", part_of(asked.progress, 0, 0.4)
         store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=traced)
         of = prompts_of(asked.model, store, prompts)
-        naming = name(
+        sought = seek(
             store,
             model,
             most=most,
             random=random,
             tokens=tokens,
             seed=asked.seed,
-            progress=part_of(asked.progress, 0.4, 0.9),
+            progress=part_of(asked.progress, 0.4, 0.8),
         )
+        by, told = asked.choices.namers, part_of(asked.progress, 0.8, 0.9)
+        by = replace(by, transcript=workshop / by.transcript.name)
+        naming = name_by(sought, by, stage=lambda part: nullcontext(told))
         sides = side_by_side(store, naming, model, by="order")
         ways = tuple(way_of(store, side, naming, model, quick=asked.quick) for side in sides)
     return NameStudy(asked, of, naming, sides, ways)
@@ -89,14 +98,15 @@ def _names(asked: Asked) -> NameStudy:
 def shares_of(seen: NameStudy) -> NamedShares:
     """The shares alone."""
     naming = seen.naming
-    return NamedShares(seen.of, naming.above_chance(), naming.share(), {one.group: one for one in naming.controls})
+    controls = {one.group: one for one in naming.controls}
+    return NamedShares(seen.of, naming.above_chance(), naming.share(), controls, seen.asked.choices.namers)
 
 
 def judge(record: NamedShares) -> Verdict:
     """Are names right of their own signals, and more often than random directions' names?
 
-    Explainer and judge are others than the published ones: a share that is near to the published one reproduces
-    nothing, and one that is far from it refutes nothing.
+    Explainer and judge are others than the published ones, also where a language model is asked: a share that is near
+    to the published one reproduces nothing, and one that is far from it refutes nothing.
     """
     found = judged(record.of, [True], first=own_names(record) and beyond_random(record), real=_is_published)
     return "partly" if found == "reproduced" else found
@@ -135,9 +145,9 @@ def _tell(record: NamedShares) -> Told:
     note = (
         "Asked: names, made from one half of the texts and judged on the other, are right more often than names of "
         "other signals (intervals apart), and than names of random directions of the same heads, made and judged in "
-        f"the same way (Fisher's exact test, {LEVEL:g}). Names are by statistics and the judge is a rule; published "
-        f"shares are by language models, without random directions beside them: landmarks ({LANDMARKS}). So the "
-        f"verdict is in part at most. {record.of.note} "
+        f"the same way (Fisher's exact test, {LEVEL:g}). {record.by} Published shares are by other language models "
+        f"with other prompts, without random directions beside them: landmarks ({LANDMARKS}). So the verdict is in "
+        f"part at most. {record.of.note} "
     ) + stood_in(record.of, "the published models", real=_is_published)
     return Told("\n".join(lines), _numbers(record), note.strip())
 
@@ -167,4 +177,4 @@ def _draw(record: NamedShares) -> Mapping[str, Figure]:
     return {"shares": figure}
 
 
-RUNS: dict[str, Attempt] = {"talk-19": Experiment(partial(of_names, shares_of), judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-19": Experiment(partial(of_names, shares_of), judge, _tell, _draw, heeds=NAMERS)}

@@ -72,7 +72,7 @@ def _traced(job: Job) -> Traced:
 @lru_cache(maxsize=1)
 def _circuits(asked: Asked) -> Traced:
     """A circuit for each prompt that the model answers right, traced once for both pictures."""
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     prompts = {
         task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else n, asked.seed)
         for task, n in _TASKS.items()

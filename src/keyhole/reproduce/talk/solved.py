@@ -1,13 +1,15 @@
 """How is each order of names solved? By what its representative's signals follow when the order is turned."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from matplotlib.figure import Figure
 
 from keyhole.figures.style import BLUE, GREY
 from keyhole.naming.attached.same import same_direction
+from keyhole.naming.namers import Namers
+from keyhole.reproduce.choices import NAMERS
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Numbers
 from keyhole.reproduce.outcome import Verdict
@@ -31,6 +33,7 @@ class Solved:
     of: Prompts
     way: Way
     other: Way
+    by: Namers = field(default_factory=Namers)
 
     @property
     def said(self) -> list[str]:
@@ -49,7 +52,8 @@ class Solved:
 def solved_of(order: str, seen: NameStudy) -> Solved:
     """One of the two."""
     way = next(one for one in seen.ways if one.order == order)
-    return Solved(seen.of, way, next(one for one in seen.ways if one.order != order))
+    other = next(one for one in seen.ways if one.order != order)
+    return Solved(seen.of, way, other, seen.asked.choices.namers)
 
 
 def judge_baba(record: Solved) -> Verdict:
@@ -92,7 +96,7 @@ def _tell(record: Solved, *, asked: str) -> Told:
         f"{asked} A signal fires with half of its usual value or more. It follows a place if it fires at IO in intact "
         "prompts, and at S where the two names changed places, in half of the prompts more than the other way round; a "
         "person, if at IO in both. More signals than random directions have to (Fisher's exact test, 0.05). "
-        f"{record.of.note} {stood_in(record.of)}"
+        f"{record.by} {record.of.note} {stood_in(record.of)}"
     )
     return Told("\n".join(lines), _numbers(record), note)
 
@@ -132,9 +136,9 @@ _ABBA = (
 )
 RUNS: dict[str, Attempt] = {
     "talk-20": Experiment(
-        partial(of_names, partial(solved_of, "BABA")), judge_baba, partial(_tell, asked=_BABA), _draw
+        partial(of_names, partial(solved_of, "BABA")), judge_baba, partial(_tell, asked=_BABA), _draw, heeds=NAMERS
     ),
     "talk-21": Experiment(
-        partial(of_names, partial(solved_of, "ABBA")), judge_abba, partial(_tell, asked=_ABBA), _draw
+        partial(of_names, partial(solved_of, "ABBA")), judge_abba, partial(_tell, asked=_ABBA), _draw, heeds=NAMERS
     ),
 }

@@ -88,7 +88,7 @@ def sets_apart(order: Agreement) -> bool:
 
 @lru_cache(maxsize=1)
 def _study(asked: Asked) -> Study:
-    model = loaded(asked.model, asked.device)
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n = _QUICK if asked.quick else IOI["balanced"]
     prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
     with TemporaryDirectory() as folder:

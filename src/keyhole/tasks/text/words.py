@@ -54,6 +54,17 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "colors": words_of("red blue green yellow black white brown purple"),
     "sports": words_of("tennis golf hockey rugby boxing skiing rowing judo"),
 }
+# The thirteen kinds of the paper on contrasts. The organism has read lists of the first six, and knows the names.
+THIRTEEN: dict[str, tuple[str, ...]] = {
+    **{kind: items for kind, items in CATEGORIES.items() if kind != "colors"},
+    "birds": words_of("eagle hawk owl duck sparrow crow goose pigeon"),
+    "fish": words_of("salmon tuna trout cod shark bass carp eel"),
+    "cities": words_of("London Paris Rome Berlin Madrid Tokyo Moscow Boston"),
+    "foods": words_of("bread rice cheese pasta pizza salad butter cake"),
+    "states": words_of("Texas Florida California Ohio Virginia Oregon Nevada Alaska"),
+    "male names": MALE_NAMES[:8],
+    "female names": FEMALE_NAMES[:8],
+}
 ITEMS: tuple[str, ...] = tuple(item for items in CATEGORIES.values() for item in items)
 
 # Words that can stand alone, for sequences without grammar.
