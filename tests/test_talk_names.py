@@ -219,6 +219,7 @@ def test_a_model_behind_a_server_names_and_judges(tmp_path: Path) -> None:
             ["cc-fig2", "cc-fig3", "--judge", "llm", "--llm", "http://a/v1", "--llm-model", "b"],
             "--judge llm changes nothing in any of cc-fig2, cc-fig3: leave it out, or run items that name signals",
         ),
+        (["talk-19", "--judge", "llm", "--llm", "http://a/v1", "--llm-model", "b"], "say --yes, or try --quick first"),
         (["talk-19", "--explainer", "statisticss"], "'statisticss' is not one of"),
     ],
 )

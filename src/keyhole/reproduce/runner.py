@@ -94,6 +94,8 @@ def reproduce(
         raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
     found = experiments() if runs is None else runs
     require_heeded([CATALOGUE[id] for id in chosen], choices, found)
+    if choices.namers.by_model and not (quick or choices.namers.yes):  # known now, and not after the tracing
+        raise KeyholeError("items about names ask a model for millions of tokens: say --yes, or try --quick first.")
     _open(out)
     done: dict[str, Result] = {}
     tasks: list[Task] = []
