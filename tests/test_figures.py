@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from matplotlib import rcParams
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from drawn import MAGIC, check_drawn
 from keyhole.contrast.edits.moves import Effect
@@ -37,7 +38,7 @@ from keyhole.figures import (
 from keyhole.figures.contrast.attribution import stack
 from keyhole.figures.contrast.ranks import plateau
 from keyhole.figures.network import network_figure
-from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
+from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, legend, plain
 
 
 def written(figure: Figure, folder: Path, *suffixes: str) -> None:
@@ -534,3 +535,15 @@ def test_of_a_dense_network_the_most_frequent_edges_are_drawn() -> None:
     assert len(figure.axes[0].lines) == 7 and "7 most frequent of 100" in figure.get_suptitle()
     assert {text.get_text() for text in figure.axes[0].texts} == {"0.9", *(f"1.{j}" for j in range(3, 10))}
     assert len(network_figure({}, set(), 10, "Edges").axes[0].lines) == 0
+
+
+@pytest.mark.parametrize("width", [3.25, 6.0])
+def test_a_legend_beneath_has_as_many_columns_as_fit(width: float) -> None:
+    figure = blank(width, 3.0)
+    figure.subplots().plot([0, 1], [0, 1])
+    names = [f"entry {i} with a rather long text" for i in range(6)]
+    rows = legend(figure, [Line2D([], [], label=name) for name in names], columns=6, beneath=True)
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and entries(figure) == names
+    assert rows == {3.25: 6, 6.0: 3}[width]
