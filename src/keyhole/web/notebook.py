@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.story.story import Story
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing
 
@@ -101,11 +102,21 @@ class Widget(AnyWidget):
         return self._live
 
     def show_circuit(self, circuit: "Circuit") -> None:
-        """Show this one; what was done to another goes."""
+        """Show this one, its story with effects where there is a run; what was done to another goes."""
         self._circuit = strongest(circuit, EDGES)
-        told = page_data(circuit)
+        told = page_data(circuit, story=self._measured(circuit))
         self.view, self.verified, self.names, self.story = {}, {}, told["names"], told["story"]
         self.left_out, self.circuit = told.get("left_out", ""), told["circuit"]
+
+    def _measured(self, circuit: "Circuit") -> "Story | None":
+        """The story with the effect of each step; None: there is none, or nothing to measure it with."""
+        if not circuit.influence or circuit.run is None:
+            return None
+        try:
+            return circuit.story(progress=self._tell("circuit"))
+        except KeyholeError as error:  # as when the weights have changed: the circuit is still true
+            self.errors = {**self.errors, "circuit": str(error)}
+            return None
 
     def show_firing(self, firing: dict[str, Any], keys: "Keys" = "all") -> None:
         """Show this one, as the explorer's JSON has it; effects of another go."""
