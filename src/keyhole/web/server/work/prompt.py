@@ -109,7 +109,8 @@ def _first(ran: Ran) -> dict[str, int] | None:
         best = max(sites, key=lambda site: pushes[site.layer, site.head, site.src], default=None)
         return None if best is None else {name: getattr(best, name) for name in ("layer", "head", "dest", "src")}
 
-    return ran.made.get("first", make)
+    first: dict[str, int] | None = ran.made.get("first", make)
+    return first
 
 
 def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
