@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 from xml.etree import ElementTree
 
 import networkx as nx
@@ -14,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from PIL import Image
 
 import keyhole
@@ -377,3 +379,37 @@ def test_names_in_the_picture(organism: keyhole.Model) -> None:
     straight = [patch for patch in axis.patches if patch.get_connectionstyle().rad == 0]
     middles = [tuple((a + b) / 2 for a, b in zip(*patch._posA_posB, strict=True)) for patch in straight]
     assert sorted(middles) == sorted(text.get_position() for text in marks)
+
+
+@pytest.mark.parametrize("width", [3.25, 6.75])
+@pytest.mark.parametrize("through", ["mlps", "heads"])
+def test_a_picture_has_all_its_letters_at_the_width_of_a_column(
+    organism: keyhole.Model, width: float, through: Literal["mlps", "heads"]
+) -> None:
+    """Legend, title and labels lie inside, none smaller than 6 points, and the title has no folder in it."""
+    circuit = organism.run(PROMPT).trace("Mary", against="John", through=through)
+    circuit = replace(circuit, model={**circuit.model, "name": "/home/somebody/models/a-model.gguf"})
+    figure = circuit.plot(width=width)
+    figure.draw_without_rendering()
+    assert figure.get_figwidth() == width
+    texts = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    for text in texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.width, text.get_text()
+        assert box.y0 >= 0 and box.y1 <= figure.bbox.height, text.get_text()
+        assert text.get_fontsize() >= 6
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0
+    assert len(legend.get_texts()) == len({edge.side for edge in shown(circuit).edges})
+    (axis,) = figure.axes
+    title = axis.get_title(loc="left")
+    assert title.startswith("a-model.gguf: 'Mary'") and "/" not in title
+    nodes = [text.get_window_extent() for text in axis.texts if re.fullmatch(r"m?\d+(\.\d+)?", text.get_text())]
+    assert len(nodes) > 5 and not any(a.overlaps(b) for i, a in enumerate(nodes) for b in nodes[:i])
+
+
+def test_a_picture_without_width_is_refused(organism: keyhole.Model) -> None:
+    circuit = organism.run(PROMPT).trace("Mary", through="heads")
+    with pytest.raises(KeyholeError, match=r"2 to 40 inches wide, not 0"):
+        circuit.plot(width=0)

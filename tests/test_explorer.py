@@ -88,7 +88,7 @@ def firing(run: Run) -> Firing:
 def opened(page: Page, address: str, **place: str) -> Page:
     """The page at a place, its explanation there."""
     page.goto(f"{address}&{urlencode({**HERE, **place})}")
-    page.wait_for_selector(".why .which")
+    page.wait_for_selector(".why .which", state="attached")  # a circuit has its room, until it is asked for
     return page
 
 

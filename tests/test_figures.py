@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from matplotlib import rcParams
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from drawn import MAGIC, check_drawn
 from keyhole.contrast.edits.moves import Effect
@@ -37,7 +38,7 @@ from keyhole.figures import (
 from keyhole.figures.contrast.attribution import stack
 from keyhole.figures.contrast.ranks import plateau
 from keyhole.figures.network import Carried, TokenEdge, network_figure
-from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, plain
+from keyhole.figures.style import BLUE, GREY, PALETTE, SUFFIXES, blank, colours, heading, legend, plain
 
 
 def written(figure: Figure, folder: Path, *suffixes: str) -> None:
@@ -571,3 +572,15 @@ def test_of_a_dense_network_the_strongest_ways_are_drawn() -> None:
     assert "5 of 9, on the strongest ways" in " ".join(figure.get_suptitle().split())
     empty = network_figure({}, "Edges", starts=[], fired={})
     assert not empty.axes[0].texts and not empty.axes[0].patches
+
+
+@pytest.mark.parametrize("width", [3.25, 6.0])
+def test_a_legend_beneath_has_as_many_columns_as_fit(width: float) -> None:
+    figure = blank(width, 3.0)
+    figure.subplots().plot([0, 1], [0, 1])
+    names = [f"entry {i} with a rather long text" for i in range(6)]
+    rows = legend(figure, [Line2D([], [], label=name) for name in names], columns=6, beneath=True)
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.width and entries(figure) == names
+    assert rows == {3.25: 6, 6.0: 3}[width]

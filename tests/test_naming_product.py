@@ -251,7 +251,8 @@ def test_names_go_through_files_and_those_of_other_weights_are_refused(tmp_path:
 
 
 def test_the_page_shows_every_name_with_examples_tests_and_controls() -> None:
-    text = names_page(naming())
+    text = names_page(replace(naming(), model="/home/somebody/a-model.gguf"))
+    assert "a-model.gguf: what its signals mean" in text and "/home" not in text
     for one in naming().signals:
         assert text.count(f">{one.id.replace('<', '&lt;')}</h2>") == 1
     assert text.count('<mark class="dest">') + text.count('<mark class="both">') == sum(

@@ -1,5 +1,6 @@
 """Notebooks: results that show themselves, widgets that ask the kernel, an example that runs; looked at in Chromium."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,10 @@ from keyhole.circuits.files import from_json
 from keyhole.family import Families
 from keyhole.intervene.rows import AGREES
 from keyhole.models.run import Run
+from keyhole.story.text import numbers
 from keyhole.tracing.firings.firing import Firing
 from keyhole.web.notebook import Widget
+from keyhole.web.page import story_lines
 from planted import planted, planted_store
 from tiny import Sizes
 
@@ -143,7 +146,7 @@ def test_two_results_live_in_one_notebook_and_touch_nothing(page: Page, run: Run
     put(page, html_of(evil.channels((3, 6))), html_of(found))
     page.frame_locator("iframe >> nth=3").locator("svg.circuit .mark").first.wait_for()
     first, second = (page.frame_locator(f"iframe >> nth={i}") for i in (0, 1))
-    assert first.locator("h3.which").inner_text().replace("\n", "").endswith("b>bold</b>")
+    assert first.locator("h3.which").inner_text().replace("\n", "").endswith("11<img src=x onerror=aler…")
     assert second.locator("h3.which").inner_text().endswith("Mary")
     assert first.locator("[data-does]:visible, [data-action]:visible").count() == 0  # nothing that needs a kernel
     rows = [first.locator("[data-side=dest]").count(), second.locator("[data-side=dest]").count()]
@@ -163,6 +166,26 @@ def test_two_results_live_in_one_notebook_and_touch_nothing(page: Page, run: Run
     for frame in page.frames:
         assert frame.locator("img[src=x], main b:text-is('bold')").count() == 0
     assert EVIL[:20] in page.locator("main").inner_text() and EVIL in page.frames[-1].locator("body").inner_text()
+
+
+TELLING = """() => {
+    const box = document.querySelector(".telling").getBoundingClientRect();
+    const pane = document.querySelector(".about > .body");
+    return { top: box.top, bottom: box.bottom, high: innerHeight, cut: pane.scrollHeight - pane.clientHeight,
+        across: document.documentElement.scrollWidth - innerWidth };
+}"""
+
+
+@pytest.mark.parametrize("width", [1200, 900])
+def test_the_inline_page_has_the_whole_story(page: Page, circuit: Circuit, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 1000})
+    put(page, html_of(circuit))
+    page.frame_locator("iframe").locator("ol.story").wait_for()
+    seen = page.frames[-1].evaluate(TELLING)
+    assert seen["cut"] <= 0 and seen["across"] <= 0
+    assert 0 < seen["top"] < seen["bottom"] <= seen["high"]  # on the first screen of the frame
+    words = page.frame_locator("iframe").locator(".title .asked-of").inner_text()
+    assert words.endswith("drink to") and "Mary" in words
 
 
 def test_texts_of_answers_are_texts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +274,31 @@ def test_a_circuit_from_a_file_needs_its_model_to_be_asked(circuit: Circuit, org
     asked = stored.widget(organism)
     heard(asked, type="verify-edge", edge=edge)
     assert asked.verified[str(edge)]["agrees"] is True and asked.errors == {}
+
+
+def test_a_widget_tells_the_story_with_effects(page: Page, circuit: Circuit, organism: Model) -> None:
+    own = circuit.story()
+    assert own.metric is not None
+    expected = json.loads(json.dumps(story_lines(circuit, own)))
+    widget = circuit.widget()
+    assert widget.story == expected and widget.story[1]["text"].startswith("Decisive words")
+    stored = from_json(circuit.to_json())
+    assert stored.widget(organism).story == expected
+    assert "not measured" in " ".join(line["text"] for line in stored.widget().story)  # nothing to measure it with
+    assert widget.busy == {} and widget.errors == {}
+    host(page, {"own": widget})
+    page.locator("#own ol.story").wait_for()
+    assert "Working" not in page.locator("#own").inner_text()
+    shown = page.locator("#own .telling").inner_text()
+    for path in own.paths:
+        assert all(numbers(own, step) in shown for step in path.steps)
+    high = page.locator("#own .about > .body").evaluate("(pane) => [pane.scrollHeight, pane.clientHeight]")
+    assert high[0] <= high[1]  # nothing of it is cut off
+
+
+def test_a_widget_of_changed_weights_says_so(circuit: Circuit, run: Run) -> None:
+    widget = replace(circuit, run=replace(run, stamp=-1)).widget()
+    assert "changed" in widget.errors["circuit"] and "not measured" in " ".join(line["text"] for line in widget.story)
 
 
 def test_without_anywidget_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.answers.linear import firing_probe
 from keyhole.web.live import Live
+from keyhole.web.page import story_lines
 from keyhole.web.server import kinds
 from keyhole.web.server.jobs import Limits, Told
 from keyhole.web.server.kept import Given
@@ -543,6 +544,7 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     own = circuit.story()
     assert story["held"] == pytest.approx(own.held) and story["text"] == str(own)
     assert [one["share"] for one in story["paths"]] == pytest.approx([one.share for one in own.paths])
+    assert story["lines"] == plain(story_lines(circuit, own))
     assert story["besides"].startswith("Needed, too") and "10:John" in story["besides"]
     assert story["paths"][0]["text"].startswith("2:Mary -> ") and story["paths"][0]["steps"][0]["effect"] < -1
     verified = ask(client, "verify", **asked, draws=1)

@@ -1,5 +1,6 @@
 """Stories: routes are what walking every path says, effects what a removal by hand says, words what roles allow."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from keyhole.story import Path, Step, Story
 from keyhole.story import needed as needed_words
 from keyhole.story.roles import role_of
 from keyhole.story.routes import Route, Ways
-from keyhole.story.text import story_text
+from keyhole.story.text import decisive_pieces, story_text
 from keyhole.story.walk import groups_on
 from keyhole.tasks import Example, greater_than, induction, ioi
 from keyhole.tracing.mlps.flow import Through
@@ -381,6 +382,23 @@ def test_needed_words_are_those_that_cost_most(circuit: Circuit, story: Story) -
     assert [word.influence for word in story.needed] == [shares.get(word.dest, 0.0) for word in story.needed]
     assert "Needed, too, though no path above begins there: 10:John [2%, -98%]," in str(story)
     assert [word["dest"] for word in story.record()["needed"]] == [word.dest for word in story.needed]
+
+
+def test_decisive_words_are_those_the_answer_loses_most_without(circuit: Circuit, story: Story) -> None:
+    """Of all words, whether a path begins there or not, in the order of what is lost; gains do not count."""
+    assert story.answer is not None
+    words = {path.steps[0].src: path.steps[0] for path in story.paths} | {word.src: word for word in story.needed}
+    lost = sorted(
+        (one for one in words.values() if (one.effect or 0.0) <= -0.2 * story.answer), key=lambda one: one.effect or 0.0
+    )
+    told = " ".join(decisive_pieces(story))
+    assert told.startswith("Decisive words, without which the answer loses most: ")
+    assert re.findall(r"(\d+):", told) == [str(one.dest) for one in lost[:5]]
+    assert {2, 10} <= {one.dest for one in lost[:5]}
+    gains = [replace(step, effect=-(step.effect or 0.0)) for step in story.needed]
+    kept = " ".join(decisive_pieces(replace(story, needed=tuple(gains))))
+    assert not set(re.findall(r"(\d+):", kept)) & {str(one.dest) for one in story.needed}
+    assert decisive_pieces(replace(story, answer=None)) == []  # nothing was measured
 
 
 def test_of_many_words_those_with_the_largest_slopes_are_silenced(

@@ -19,6 +19,8 @@ MINUS = "\u2212"
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 
 SCALE = "() => Number(/scale\\(([^)]+)/.exec(document.querySelector('.world').getAttribute('transform'))[1])"
+SIZES = """() => [...document.querySelectorAll(".marks .mark text.name")].map(
+    (name) => parseFloat(getComputedStyle(name).fontSize) * name.getScreenCTM().a)"""
 ALL_IN_SIGHT = """() => {
     const frame = document.querySelector("svg.circuit").getBoundingClientRect();
     return [...document.querySelectorAll(".marks .mark")].every((mark) => {
@@ -92,8 +94,35 @@ def test_everything_is_drawn_and_told(page: Page, file: Path, circuit: Circuit) 
     legend = page.get_by_label("Legend").inner_text()
     for words in ("head", "MLP", "word", "bias", "constant", "answer", "dest", "src", "value", "into an MLP"):
         assert words in legend
-    assert "of its influence" in page.locator(".story").inner_text()
+    assert "of its influence" in page.locator(".about").inner_text()
     assert page.locator(".story .path").count() == len(circuit.story().paths)
+
+
+def test_the_prompt_is_told(page: Page, browser: Browser, circuit: Circuit, tmp_path: Path) -> None:
+    expect(page.locator(".title .asked-of")).to_have_text(f"<bos> {PROMPT.replace(',', ' ,')}")
+    spaced = replace(circuit, tokens=tuple(token if i == 0 else f" {token}" for i, token in enumerate(circuit.tokens)))
+    with from_disk(browser, saved(spaced, tmp_path / "spaced.html")) as other:
+        expect(other.page.locator(".title .asked-of")).to_have_text(" ".join(circuit.tokens))
+    long = synthetic(60, 2000)
+    with from_disk(browser, saved(long, tmp_path / "long.html")) as other:
+        told = other.page.locator(".title .asked-of").inner_text()
+        assert " … " in told and len(told) < 2000
+        assert other.page.evaluate("() => document.querySelector('.title').getBoundingClientRect().height") < 160
+
+
+def test_labels_are_whole_and_large_enough(browser: Browser, circuit: Circuit, file: Path, tmp_path: Path) -> None:
+    with from_disk(browser, file) as opened:
+        words = opened.page.locator(".axes .word")
+        expect(words).to_have_text([token.strip() for token in circuit.tokens])
+        sizes = opened.page.evaluate(SIZES)
+        assert len(sizes) > 20 and min(sizes) >= 11
+    tokens = list(circuit.tokens)
+    tokens[2] = "Donaudampfschifffahrtsgesellschaft"
+    with from_disk(browser, saved(replace(circuit, tokens=tuple(tokens)), tmp_path / "long.html")) as opened:
+        cut = opened.page.locator(".axes .token", has_text="Donaudampf")
+        assert (cut.locator(".word").text_content() or "").endswith("…")  # at its end
+        assert tokens[2] in (cut.locator("title").text_content() or "")
+        assert min(opened.page.evaluate(SIZES)) >= 11
 
 
 def test_kinds_differ_by_shape_and_sides_by_dash_and_colour(page: Page, circuit: Circuit) -> None:

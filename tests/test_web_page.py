@@ -104,9 +104,15 @@ def test_a_measured_story_is_told_with_its_numbers(organism: keyhole.Model, tmp_
     save(circuit, tmp_path / "measured.html", story=told)
     save(circuit, tmp_path / "plain.html")
     measured, plain = (carried((tmp_path / f"{name}.html").read_text())["story"] for name in ("measured", "plain"))
-    for line, path in zip(measured[1:-3], told.paths, strict=True):
+    for line, path in zip(measured[2:-3], told.paths, strict=True):
         assert [step["numbers"] for step in line["steps"]] == [numbers(told, step) for step in path.steps]
-    assert ", -88%]" in measured[1]["steps"][2]["numbers"] and plain[1]["steps"][2]["numbers"] == "[53%]"
+    assert ", -88%]" in measured[2]["steps"][2]["numbers"] and plain[1]["steps"][2]["numbers"] == "[53%]"
+    decisive = measured[1]["text"]
+    assert (
+        decisive.startswith("Decisive words, without which the answer loses most: ")
+        and "10:John [2%, -98%]" in decisive
+    )
+    assert "Decisive" not in json.dumps(plain)  # nothing was measured
     assert "when they write nothing" in measured[-2]["text"] and "not measured" in plain[-2]["text"]
     assert measured[-3]["text"].startswith("Needed, too, though no path above begins there: 10:John [2%, -98%]")
     assert measured[-1] == plain[-1] and measured[-1]["text"].startswith("Words: moved by: read as a head's value;")

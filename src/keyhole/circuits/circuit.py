@@ -195,11 +195,15 @@ class Circuit:
 
         return circuit_html(self)
 
-    def plot(self, names: "Mapping[Edge, str] | None" = None) -> "Figure":
-        """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`."""
+    def plot(self, names: "Mapping[Edge, str] | None" = None, *, width: float | None = None) -> "Figure":
+        """The circuit as a picture for print, tokens from left to right. See `keyhole.figures.circuit`.
+
+        `width` in inches, 6.75 if not given: letters keep their size, so give the width that it is printed at (3.25 for
+        a column of two).
+        """
         from keyhole.figures.circuit import circuit_figure
 
-        return circuit_figure(self, names=names)
+        return circuit_figure(self, names=names, width=width)
 
     def to_networkx(self) -> "nx.MultiDiGraph[int]":
         """The circuit as a networkx graph."""

@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
+from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import SHOWN, shown
 from keyhole.circuits.text import answer_label, ends_label
-from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, wrapped
+from keyhole.errors import KeyholeError
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, legend, plain, text_width, wrapped
 from keyhole.models.tokens.prompts import token_label
 
 _BROWN, _GREEN = "#a0622d", "#4e8f4a"
@@ -23,43 +26,84 @@ _NAMES = {
     "target": "into the answer",
 }
 _SIDE = {"head": -0.18, "mlp": 0.18}
-_ROOM = 0.2  # inches of a row of nodes
+_ROOM = 0.19  # inches of a row of nodes: a label in its box, and a little
+_LINE_HEIGHT = 1.25  # of text, in font sizes
 _WIDE = 14.0  # points of an edge that carries all of the answer
 _KEY = 8  # names that are told; the strongest edges' ones
+_PAGE = 6.75  # inches: the width of a page's text in most papers; a column of two has 3.25
+_TITLE, _TOKEN, _NODE, _SMALL = 9.0, 8.0, 7.0, 7.5  # points
 Names = Mapping[Edge, str]
 Places = dict[int, tuple[float, float]]
 
 
 def circuit_figure(
-    *circuits: Circuit, titles: Sequence[str] = (), least: float = SHOWN, names: Names | None = None
+    *circuits: Circuit,
+    titles: Sequence[str] = (),
+    least: float = SHOWN,
+    names: Names | None = None,
+    width: float | None = None,
 ) -> Figure:
     """One circuit, or several side by side; of those that account for influence, nodes with `least` of the answer.
 
-    `names` of edges, as `edge_names` gives them, have numbers in the picture and stand below it.
+    `names` of edges, as `edge_names` gives them, have numbers in the picture and stand below it. `width` is the
+    figure's, in inches (6.75, or 5.4 for each of several). Letters keep their size: give the width of the print.
     """
+    figure = blank(_width(width, len(circuits)), 4.0)
     key = _key(circuits, names or {}, least)
+    key_lines = [wrapped(figure, f"{number}  {text}", size=_SMALL) for text, number in key.items()]
+    heads = [_heading(figure, circuit, len(circuits)) for circuit in circuits]
+    if titles:
+        heads = [(wrapped(figure, title, 1 / len(circuits), size=_TITLE), "") for title in titles]
     rows = max(_rows(shown(circuit, least)) for circuit in circuits)
-    figure = blank(5.4 * len(circuits) + 0.4, max(4.6, _ROOM * rows + 1.4) + 0.19 * len(key))
+    texts = sum(text.count("\n") + 1 for text in key_lines) * _SMALL * _LINE_HEIGHT / 72
+    texts += max(sum(text.count("\n") + 1 for text in head if text) for head in heads) * _TITLE * _LINE_HEIGHT / 72
     axes = figure.subplots(1, len(circuits), squeeze=False)[0]
-    for i, (axis, circuit) in enumerate(zip(axes, circuits, strict=True)):
+    for axis, circuit, head in zip(axes, circuits, heads, strict=True):
         part, drawn = shown(circuit, least), _drawn(circuit, names or {}, least)
-        _draw(
-            axis,
-            part,
-            {drawn[edge]: key[text] for edge, text in (names or {}).items() if edge in drawn and text in key},
-        )
-        told = f"{circuit.model['name']}{answer_label(circuit)}"
-        told += f"\nwhere influence ends: {ends_label(circuit, 4)}" if circuit.influence else ""
-        told += "; edges are as wide as contributions (equation 8)" if circuit.parameters.method == "svt" else ""
-        axis.set_title(titles[i] if titles else wrapped(figure, told, 1 / len(circuits)), loc="left", fontsize=10)
+        numbers = {drawn[edge]: key[text] for edge, text in (names or {}).items() if edge in drawn and text in key}
+        _draw(axis, part, numbers, room=figure.get_figwidth() / len(circuits))
+        _entitle(axis, *head)
     used = {edge.side for circuit in circuits for edge in shown(circuit, least).edges}
-    sides = [side for side in _LINE if side in used]
-    handles = [axes[0].plot([], [], color=_LINE[side], linewidth=3, label=_NAMES[side])[0] for side in sides]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    handles = [Line2D([], [], color=_LINE[side], linewidth=3, label=_NAMES[side]) for side in _LINE if side in used]
+    legend_rows = legend(figure, handles, columns=max(1, len(handles)), beneath=True, size=_SMALL)
     if key:
-        told = "\n".join(f"{number}  {text}" for text, number in key.items())
-        axes[0].set_xlabel(told, fontsize=8, loc="left", color=INK)
+        axes[0].set_xlabel("\n".join(key_lines), fontsize=_SMALL, loc="left", color=INK)
+    figure.set_figheight(max(3.0, _ROOM * rows + 0.4) + texts + _below(figure, legend_rows))
     return figure
+
+
+def _width(width: float | None, circuits: int) -> float:
+    if width is None:
+        return _PAGE if circuits == 1 else 5.4 * circuits + 0.4
+    if not 2.0 <= width <= 40.0:
+        raise KeyholeError(f"a circuit's figure is 2 to 40 inches wide, not {width!r}: a paper's column has 3.25.")
+    return width
+
+
+def _heading(figure: Figure, circuit: Circuit, beside: int) -> tuple[str, str]:
+    """Whose answer it is, and in small letters where its influence ends or what its edges are as wide as."""
+    title = plain(f"{model_label(str(circuit.model['name']))}{answer_label(circuit)}")
+    below = f"where influence ends: {plain(ends_label(circuit, 4))}" if circuit.influence else ""
+    if circuit.parameters.method == "svt":
+        below = "edges are as wide as contributions (equation 8)"
+    return wrapped(figure, title, 1 / beside, size=_TITLE), wrapped(figure, below, 1 / beside, size=_SMALL)
+
+
+def _entitle(axis: Any, title: str, ends: str) -> None:
+    """The title, with room for the smaller lines between it and the picture."""
+    lines = (ends.count("\n") + 1) if ends else 0
+    axis.set_title(title, loc="left", fontsize=_TITLE, pad=6 + lines * _SMALL * _LINE_HEIGHT)
+    if ends:
+        look: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+        axis.annotate(ends, (0, 1), (0, 3), fontsize=_SMALL, color=INK, linespacing=_LINE_HEIGHT - 0.05, **look)
+
+
+def _below(figure: Figure, legend_rows: int) -> float:
+    """Inches that tokens and the legend take beneath the picture."""
+    labels = [label for axis in figure.axes for label in axis.get_xticklabels()]
+    turned = any(label.get_rotation() for label in labels)
+    high = max((text_width(label.get_text(), _TOKEN) for label in labels), default=0.0) if turned else 0.0
+    return max(2 * _TOKEN * _LINE_HEIGHT / 72, high) + legend_rows * _SMALL * 1.6 / 72 + 0.2
 
 
 def _key(circuits: Sequence[Circuit], names: Names, least: float) -> dict[str, int]:
@@ -93,7 +137,7 @@ def _rows(circuit: Circuit) -> float:
     return 1 + max((y for _, y in places.values()), default=0.0)
 
 
-def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int]) -> None:
+def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int], *, room: float) -> None:
     told = _told(circuit)
     tokens = sorted({node.dest for _, node in told})
     places = _places(told, tokens)
@@ -111,10 +155,11 @@ def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int]) -> None:
         if edge.source in places and edge.target in places:
             _mark(axis, edge, places, number)
     for i, (x, y) in places.items():
-        node = circuit.nodes[i]
-        axis.plot([x], [y], "o", color=_FILL[node.kind], markersize=14 if _label(node) else 8, zorder=3)
-        axis.text(x, y, _label(node), color="white", fontsize=6, ha="center", va="center", zorder=4)
-    axis.set_xticks(range(len(tokens)), [_name(circuit, token) for token in tokens], fontsize=9)
+        _node(axis, circuit.nodes[i], x, y)
+    names = [_name(circuit, token) for token in tokens]
+    wide = any(text_width(name, _TOKEN) > 0.92 * room / max(1, len(tokens)) for name in names)
+    turned: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"} if wide else {}
+    axis.set_xticks(range(len(tokens)), names, fontsize=_TOKEN, **turned)
     axis.set_yticks([])
     axis.tick_params(length=0, colors=INK)
     axis.spines[:].set_visible(False)
@@ -122,11 +167,23 @@ def _draw(axis: Any, circuit: Circuit, numbers: Mapping[Edge, int]) -> None:
     axis.margins(y=0.08)
 
 
+def _node(axis: Any, node: Node, x: float, y: float) -> None:
+    """A head or an MLP by its name, in a box that is as wide as it; words and the answer as a dot."""
+    label = {"head": f"{node.layer}.{node.head}", "mlp": f"m{node.layer}"}.get(node.kind)
+    if label is None:
+        axis.plot([x], [y], "o", color=_FILL[node.kind], markersize=8, zorder=3)
+        return
+    box = {"boxstyle": "round,pad=0.22", "facecolor": _FILL[node.kind], "edgecolor": "white", "linewidth": 0.6}
+    axis.text(x, y, label, color="white", fontsize=_NODE, ha="center", va="center", bbox=box, zorder=4)
+
+
 def _mark(axis: Any, edge: Edge, places: Places, number: int) -> None:
     """A number in the middle of an edge, which is straight so that it lies on it."""
     (x, y), (to_x, to_y) = places[edge.source], places[edge.target]
     look = {"boxstyle": "circle,pad=0.15", "facecolor": "white", "edgecolor": _LINE[edge.side], "linewidth": 0.8}
-    axis.text((x + to_x) / 2, (y + to_y) / 2, str(number), fontsize=6, ha="center", va="center", bbox=look, zorder=5)
+    axis.text(
+        (x + to_x) / 2, (y + to_y) / 2, str(number), fontsize=_NODE - 1, ha="center", va="center", bbox=look, zorder=5
+    )
 
 
 def _name(circuit: Circuit, token: int) -> str:
@@ -177,7 +234,3 @@ def _line(edge: Edge, places: Places, share: float, *, bow: float) -> FancyArrow
         alpha=0.55,
         zorder=2,
     )
-
-
-def _label(node: Node) -> str:
-    return {"head": f"{node.layer}.{node.head}", "mlp": f"m{node.layer}"}.get(node.kind, "")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import TextPath
 
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once, xml_text
@@ -24,7 +27,9 @@ PALETTE = (
 SUFFIXES = (".png", ".svg", ".pdf")
 KINDS = ("png",)  # as which pictures in folders are written, unless others are asked for
 _DPI = 160
-_LETTERS = 10.5  # of a title, per inch
+_TITLE = 10.5  # points of a title; so many of its letters stand in an inch, too
+_LEGEND = 9.0  # points of a legend's text
+_HANDLE, _BETWEEN, _MARGIN = 2.4, 1.2, 0.25  # of a legend: a sample and its gap, a column's gap (in font sizes), inches
 
 
 class HouseFigure(Figure):
@@ -58,18 +63,43 @@ def heading(figure: Figure, title: str) -> None:
     figure.suptitle(wrapped(figure, title), x=0.01, ha="left", fontsize=11.5)
 
 
-def wrapped(figure: Figure, title: str, room: float = 1.0) -> str:
+def wrapped(figure: Figure, title: str, room: float = 1.0, *, size: float = _TITLE) -> str:
     """The title in lines that fit into this share of the figure's width: text that is too long would be cut off."""
-    return fill(title, max(12, int(_LETTERS * room * figure.get_figwidth())))
+    return fill(title, max(12, int(_TITLE * _TITLE / size * room * figure.get_figwidth())))
 
 
-def legend(figure: Figure, handles: Sequence[Any], *, columns: int = 1, beneath: bool = False) -> None:
-    """A legend outside the panels, to the right or beneath: it hides no data however many entries it has."""
-    look: dict[str, Any] = {"frameon": False, "fontsize": 9, "handletextpad": 0.4, "columnspacing": 1.2}
+def legend(
+    figure: Figure, handles: Sequence[Any], *, columns: int = 1, beneath: bool = False, size: float = _LEGEND
+) -> int:
+    """A legend outside the panels, to the right or beneath: it hides no data however many entries it has.
+
+    Beneath, it has at most so many columns as fit into the figure's width: a wider one would be clipped on both sides.
+    Returns how many rows it has.
+    """
+    look: dict[str, Any] = {"frameon": False, "fontsize": size, "handletextpad": 0.4, "columnspacing": _BETWEEN}
     if beneath:
-        figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, **look)
-    else:
-        figure.legend(handles=list(handles), loc="outside right center", ncols=columns, **look)
+        columns = _columns(figure, [str(handle.get_label()) for handle in handles], columns, size)
+    place = "outside lower center" if beneath else "outside right center"
+    figure.legend(handles=list(handles), loc=place, ncols=columns, **look)
+    return -(-len(handles) // columns)
+
+
+def text_width(text: str, size: float) -> float:
+    """How wide is the widest line of a text, in inches?"""
+    lines = [line for line in text.split("\n") if line.strip()]
+    font = FontProperties(size=size)
+    return max((TextPath((0, 0), line, prop=font).get_extents().width for line in lines), default=0.0) / 72
+
+
+def _columns(figure: Figure, labels: Sequence[str], most: int, size: float) -> int:
+    """The largest number of columns, at most `most`, that fits into the figure's width; matplotlib fills columns."""
+    widths = [text_width(label, size) + (_HANDLE + _BETWEEN) * size / 72 for label in labels]
+    for n in range(min(most, len(widths)), 1, -1):
+        rows, longer = divmod(len(widths), n)  # the first columns have an entry more
+        ends = [sum(rows + (i < longer) for i in range(column)) for column in range(n + 1)]
+        if sum(max(widths[a:b]) for a, b in pairwise(ends)) <= figure.get_figwidth() - _MARGIN:
+            return n
+    return 1
 
 
 def scale(figure: Figure, axis: Any, image: Any, label: str) -> None:

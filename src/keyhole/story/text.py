@@ -7,7 +7,7 @@ from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.circuits.writer import Writer
 from keyhole.models.tokens.prompts import token_label
-from keyhole.story.story import Path, Step, Story
+from keyhole.story.story import LOST, NEEDED, WORDS, Path, Step, Story
 
 WIDTH = 100
 LARGE = 0.2  # the influence of a step that is remarked on
@@ -91,6 +91,22 @@ def numbers(story: Story, step: Step) -> str:
     alone = ": not needed alone" if round(step.influence, 2) >= LARGE and abs(round(effect, 2)) < SMALL else ""
     told = f"{round(effect, 2) + 0.0:{'+.0%' if shares else '+.2f'}}"  # no -0
     return f"[{step.influence:.0%}, {told}{alone}]"
+
+
+def decisive_pieces(story: Story) -> list[str]:
+    """Words without which much of the answer is gone, whether a path begins there or not; nothing if not measured."""
+    if story.answer is None:
+        return []
+    least = NEEDED * story.answer if story.in_shares else LOST
+    words = {path.steps[0].src: path.steps[0] for path in story.paths if path.steps and path.steps[0].kind == "word"}
+    words |= {word.src: word for word in story.needed}
+    lost = sorted(
+        (word for word in words.values() if (word.effect or 0.0) <= -least), key=lambda word: word.effect or 0.0
+    )
+    if not lost:
+        return []
+    told = [f"{step_label(word, story.circuit.tokens)} {numbers(story, word)}" for word in lost[:WORDS]]
+    return ["Decisive words, without which the answer loses most:", *(f"{one}," for one in told[:-1]), f"{told[-1]}."]
 
 
 def needed_pieces(story: Story) -> list[str]:

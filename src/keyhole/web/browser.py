@@ -12,6 +12,7 @@ from keyhole.errors import KeyholeError
 from keyhole.web.page import to_html
 
 _HEIGHT = 640  # pixels of the frame in a notebook
+_STORY = 980  # of one whose circuit has a story, so that it is not cut off
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,15 @@ class Page:
 
 def show(circuit: Circuit) -> Page:
     """The circuit's page; opened in the browser, unless a notebook will show it where it is returned."""
-    page = Page(repr(circuit).strip("<>"), to_html(circuit))
+    page = circuit_page(circuit)
     if not in_notebook():
         page.open()
     return page
+
+
+def circuit_page(circuit: Circuit) -> Page:
+    """A circuit's page, with a frame that has room for its story."""
+    return Page(repr(circuit).strip("<>"), to_html(circuit), _STORY if circuit.influence else _HEIGHT)
 
 
 def in_notebook() -> bool:

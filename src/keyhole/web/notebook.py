@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.progress import Progress
+    from keyhole.story.story import Story
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing
 
@@ -100,12 +102,22 @@ class Widget(AnyWidget):
             raise KeyholeError("this circuit was read from a file: give the model that made it, circuit.widget(model).")
         return self._live
 
-    def show_circuit(self, circuit: "Circuit") -> None:
-        """Show this one; what was done to another goes."""
+    def show_circuit(self, circuit: "Circuit", progress: "Progress | None" = None) -> None:
+        """Show this one, its story with effects where there is a run; what was done to another goes."""
         self._circuit = strongest(circuit, EDGES)
-        told = page_data(circuit)
+        told = page_data(circuit, story=self._measured(circuit, progress))
         self.view, self.verified, self.names, self.story = {}, {}, told["names"], told["story"]
         self.left_out, self.circuit = told.get("left_out", ""), told["circuit"]
+
+    def _measured(self, circuit: "Circuit", progress: "Progress | None") -> "Story | None":
+        """The story with the effect of each step; None: there is none, or nothing to measure it with."""
+        if not circuit.influence or circuit.run is None:
+            return None
+        try:
+            return circuit.story(progress=progress)
+        except KeyholeError as error:  # as when the weights have changed: the circuit is still true
+            self.errors = {**self.errors, "circuit": str(error)}
+            return None
 
     def show_firing(self, firing: dict[str, Any], keys: "Keys" = "all") -> None:
         """Show this one, as the explorer's JSON has it; effects of another go."""
@@ -131,7 +143,8 @@ class Widget(AnyWidget):
 
     def _trace(self, wish: dict[str, Any]) -> None:
         at = {name: (self.firing or {})[name] for name in ("layer", "head", "dest", "src")}
-        self.show_circuit(self.live.trace({"from": at}, self._tell("circuit")))
+        tell = self._tell("circuit")
+        self.show_circuit(self.live.trace({"from": at}, tell), tell)
 
     def _verify(self, wish: dict[str, Any]) -> None:
         if self._circuit is None or self._circuit.run is None:

@@ -15,7 +15,15 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, question_label
 from keyhole.story.story import Story, tell
-from keyhole.story.text import held_pieces, needed_pieces, numbers, numbers_legend, step_label, words_legend
+from keyhole.story.text import (
+    decisive_pieces,
+    held_pieces,
+    needed_pieces,
+    numbers,
+    numbers_legend,
+    step_label,
+    words_legend,
+)
 from keyhole.web.bundle import script, style
 
 EDGES = 4000  # a page carries so many at most: a browser draws and sorts them at once
@@ -66,7 +74,7 @@ def page_data(
     data: dict[str, Any] = {
         "circuit": json.loads(part.to_json()),
         "names": {str(index): {"text": told[edge]} for index, edge in enumerate(part.edges) if edge in told},
-        "story": _story(part, story),
+        "story": [] if story is None else story_lines(part, story),
     }
     if part is not circuit:
         data["left_out"] = (
@@ -100,12 +108,13 @@ def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int,
     return circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side, edge.channels
 
 
-def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
-    """The paths, with the nodes of the page that they pass; nothing where there is no story."""
-    if story is None:
-        return []
+def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:
+    """The story as every page shows it: what it holds and which words decide, its paths, and what the numbers are.
+
+    Paths have the nodes of this circuit, or part of one, that they pass.
+    """
     index = {node: i for i, node in enumerate(circuit.nodes)}
-    paths: list[dict[str, Any]] = [{"text": " ".join(held_pieces(story))}]
+    paths: list[dict[str, Any]] = []
     for path in story.paths:
         steps: list[dict[str, Any]] = []
         for step in path.steps:
@@ -115,5 +124,10 @@ def _story(circuit: Circuit, story: Story | None) -> list[dict[str, Any]]:
         nodes = [node for step in steps for node in step["nodes"]]
         text = " → ".join(step["text"] for step in steps)
         paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
+    above = [" ".join(held_pieces(story)), " ".join(decisive_pieces(story))]
     below = [" ".join(needed_pieces(story)), numbers_legend(story), words_legend(story)]
-    return [*paths, *({"text": text} for text in below if text)]
+    return [*_told(above), *paths, *_told(below)]
+
+
+def _told(texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"text": text} for text in texts if text]

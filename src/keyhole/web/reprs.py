@@ -80,9 +80,9 @@ def verification_html(found: "Verification") -> str:
 
 def circuit_html(circuit: "Circuit") -> str:
     """The circuit's page."""
-    from keyhole.web.browser import Page
+    from keyhole.web.browser import circuit_page
 
-    return Page(repr(circuit).strip("<>"), circuit.to_html())._repr_html_()
+    return circuit_page(circuit)._repr_html_()
 
 
 def families_html(found: "Families") -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from keyhole.brief import model_label
 from keyhole.contrast.edits.attribution import attribute
 from keyhole.contrast.edits.moves import Effect
 from keyhole.contrast.features.finding import choose
@@ -68,7 +69,7 @@ def _interventions(
     study: Study, shown: dict[str, tuple[Effect, ...]], folder: Path, kinds: Sequence[str]
 ) -> list[Path]:
     title = (
-        f"Attention when a feature's coordinates change places, {Path(study.model).stem}, {study.tested} test samples"
+        f"Attention when a feature's coordinates change places, {model_label(study.model)}, {study.tested} test samples"
     )
     return save_as(intervention_figure(shown, title=title), folder / "interventions", kinds)
 

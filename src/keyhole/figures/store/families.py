@@ -1,7 +1,6 @@
 """What do families of circuits look like? Their tree, all distances in its order, and labels beside them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from keyhole.brief import model_label
 from keyhole.figures import style
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _title(found: "Families") -> str:
 
     about, many = found.about, len(found.families)
     told = "one family" if many == 1 else f"{many} families"
-    return f"{about.task} on {Path(about.model).name}: {told} of circuits, as sets of {WHAT[about.granularity]}" + (
+    return f"{about.task} on {model_label(about.model)}: {told} of circuits, as sets of {WHAT[about.granularity]}" + (
         " with the roles of tokens" if about.role else ""
     )
 

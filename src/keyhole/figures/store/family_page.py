@@ -1,9 +1,9 @@
 """How do families of circuits read in a browser?"""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keyhole.brief import model_label
 from keyhole.figures.page import Cell, Section, page
 from keyhole.figures.store.families import families_figure
 
@@ -26,7 +26,7 @@ def families_page(found: "Families") -> str:
         _averages(found),
         _representatives(found),
     ]
-    return page(f"Families of circuits: {about.task} on {Path(about.model).name}", summary, sections)
+    return page(f"Families of circuits: {about.task} on {model_label(about.model)}", summary, sections)
 
 
 def _families(found: "Families") -> Section:

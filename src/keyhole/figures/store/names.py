@@ -6,6 +6,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+from keyhole.brief import model_label
 from keyhole.figures.page import Cell, Section, Spans, page
 from keyhole.files import require_file, write_at_once
 from keyhole.naming.attached.edges import head_names
@@ -53,7 +54,11 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
     ]
     summary = f"{len(naming.signals)} signals, named by {naming.explainer}. "
     summary += f"Names that pass: {naming.share()}. Above chance: {naming.above_chance()}."
-    return page(f"{naming.model}: what its signals mean", f"{summary}\n\nBeside it, {LANDMARKS}.", sections)
+    return page(
+        f"{model_label(naming.model or 'a model')}: what its signals mean",
+        f"{summary}\n\nBeside it, {LANDMARKS}.",
+        sections,
+    )
 
 
 _SHARES = ("group", "counted", ">signals", ">such", ">without a name", ">untested", ">share", ">from", ">to")

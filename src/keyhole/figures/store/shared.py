@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from keyhole.brief import model_label
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, scale, tidy
 from keyhole.shared.alike import Likeness
@@ -19,7 +20,7 @@ def shared_figure(found: Shared) -> Figure:
     """A row per side: cosines of heads, near-equal pairs beside the control; with two tasks, overlaps of channels."""
     columns = 3 if found.tasks else 2
     figure = blank(4.6 * columns, 8.2)
-    heading(figure, f"Signals and channels that heads share, {found.model.rpartition('/')[2]}")
+    heading(figure, f"Signals and channels that heads share, {model_label(found.model)}")
     for row, side in zip(figure.subplots(2, columns, squeeze=False), found.sides, strict=True):
         _cosines(figure, row[0], side)
         _pairs(row[1], side)

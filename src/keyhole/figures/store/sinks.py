@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from keyhole.brief import model_label
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, heading, legend, tidy
 from keyhole.sink.record import Sinks, SinkSide
@@ -17,7 +18,7 @@ _LABELS = 24  # heads that are named along an axis
 def sinks_figure(found: Sinks) -> Figure:
     """A row per side: cosines of heads by cluster, the same heads with other channels, and removals."""
     figure = blank(12.6, 8.4)
-    heading(figure, f"Firings on the first token, {found.model.rpartition('/')[2]}: are control signals shared?")
+    heading(figure, f"Firings on the first token, {model_label(found.model)}: are control signals shared?")
     grid = figure.subplots(2, 3, width_ratios=(1, 1, 1.05))
     image = None
     for row, side in zip(grid, found.sides, strict=True):
@@ -92,8 +93,8 @@ def sinks_page(found: Sinks) -> str:
     """All of a study, with both sides, all heads and the massive coordinates."""
     summary = " ".join(f"{side.side} side: {side.found}." for side in found.sides)
     told = (
-        f"{found.model}, {found.prompts} prompts and {found.held_out} held-out ones. {found.share:.0%} of the heads' "
-        f"tokens after the first fire on the first one. Control signals: {summary}"
+        f"{model_label(found.model)}, {found.prompts} prompts and {found.held_out} held-out ones. "
+        f"{found.share:.0%} of the heads' tokens after the first fire on the first one. Control signals: {summary}"
     )
     sections = [Section("Heads by cluster, and removals", _READ, figure=sinks_figure(found), said=told)]
     sections += [section for side in found.sides for section in _side_sections(side, found)]

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, plain, tidy
 from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
@@ -201,7 +202,7 @@ def _handles() -> list[Any]:
 
 
 def _model(studies: Sequence[SparseStudy]) -> str:
-    return plain(studies[0].model.rstrip("/").rsplit("/", 1)[-1])  # a file's name without its folders
+    return plain(model_label(studies[0].model))
 
 
 def _two_digits(value: float) -> str:

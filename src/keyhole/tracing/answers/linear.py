@@ -19,6 +19,7 @@ from keyhole.models.architecture.weights import HeadOut
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place
 from keyhole.tracing.answers.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
+from keyhole.tracing.mlps.attribution import parts_at
 from keyhole.tracing.writes.upstream import Writes
 from keyhole.tracing.writes.written import written_by
 
@@ -148,6 +149,22 @@ def _linear_prefix(writes: Writes, end: int, contributions: Tensor, layer: int |
     n = int((values >= cutoff).sum())
     writers = [writer_at(writes, component, end, layer) for component in order[:n].tolist()]
     return [Seed(w, v, v) for w, v in zip(writers, values[:n].tolist(), strict=True)]
+
+
+def answer_pushes(run: "Run", end: int) -> dict[tuple[int, int, int], float]:
+    """What every head moves from every token (layer, head, src) towards the likeliest answer at `end`, in logits.
+
+    The answer's logit is taken against the mean of all tokens, as in linear seeds; effects through later layers are no
+    part of it.
+    """
+    answer = int(run.logits[end].argmax())
+    with exact_matmul(), run.model.steady():
+        writes = Writes([run])
+        goal = linear_goal(writes, 0, end, [answer], [])
+        parts = parts_at(writes, [(0, end)], goal.along[None], layer=goal.layer, attended=False)
+        values = parts.values[0, : parts.n_moved].tolist()
+    who = [parts.writer(0, component) for component in range(parts.n_moved)]
+    return {(one.layer, one.head or 0, one.src): value for one, value in zip(who, values, strict=True)}
 
 
 def _not_favoured(writes: Writes, run: int, end: int, targets: list[int], against: list[int]) -> str:

@@ -18,7 +18,7 @@ export function wishes(model, flow, go) {
     "open-prompt": ({ prompt }) => (prompt === place().prompt ? flow.again() : go({ prompt, ...ELSEWHERE })),
     "open-model": (wish) => openModel(model, flow, go, wish),
     "open-head": ({ layer, head }) => go({ layer, head, ...strongest(model, layer, head), tab: "pattern" }),
-    "open-firing": ({ layer, head, dest, src }) => go({ layer, head, dest, src }),
+    "open-firing": ({ layer, head, dest, src }) => go({ layer, head, dest, src, ...whyBeside(place()) }),
     "open-dest": ({ dest }) => go({ dest, src: attended(model, dest) }),
     measure: ({ measure }) => go({ measure }, { replace: true }),
     tab: ({ tab }) => go({ tab }),
@@ -37,6 +37,11 @@ export function wishes(model, flow, go) {
     "explain-mlp": (wish) => explainMlp(flow, place(), wish),
     where: (wish) => whereElse(flow, place(), wish),
   };
+}
+
+/** @param {Place} place a circuit makes room for the reasons of a firing that is opened in it @returns {Partial<Place>} */
+function whyBeside({ tab, own }) {
+  return tab === "circuit" ? { own: { ...own, why: "open" } } : {};
 }
 
 /** What another prompt leaves behind. @type {Partial<Place>} */

@@ -2,7 +2,7 @@
 import { wishes } from "./actions.js";
 import { follow } from "./flow.js";
 import { further } from "./further.js";
-import { h } from "./lib/dom.js";
+import { fill, h } from "./lib/dom.js";
 import { plain } from "./lib/model.js";
 import { pane } from "./lib/pane.js";
 import { setTheme, themeButton } from "./lib/theme.js";
@@ -122,7 +122,8 @@ function layout(model) {
   const tabOf = (/** @type {string} */ tab, /** @type {string} */ text) =>
     h("button", { type: "button", role: "tab", "data-tab": tab, onclick: () => model.send({ type: "tab", tab }) }, text);
   const tabs = h("div", { class: "tabs", role: "tablist" }, TABS.map(([tab, text]) => tabOf(tab, text)));
-  const middle = pane("", "middle", tabs);
+  const beside = h("button", { type: "button", class: "asks-why", onclick: () => aside(model) });
+  const middle = pane("", "middle", tabs, beside);
   const why = pane("Why here?", "why-pane");
   const views = Object.fromEntries(TABS.map(([tab]) => [tab, h("div", { class: `view ${tab}` })]));
   middle.body.append(...Object.values(views));
@@ -132,6 +133,9 @@ function layout(model) {
   const show = () => {
     const now = /** @type {Place} */ (model.get("place"));
     main.dataset.tab = now.tab;
+    main.dataset.why = now.own.why === "open" ? "open" : "closed";
+    beside.setAttribute("aria-expanded", String(now.own.why === "open"));
+    fill(beside, now.own.why === "open" ? "Hide why" : "Why here?", now.layer === null ? null : h("b", {}, `${now.layer}.${now.head}`));
     // The same buttons: one that were made anew would lose the focus of whoever goes by keys.
     TABS.forEach(([tab], i) => tabs.children[i].setAttribute("aria-selected", String(tab === now.tab)));
     middle.title(now.tab === "pattern" && now.layer !== null ? `Head ${now.layer}.${now.head}` : "");
@@ -146,6 +150,12 @@ function layout(model) {
   trace.render({ model, el: views.circuit });
   firing.render({ model, el: why.body });
   for (const [tab, view] of Object.entries(FURTHER)) view.render({ model, el: views[tab] });
+}
+
+/** @param {import("./lib/model.js").Model} model shows or hides why the chosen head attends, beside a circuit */
+function aside(model) {
+  const why = model.get("place").own.why === "open" ? "" : "open";
+  model.send({ type: "own", change: { why } });
 }
 
 start();

@@ -15,6 +15,7 @@ export function start() {
       onSend: (content) => content.type === "save-page" && save(pristine, model.get("view")),
     },
   );
+  document.body.classList.toggle("framed", window.parent !== window);
   circuit.render({ model, el: place });
 }
 

@@ -159,21 +159,12 @@ async function trace(model, slots, place) {
     "told",
     (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }),
   );
-  if (told) model.set("story", told.paths.map((/** @type {any} */ path) => ({ ...path, nodes: nodesOf(found, path) })));
-}
-
-/** @param {any} circuit @param {any} path the nodes that a path's writers are */
-function nodesOf(circuit, path) {
-  const spell = (/** @type {any} */ w) => [w.kind, w.layer, w.head, w.dest, w.src].join();
-  const named = new Set(path.steps.flatMap((/** @type {any} */ step) => step.writers.map(spell)));
-  return circuit.nodes.flatMap(
-    (/** @type {any} */ node, /** @type {number} */ i) => (node.kind === "target" || named.has(spell(node)) ? [i] : [])
-  );
+  if (told) model.set("story", told.lines);
 }
 
 /**
- * The head and the cell to begin with where the address names none that exists: what the last token attends to most
- * above uniform.
+ * The head and the cell to begin with where the address names none that exists: what moves most towards the answer;
+ * where that is not known, or of a head that is named, what the last token attends to most above uniform.
  * @param {Place} place @param {any} run @param {any} heads
  * @returns {Partial<Place>}
  */
@@ -182,6 +173,7 @@ export function chosen(place, run, heads) {
   const known = heads.heads.some(same);
   const { dest, src } = place;
   if (known && dest !== null && src !== null && src <= dest && dest < run.tokens.length) return {};
+  if (!known && heads.first) return heads.first;
   const own = heads.firings.filter((/** @type {any} */ f) => !known || same(f));
   const last = own.filter((/** @type {any} */ f) => f.dest === run.end);
   const away = last.find((/** @type {any} */ f) => f.src !== f.dest);

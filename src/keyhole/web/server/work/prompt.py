@@ -11,7 +11,9 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.models.tokens.prompts import token_texts
 from keyhole.qk.channels import check_head
+from keyhole.qk.firings import find_firings
 from keyhole.qk.head_map import head_map
+from keyhole.tracing.answers.linear import answer_pushes
 from keyhole.tracing.answers.targets import targets_of
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.writes.upstream import Writes
@@ -88,7 +90,27 @@ def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         "layers": ran.run.model.attention_layers,
         "heads": [asdict(one) for one in found.heads],
         "firings": [{**asdict(one), "times_uniform": one.times_uniform} for one in found.firings],
+        "first": _first(ran),
     }
+
+
+def _first(ran: Ran) -> dict[str, int] | None:
+    """The firing to begin with: of those at the last token, the one that moves most towards the likeliest answer.
+
+    By its head's write along the answer's logit against the mean of all tokens. None: nothing fires there, or the
+    prompt is too long for work that nobody asked for.
+    """
+    if len(ran.run) > CHECKED:
+        return None
+
+    def make() -> dict[str, int] | None:
+        sites = [site for site in find_firings(ran.run, dest=-1) if site.src > 0]
+        pushes = answer_pushes(ran.run, len(ran.run) - 1)
+        best = max(sites, key=lambda site: pushes[site.layer, site.head, site.src], default=None)
+        return None if best is None else {name: getattr(best, name) for name in ("layer", "head", "dest", "src")}
+
+    first: dict[str, int] | None = ran.made.get("first", make)
+    return first
 
 
 def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:

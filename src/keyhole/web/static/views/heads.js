@@ -3,7 +3,7 @@ import { fill, h, s } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { clamp } from "../lib/scale.js";
 
-const ROOM = { wide: 240, high: 380, most: 26, least: 7 }; // for all cells, and for one, in pixels
+const ROOM = { wide: 240, high: 300, most: 26, least: 7 }; // for all cells, and for one, in pixels: answers need room, too
 const LEFT = 22; // for the layers' numbers
 
 /** What the map can show; `top` is the value that is full ink, null: the largest there is. */

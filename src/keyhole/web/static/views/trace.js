@@ -1,6 +1,5 @@
 // Which circuit is behind the answer? How far the tracing is; then the circuit, its story, and whether it holds.
 import { fill, h } from "../lib/dom.js";
-import { count, share } from "../lib/format.js";
 import { progressBar, whenBusy } from "../lib/progress.js";
 import { setTheme } from "../lib/theme.js";
 import circuit from "./circuit.js";
@@ -78,31 +77,12 @@ function standing(model) {
   return null;
 }
 
-/** @param {Model} model what the story's paths leave out; the paths themselves stand beside the drawing */
+/** @param {Model} model how far the story is, or why there is none; the story itself stands beside the drawing */
 function story(model) {
   const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
-  if (!told && !busy && !error) return null;
-  const body = error
-    ? h("p", { class: "error", role: "alert" }, error)
-    : told
-    ? [h("p", { class: "soft" }, held(told)), told.besides && h("p", { class: "soft" }, told.besides)]
-    : progressBar(model, "told");
+  if (told || (!busy && !error)) return null;
+  const body = error ? h("p", { class: "error", role: "alert" }, error) : progressBar(model, "told");
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
-}
-
-/** @param {any} told */
-function held(told) {
-  const rest = [
-    ["weaker paths", told.weaker],
-    ["constants", told.constants],
-    ...Object.entries(told.unfollowed).map(([why, x]) => [`not followed (${why})`, x]),
-  ];
-  const measured = told.metric
-    ? ` Effects are changes of the ${told.metric} when writers write nothing: measured, where influence is accounting.`
-    : "";
-  const others = rest.map(([what, x]) => `${what} ${share(x)}`).join(", ");
-  const first = `Its ${count(told.paths.length, "path")} from words hold ${share(told.held)} of the answer’s influence`;
-  return `${first}; ${others}.${measured}`;
 }
 
 /** @param {Model} model */

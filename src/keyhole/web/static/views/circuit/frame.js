@@ -3,11 +3,14 @@ import { answerFacts, answerText, isSvt, modelLabel } from "../../lib/circuit.js
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { pane } from "../../lib/pane.js";
+import { joined } from "../../lib/tokens.js";
 import { drawing } from "./drawing/drawing.js";
 import { help } from "./keys.js";
 import { legend } from "./drawing/shapes.js";
 import { edgeTable } from "./panes/table.js";
 import { tools } from "./tools.js";
+
+const LONG = 80; // tokens of a prompt that is shown whole
 
 /** @typedef {import("./stage.js").Stage} Stage */
 /** @typedef {import("../../lib/circuit.js").CircuitDocument} CircuitDocument */
@@ -87,7 +90,20 @@ function heading(doc, left) {
   const explained = `${count(doc.firings.length, "firing")} explained`;
   const facts = [answerFacts(doc), count(doc.tokens.length, "token"), explained, left].filter(Boolean).join(" · ");
   const title = h("h1", null, modelLabel(doc), ": why ", h("q", null, answerText(doc)), "?");
-  return h("header", { class: "title" }, title, h("p", { class: "soft" }, facts));
+  const prompt = promptOf(doc);
+  return h(
+    "header",
+    { class: "title" },
+    title,
+    h("p", { class: "asked-of", title: joined(doc.tokens) }, prompt),
+    h("p", { class: "soft" }, facts),
+  );
+}
+
+/** @param {CircuitDocument} doc the prompt; of a long one both ends, as its end is what is answered */
+function promptOf({ tokens }) {
+  if (tokens.length <= LONG) return joined(tokens);
+  return `${joined(tokens.slice(0, LONG / 2))} … ${joined(tokens.slice(-LONG / 2))}`;
 }
 
 /** @param {CircuitDocument} doc every choice that was made, and how exact the run is */

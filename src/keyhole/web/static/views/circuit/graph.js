@@ -26,6 +26,7 @@ import { short, visible } from "../../lib/tokens.js";
  */
 
 const READABLE = { marks: 64, columns: 14 }; // so many can be read at once
+const FEW = 16; // nodes: more than these are not hidden only to be drawn larger
 const MANY = 60; // nodes: from here on sinks and constants begin folded
 
 /** @param {CircuitDocument} doc everything about it that no view changes */
@@ -54,11 +55,15 @@ export function indexed(doc) {
 
 /** @typedef {ReturnType<typeof indexed>} Indexed */
 
-/** @param {Indexed} graph @param {import("./state.js").ViewState} view @returns {Drawn} */
-export function drawn(graph, view) {
+/**
+ * @param {Indexed} graph @param {import("./state.js").ViewState} view
+ * @param {(marks: Mark[]) => boolean} [legible] can labels be read when these are drawn?
+ * @returns {Drawn}
+ */
+export function drawn(graph, view, legible = () => true) {
   const many = graph.doc.nodes.length > MANY;
   const folds = { sinks: view.sinks ?? many, constants: view.constants ?? many };
-  const below = view.below ?? readable(graph, folds);
+  const below = view.below ?? readable(graph, view, folds, legible);
   const { nodes, edges } = reached(graph, below, folds);
   const marks = marksOf(graph, nodes, view, folds);
   /** @type {Map<number, string>} */
@@ -96,17 +101,22 @@ export function reached(graph, below, folds) {
 }
 
 /**
- * @param {Indexed} graph
- * @param {{ sinks: boolean, constants: boolean }} folds the weakest cut that leaves no more than can be read
+ * The weakest cut that leaves no more than can be read: neither too many, nor too small.
+ * @param {Indexed} graph @param {import("./state.js").ViewState} view
+ * @param {{ sinks: boolean, constants: boolean }} folds @param {(marks: Mark[]) => boolean} legible
  */
-function readable(graph, folds) {
+function readable(graph, view, folds, legible) {
+  let last = 0.2;
   for (const below of [0, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15]) {
     const { nodes } = reached(graph, below, folds);
     const shown = [...nodes].map((index) => graph.doc.nodes[index]).filter((node) => !folded(node, folds));
     const columns = new Set(shown.map((node) => node.dest));
-    if (shown.length <= READABLE.marks && columns.size <= READABLE.columns) return below;
+    if (shown.length > READABLE.marks || columns.size > READABLE.columns) continue;
+    if (shown.length < FEW && last < 0.2) break;
+    last = below;
+    if (legible(marksOf(graph, nodes, view, folds))) return below;
   }
-  return 0.2;
+  return last;
 }
 
 /**

@@ -4,7 +4,7 @@ import { fill } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { setTheme } from "../../lib/theme.js";
 import { drawBeside } from "./beside.js";
-import { layout } from "./drawing/layout.js";
+import { layout, LEGIBLE } from "./drawing/layout.js";
 import { frame } from "./frame.js";
 import { drawn, indexed, paths } from "./graph.js";
 import { keys } from "./keys.js";
@@ -42,12 +42,18 @@ export class Stage {
     this.watch();
   }
 
-  place() {
-    const looked = this.picture.marks.flatMap((mark) =>
-      mark.kind === "head" ? [this.doc.nodes[mark.members[0]].src] : [],
-    );
+  place(marks = this.picture.marks) {
+    const looked = marks.flatMap((mark) => (mark.kind === "head" ? [this.doc.nodes[mark.members[0]].src] : []));
     const room = this.draw.room();
-    return layout(this.picture.marks, this.doc.tokens, looked, { opened: this.state.get().opened, ...room });
+    return layout(marks, this.doc.tokens, looked, { opened: this.state.get().opened, ...room });
+  }
+
+  /**
+   * @param {import("./graph.js").Mark[]} marks can their labels be read? Of a drawing that is out of sight, or that is
+   *   compared with another, nothing is hidden for that
+   */
+  legible(marks) {
+    return this.draw.el.clientWidth === 0 || Boolean(this.model.get("marks")) || this.place(marks).scale >= LEGIBLE;
   }
 
   watch() {
@@ -100,7 +106,7 @@ export class Stage {
 
   redraw() {
     const view = this.state.get();
-    this.picture = drawn(this.graph, view);
+    this.picture = drawn(this.graph, view, (marks) => this.legible(marks));
     this.lay = this.place();
     const size = `${count(this.picture.nodes, "node")} and ${count(this.picture.edges, "edge")}`;
     const label = `Circuit of ${size} behind ${answerText(this.doc)}. Tab goes from node to node.`;

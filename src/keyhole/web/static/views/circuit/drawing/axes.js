@@ -1,11 +1,11 @@
 // Which token is this column, which layer this row? Labels that stay in sight while the drawing moves below them.
 import { fill, s } from "../../../lib/dom.js";
-import { short, visible } from "../../../lib/tokens.js";
+import { fitted, textWidth, visible } from "../../../lib/tokens.js";
 
 export const LEFT = 64; // pixels for the names of layers
 export const BOTTOM = 34; // for tokens
-const LETTER = 8; // pixels
-const DIGIT = 6.1;
+export const TOKEN = 12.5; // pixels of a token's letters, as in circuit.css
+export const PLACE = 11; // and of its number's
 
 /** @param {(pos: number) => void} open a folded gap was clicked */
 export function axes(open) {
@@ -70,19 +70,18 @@ export function axes(open) {
 /** @param {import("./layout.js").Column} column @param {number} k @param {string[]} texts */
 function token(column, k, texts) {
   const place = String(column.pos);
-  const numbered = column.plain ? 0 : DIGIT * place.length + 3; // its number matters where something is drawn
-  const most = Math.floor((column.w * k - 4 - numbered) / LETTER);
-  const text = short(visible(texts[column.pos] ?? ""), Math.min(16, Math.max(1, most)));
+  const numbered = column.plain ? 0 : textWidth(place, PLACE) + 3; // its number matters where something is drawn
+  const text = fitted(visible(texts[column.pos] ?? ""), column.w * k - 4 - numbered, TOKEN);
   const title = s("title", null, `token ${place}: ${JSON.stringify(texts[column.pos] ?? "")}`);
   const x = (column.x + column.w / 2) * k;
-  if (most < 1 && column.w * k < numbered) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
+  if (!text && column.w * k < numbered + 4) return s("g", null, title, s("path", { class: "tick", d: `M${x} 4v5` }));
   const number = column.plain ? null : s("tspan", { class: "place" }, place);
   return s(
     "text",
     { class: column.plain ? "token plain" : "token", x, y: 21 },
     title,
     number,
-    most >= Math.min(3, [...visible(texts[column.pos] ?? "")].length) ? s("tspan", { dx: number ? 3 : 0 }, text) : null,
+    text && s("tspan", { class: "word", dx: number ? 3 : 0 }, text),
   );
 }
 

@@ -76,6 +76,7 @@ export function drawing(on) {
   const resize = () => axis.resize(el.clientWidth, el.clientHeight, view.place());
   /** @param {string} id */
   const focus = (id) => /** @type {SVGElement | undefined} */ (parts.get(id)?.[0])?.focus({ preventScroll: true });
+  /** @returns {{ width: number, height: number }} what the camera fits a drawing into */
   const room = () => ({
     width: Math.max(200, el.clientWidth - LEFT - 24),
     height: Math.max(200, el.clientHeight - BOTTOM - 26),
@@ -126,7 +127,7 @@ function markOf(scene, mark) {
     "data-mark": mark.id,
   };
   const bare = (mark.kind === "embedding" || CONSTANTS.has(mark.kind)) && !mark.named;
-  const text = bare ? null : s("text", { class: "name", y: 4 }, short(mark.label, 24));
+  const text = bare ? null : s("text", { class: "name", y: 4.4 }, short(mark.label, 24));
   return s("g", attrs, s("title", null, label), outline(mark.kind, box.w, box.h), text);
 }
 

@@ -1,6 +1,8 @@
 // Where does everything stand? Tokens across, layers up; what shares a cell stands side by side, and long prompts
 // are folded.
-import { short, visible } from "../../../lib/tokens.js";
+import { clamp } from "../../../lib/scale.js";
+import { short, textWidth, visible } from "../../../lib/tokens.js";
+import { PLACE, TOKEN } from "./axes.js";
 
 /** @typedef {import("../graph.js").Mark} Mark */
 /** @typedef {{ x: number, y: number, w: number, h: number }} Box centre and size */
@@ -9,19 +11,25 @@ import { short, visible } from "../../../lib/tokens.js";
  * @property {number} pos @property {number} x @property {number} w @property {boolean} plain is nothing drawn there?
  * @property {number | null} gap so many tokens are folded here, or are unfolded from here on; null: this is a token
  * @property {boolean} open is it part of an unfolded gap?
+ * @property {number} label pixels that its label takes, however large the drawing is seen
  */
 /** @typedef {{ label: string, y: number, h: number }} Row */
-/** @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number }} Layout */
+/**
+ * @typedef {{ boxes: Map<string, Box>, columns: Column[], rows: Row[], width: number, height: number, scale: number }}
+ *   Layout scale: how large all of it can be seen at once
+ */
 
 const FOLD = { from: 26, run: 2 }; // prompts longer than this are folded, where so many tokens in a row have nothing
-const LINE = 21; // height of a line of marks
+const LINE = 22; // height of a line of marks
 const ACROSS = [156, 112, 74, 40]; // a cell wider than this begins a new line; which of them is seen best
 const GAP = 6; // between marks
 const DEEP = 12; // more layers than this stand in one row each
-const NEAR = 24; // between heads and MLP of one layer
+const NEAR = [7, 24]; // between heads and MLP of one layer: at least, at most
+const LOOSE = [10, 110]; // and between layers
 const LARGEST = 1.25; // a drawing is not enlarged beyond this
-const SIGN = 6.7; // width of a letter in a mark
-const LETTER = 7.4; // and in a token
+const NAME = 12.5; // size of a mark's letters, as in circuit.css
+export const LEGIBLE = 11 / NAME; // the scale at which they are 11 pixels on the screen
+const LONG = { few: 16, many: 8 }; // letters of a token that is shown whole, in prompts that are not folded and that are
 
 /** @type {Record<string, number>} */
 const WITHIN = { offset: 0, value_offset: 0, head: 1, mixer: 1, group: 1, mlp_offset: 2, mlp: 3, bias: 3 };
@@ -31,7 +39,7 @@ export function sizeOf(mark) {
   if (mark.kind === "embedding" && !mark.named) return [14, 14];
   if (["bias", "offset", "mlp_offset", "value_offset"].includes(mark.kind) && !mark.named) return [11, 11];
   const wide = mark.kind === "target" || mark.kind === "group" ? 20 : 12;
-  return [Math.max(28, wide + SIGN * [...short(mark.label, 24)].length), 18];
+  return [Math.max(30, wide + textWidth(short(mark.label, 24), NAME, 550)), 19];
 }
 
 /**
@@ -44,33 +52,72 @@ export function sizeOf(mark) {
  */
 export function layout(marks, tokens, needed, { opened, width, height }) {
   const bands = bandsOf(marks);
-  const interest = new Set([...marks.map((mark) => mark.dest), ...(tokens.length > FOLD.from ? [] : needed)]);
-  const tried = ACROSS.map((across) => {
-    const cells = cellsOf(marks, bands, across);
-    const columns = columnsOf(tokens, cells, interest, new Set(opened));
-    const heights = bands.map(
-      (_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0),
-    );
-    const used = heights.reduce((sum, one) => sum + one, 0) + NEAR * bands.filter((band) => band.near).length;
-    // what is unfolded comes on top
-    const wide = columns.reduce((sum, column) => sum + (column.open ? 0 : column.w), 0);
-    const least = used + (bands.length > DEEP ? 7 : 18) * bands.filter((band) => !band.near).length;
-    return { cells, columns, heights, used, scale: Math.min(LARGEST, width / wide, height / least) };
-  });
-  // broad cells, unless narrow ones are seen larger
-  const best = tried.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a));
-  return arranged(best, bands, { width, height });
+  const long = tokens.length > FOLD.from;
+  const room = { width, height };
+  const tried = (/** @type {boolean} */ folds) => {
+    const interest = new Set([...marks.map((mark) => mark.dest), ...(folds ? [] : needed)]);
+    const each = ACROSS.map((across) => attempt(marks, bands, across, { tokens, interest, opened, folds }, room));
+    // broad cells, unless narrow ones are seen larger
+    return each.reduce((a, b) => (b.scale > 1.05 * a.scale ? b : a));
+  };
+  const whole = tried(long);
+  if (long || whole.scale >= LEGIBLE) return arranged(whole, bands, room);
+  const folded = tried(true);
+  return arranged(folded.scale > 1.05 * whole.scale ? folded : whole, bands, room);
+}
+
+/** @typedef {{ cells: Cell[], columns: Column[], heights: number[], used: number, scale: number }} Attempt */
+/**
+ * @param {Mark[]} marks @param {Band[]} bands @param {number} across
+ * @param {{ tokens: string[], interest: Set<number>, opened: number[], folds: boolean }} prompt
+ * @param {{ width: number, height: number }} room @returns {Attempt}
+ */
+function attempt(marks, bands, across, { tokens, interest, opened, folds }, room) {
+  const cells = cellsOf(marks, bands, across);
+  const columns = columnsOf(tokens, cells, interest, { opened: new Set(opened), folds });
+  const heights = bands.map(
+    (_, band) => LINE * cells.reduce((most, cell) => Math.max(most, cell.band === band ? cell.lines.length : 0), 0),
+  );
+  const used = heights.reduce((sum, one) => sum + one, 0);
+  const nears = bands.filter((band) => band.near).length;
+  const [near, loose] = gapsOf(bands, 0);
+  const tight = room.height / (used + near * nears + loose * (bands.length - nears));
+  const airy = room.height / (used + NEAR[1] * nears + 18 * (bands.length - nears));
+  // labels that can be read come before air between layers, and air before larger ones
+  const scale = Math.min(LARGEST, widest(columns, room.width), Math.max(airy, Math.min(1, tight)));
+  for (const column of columns) column.w = Math.max(column.w, column.label / scale);
+  return { cells, columns, heights, used, scale };
+}
+
+/**
+ * The largest scale at which columns stand side by side: marks grow with it, labels do not, and are cut where even a
+ * small drawing has no room for them. What is unfolded comes on top.
+ * @param {Column[]} columns @param {number} room
+ */
+function widest(columns, room) {
+  const shown = columns.filter((column) => !column.open);
+  const labels = shown.reduce((sum, column) => sum + column.label, 0);
+  if (labels > room) for (const column of columns) column.label *= room / labels;
+  const wide = (/** @type {number} */ k) => shown.reduce((sum, column) => sum + Math.max(column.w * k, column.label), 0);
+  let [low, high] = [0.05, LARGEST];
+  if (wide(high) <= room) return high;
+  for (let step = 0; step < 20; step += 1) {
+    const k = (low + high) / 2;
+    if (wide(k) <= room + 0.01) low = k;
+    else high = k;
+  }
+  return low;
 }
 
 /**
  * Everything at its place, with the room that is left shared out.
- * @param {{ cells: Cell[], columns: Column[], heights: number[], used: number, scale: number }} best
+ * @param {Attempt} best
  * @param {Band[]} bands @param {{ width: number, height: number }} room @returns {Layout}
  */
 function arranged({ cells, columns, heights, used, scale }, bands, { width, height }) {
-  const loose = bands.filter((band) => !band.near).length - 1;
-  const space = Math.min(110, Math.max(bands.length > DEEP ? 7 : 18, (height / scale - used) / Math.max(1, loose)));
-  spread(columns, width / Math.min(scale, height / (used + space * loose)));
+  const [near, loose] = gapsOf(bands, height / scale - used);
+  const gaps = bands.slice(1).map((band) => (band.near ? near : loose));
+  spread(columns, width / Math.min(scale, height / gaps.reduce((sum, gap) => sum + gap, used)));
   const at = new Map(columns.filter((column) => column.gap === null).map((column) => [column.pos, column]));
   /** @type {Map<string, Box>} */
   const boxes = new Map();
@@ -86,10 +133,21 @@ function arranged({ cells, columns, heights, used, scale }, bands, { width, heig
         place(line, column.x + column.w / 2, y + (index - (cell.lines.length - 1) / 2) * LINE, boxes),
       );
     }
-    bottom -= heights[band] + (band + 1 === bands.length ? 0 : bands[band + 1].near ? NEAR : space);
+    bottom -= heights[band] + (gaps[band] ?? 0);
   }
   const last = columns[columns.length - 1];
-  return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom };
+  return { boxes, columns, rows: merged(rows), width: last.x + last.w, height: -bottom, scale };
+}
+
+/**
+ * How far apart are bands of one layer, and layers? As far as the room allows, within limits.
+ * @param {Band[]} bands @param {number} room that marks leave @returns {[number, number]}
+ */
+function gapsOf(bands, room) {
+  const nears = bands.filter((band) => band.near).length;
+  const looses = Math.max(1, bands.length - nears - 1);
+  const near = clamp(room / (nears + 2 * looses), NEAR[0], NEAR[1]); // layers are twice as far apart
+  return [near, clamp((room - near * nears) / looses, bands.length > DEEP ? 2 : LOOSE[0], LOOSE[1])];
 }
 
 /** @param {Mark[]} line @param {number} x @param {number} y @param {Map<string, Box>} boxes */
@@ -151,39 +209,34 @@ function cellsOf(marks, bands, across) {
 }
 
 /**
- * @param {string[]} tokens @param {Cell[]} cells @param {Set<number>} interest @param {Set<number>} opened
- * @returns {Column[]}
+ * @param {string[]} tokens @param {Cell[]} cells @param {Set<number>} interest
+ * @param {{ opened: Set<number>, folds: boolean }} how @returns {Column[]}
  */
-function columnsOf(tokens, cells, interest, opened) {
+function columnsOf(tokens, cells, interest, { opened, folds }) {
   /** @type {Map<number, number>} */
   const widths = new Map();
   for (const cell of cells) widths.set(cell.dest, Math.max(widths.get(cell.dest) ?? 0, ...cell.lines.map(widthOf)));
   /** @type {Column[]} */
   const columns = [];
-  const many = tokens.length > FOLD.from; // then room goes to what is drawn
-  let x = 0;
+  const x = 0; // where they stand is known when all are
   for (let pos = 0; pos < tokens.length;) {
     let end = pos;
     while (end < tokens.length && !interest.has(end)) end += 1;
     const gap = end - pos;
-    if (gap >= FOLD.run && many && !opened.has(pos)) {
-      const w = 26 + LETTER * String(gap).length;
-      columns.push({ pos, gap, x, w, plain: true, open: false });
-      x += w;
+    if (gap >= FOLD.run && folds && !opened.has(pos)) {
+      columns.push({ pos, gap, x, w: 20, label: 26 + textWidth(String(gap), TOKEN), plain: true, open: false });
       pos = end;
       continue;
     }
-    const open = gap >= FOLD.run && many;
-    if (open) columns.push({ pos, gap, x, w: 20, plain: true, open });
-    x += open ? 20 : 0;
+    const open = gap >= FOLD.run && folds;
+    if (open) columns.push({ pos, gap, x, w: 20, label: 20, plain: true, open });
     for (const until = Math.max(end, pos + 1); pos < until; pos += 1) {
       const own = widths.get(pos);
-      const label =
-        LETTER * Math.min(many ? 7 : 12, [...visible(tokens[pos])].length) +
-        (interest.has(pos) ? 16 + 6.2 * String(pos).length : 14);
-      const w = Math.max(20, own === undefined ? 0 : own + (many ? 14 : 26), label);
-      columns.push({ pos, gap: null, x, w, plain: !interest.has(pos), open: open && !interest.has(pos) });
-      x += w;
+      const text = short(visible(tokens[pos]), folds ? LONG.many : LONG.few);
+      const number = interest.has(pos) ? textWidth(String(pos), PLACE) + 3 : 0;
+      const label = textWidth(text, TOKEN) + number + 8;
+      const w = Math.max(14, own === undefined ? 0 : own + (folds ? 14 : 18));
+      columns.push({ pos, gap: null, x, w, label, plain: !interest.has(pos), open: open && !interest.has(pos) });
     }
   }
   return columns;

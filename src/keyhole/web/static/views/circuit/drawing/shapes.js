@@ -112,7 +112,7 @@ function sample(kind) {
       "g",
       { class: `mark ${kind}` },
       outline(kind, w, small ? 11 : 15),
-      text && s("text", { class: "name", y: 3.6, "font-size": 10.5 }, text),
+      text && s("text", { class: "name", y: 3.6, "font-size": 11 }, text),
     ),
   );
 }

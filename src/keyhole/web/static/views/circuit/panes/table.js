@@ -22,9 +22,7 @@ export function tableColumns(graph, names) {
     sides.includes(doc.edges[edge].side) ? doc.edges[edge].weight : null;
   /** @type {TableColumn[]} */
   const all = [
-    { key: "writer", title: "writer", why: "who writes", text: true, value: (edge) => label(doc.edges[edge].from) },
-    { key: "causes", title: "causes", why: "what it causes", text: true, value: (edge) => label(doc.edges[edge].to) },
-    { key: "side", title: "side", why: "what it is for its reader", text: true, value: (edge) => doc.edges[edge].side },
+    // first, so that it is in sight however narrow the table is
     {
       key: "influence",
       title: "influence",
@@ -32,6 +30,9 @@ export function tableColumns(graph, names) {
       value: (edge) => doc.edges[edge].influence ?? null,
       show: share,
     },
+    { key: "writer", title: "writer", why: "who writes", text: true, value: (edge) => label(doc.edges[edge].from) },
+    { key: "causes", title: "causes", why: "what it causes", text: true, value: (edge) => label(doc.edges[edge].to) },
+    { key: "side", title: "side", why: "what it is for its reader", text: true, value: (edge) => doc.edges[edge].side },
     {
       key: "logits",
       title: given ? "start" : "logits",
@@ -244,7 +245,7 @@ function channelRows(graph, columns, edge) {
       "tr",
       { class: "channel", "data-edge": edge },
       columns.map((column) => {
-        if (column.key === "writer") return h("td", { class: "soft" }, `channel ${part.channel}`);
+        if (column.key === "writer") return h("td", { class: "soft part" }, `channel ${part.channel}`);
         if (column.key === "attention") return h("td", { class: "number" }, number(part.drop));
         return h("td", { class: "number" }, column.key === "ig" ? number(part.ig) : "");
       }),
