@@ -18,7 +18,7 @@ from keyhole.reproduce.outcome import Verdict
 from keyhole.reproduce.svt.answers import Answers, answers, few
 from keyhole.reproduce.svt.effects import MODES
 from keyhole.reproduce.svt.intervals import Interval, numbered
-from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, subject
+from keyhole.reproduce.svt.ioi import LEAST, is_gpt2, judged, role_rule, subject
 from keyhole.reproduce.svt.panels import panels, whiskers
 from keyhole.reproduce.svt.together import Pair, Sums, sums
 
@@ -134,7 +134,7 @@ def _tell_two(record: OutOf) -> Told:
         )
     less = _less(record)
     lines.append(f"Local removal of both leaves the difference higher than global removal, by {less}.")
-    why = "Two heads that most often have edges in the same prompt stand for 0.9 and 0.11. "
+    why = "Two heads, no name movers, that most often have edges in the same prompt stand for 0.9 and 0.11. "
     note = (
         "Asked globally and locally: a loss with both whose interval excludes 0, more than twice that of random "
         "channels and .5 to 1.5 of the sum; and a smaller loss locally (the interval of the difference is above 0). "
@@ -179,7 +179,7 @@ def _tell_unknown(record: OutOf) -> Told:
             f"channels {means['random']}; absolute {size.mean:.3f} against {chance.mean:.3f}."
         )
     asked = "Asked globally and locally: a change whose interval excludes 0, in size beyond that of random channels. "
-    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. "
+    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. {role_rule(record.answers)} "
     note = f"{asked}{'' if is_gpt2(record.answers.model) else why}{record.answers.note}"
     return Told("\n".join(lines), numbered(numbers), note)
 
