@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ from keyhole.reproduce import runner
 from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
 from keyhole.reproduce.cc.studies import studied
 from keyhole.reproduce.cc.subject import Subject
-from keyhole.reproduce.choices import AS_PRINTED, Choices, Dtype, Heeded
+from keyhole.reproduce.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
 from keyhole.reproduce.experiment import Experiment, Told
 from keyhole.reproduce.job import Attempt, Job, loaded
 from keyhole.reproduce.outcome import Outcome
@@ -717,6 +717,23 @@ def test_refusals_come_before_the_work(
         invoke(*(text.format(file=file, folder=folder, taken=taken) for text in arguments))
     assert "\n" not in str(told.value)
     assert not list(tmp_path.rglob("results.json"))
+
+
+def test_a_choice_counts_where_an_item_heeds_it() -> None:
+    toy, model = CATALOGUE["cc-fig2"], CATALOGUE["cc-fig9"]
+    half, runs = Choices(dtype="float16"), experiments()
+    require_heeded([toy, model], half, runs)
+    assert unheeded([toy, model], half, runs) == {"dtype": ["cc-fig2"]} and unheeded([toy], Choices(), runs) == {}
+    with pytest.raises(
+        KeyholeError, match="--dtype float16 changes nothing in cc-fig2: leave it out, or run items that"
+    ):
+        require_heeded([toy], half, runs)
+    slide = CATALOGUE["talk-7"]  # shows svf-fig3 again
+    assert unheeded([slide, toy], Choices(as_printed=True), runs) == {"as_printed": ["talk-7"]}
+    heeding = {name: {id for id, run in runs.items() if name in getattr(run, "heeds", ())} for name in get_args(Heeded)}
+    assert heeding["revisions"] == {"svf-fig6b", "svf-fig7", "svf-fig8b", "svf-fig20", "svf-table2"}
+    assert heeding["namers"] == {"talk-19", "talk-20", "talk-21"}
+    assert heeding["as_printed"] == {id for id in runs if CATALOGUE[id].paper == "cc" and id != "cc-phase"}
 
 
 def test_only_weights_that_are_not_there_are_missing(tmp_path: Path) -> None:

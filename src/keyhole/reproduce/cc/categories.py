@@ -206,7 +206,7 @@ def tell(record: Categories) -> Told:
     lines = [
         f"Head {label(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
         f"category; random subspaces of that rank {told(one.random, 2)}, whole keys {one.whole:.2f}; related "
-        f"categories are the pairs {', '.join(map(str, one.related))} of {pairs} by distance (p = {one.p:.3g})."
+        f"categories are number {', '.join(map(str, one.related))} of {pairs} pairs by distance (p = {one.p:.3g})."
         for one in found
     ]
     missing = [kind for kind in THIRTEEN if kind not in record.kinds]

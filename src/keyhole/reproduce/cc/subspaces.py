@@ -131,10 +131,10 @@ def tell(record: Subspaces) -> Told:
             f"rank, {told([sum(others) / len(others) for others in own.random], 2)} in their mean (chance "
             f"{1 / own.kinds:.2f})."
         )
-    more, why = "the published ranks (median head)", CROSSED
+    more, why = "the published ranks (median head)", f"{CROSSED} "
     if record.apart:
         more = f"{_APART} told apart by PC 1 (rank 1 of each category is forced, and not asked for)"
-        why = "" if about.spans else _FIVE
+        why = "" if about.spans else f"{_FIVE} "
         numbers |= {"ranks of single categories": [*map(float, record.single)], "told apart by PC 1": [*record.apart]}
         lines.append(
             f"PC 1 tells {told(record.apart, 2)} of queries and keys apart. Contrasts of one category have rank "
@@ -143,7 +143,7 @@ def tell(record: Subspaces) -> Told:
     note = (
         f"{about.selection}The verdict asks that in the median head {MOST} of keys lie with their queries and more "
         f"than in all {DRAWS} random subspaces (each one for queries and keys alike), on prompts that made no feature; "
-        f"of the published model also for {more}. {why} {about.means} Brackets: smallest and largest of the heads. "
+        f"of the published model also for {more}. {why}{about.means} Brackets: smallest and largest of the heads. "
         f"{about.stand_in}"
     )
     return Told("\n".join([*lines, f"Heads {', '.join(heads)}."]), numbers, note)
