@@ -62,6 +62,13 @@ def check(result: Check, verbose: bool) -> None:
         f"[bold]{verdict}[/bold] within {result.tolerance:.0e} of the largest value (of the head, or of the token).",
         style="green" if result.exact else "red",
     )
+    import torch
+
+    from keyhole.models.numbers.tolerance import rounding_advice
+
+    advice = rounding_advice(getattr(torch, result.dtype))
+    if advice is not None and not result.exact:
+        show.plain(advice)
 
 
 def _judged(value: float, result: Check) -> Text:
