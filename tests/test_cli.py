@@ -1,16 +1,20 @@
 """The command line in a real process: answers, JSON, and bad input with one sentence and exit code 2."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from commands import keyhole
 from conftest import SMOLLM2
 from keyhole import Model
+from keyhole.cli import app
 from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
 from keyhole.tracing import SvtSettings
@@ -196,8 +200,34 @@ def test_help_has_a_section_for_every_method() -> None:
         assert all(option in svt and option not in general + accpp for option in ("--start", "--threshold", "--share"))
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_list_of_commands_has_sections_and_whole_sentences(columns: int) -> None:
+    for args, least in ((("--help",), 5), (("lab", "--help"), 1)):
+        told = keyhole(*args, columns=columns).stdout
+        commands: Any = typer.main.get_command(app)
+        for part in args[:-1]:
+            commands = commands.commands[part]
+        told = told.partition("Options:\n")[2]
+        listed, sections = " ".join(told.split()), re.findall(r"^([A-Z][^\n]*):$", told, re.MULTILINE)
+        assert len(sections) >= least and max(map(len, told.splitlines())) <= columns
+        for name, command in commands.commands.items():
+            sentence = re.match(r".+?[.?](?=\s|$)", " ".join(command.help.split()))
+            assert sentence is not None and f" {name} {sentence[0]}" in listed, name
+
+
+def test_plot_draws_where_a_head_attends(tmp_path: Path) -> None:
+    for name in ("head.png", "head.svg"):
+        done = keyhole("plot", PROMPT, "--head", "3.6", "--out", name, folder=tmp_path)
+        assert done.returncode == 0 and done.stdout == f"wrote {name}\n" and not done.stderr
+    assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "head.svg").read_text()
+    assert "3.6" in drawn and "11:gave" in drawn
+    refused = keyhole("plot", PROMPT, "--head", "3.6", "--out", "head.txt", folder=tmp_path)
+    assert refused.returncode == 2 and "should end in .png, .svg or .pdf" in refused.stderr
+
+
 def test_help_has_examples() -> None:
-    for command in ("check", "heads", "channels", "explain", "trace", "verify", "tasks"):
+    for command in ("check", "plot", "heads", "channels", "explain", "trace", "verify", "tasks"):
         assert f"keyhole {command}" in keyhole(command, "--help").stdout
 
 

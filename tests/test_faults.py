@@ -226,9 +226,7 @@ def test_what_misses_in_half_precision_is_called_rounding(dtype: torch.dtype, mo
     name = str(dtype).removeprefix("torch.")
     run = tiny_model("llama", dtype=dtype).run([1, 2, 3, 4])
     monkeypatch.setitem(tolerance._TOLERANCE, dtype, 1e-6)
-    with pytest.raises(
-        KeyholeError, match=f"of this run cannot.*Rounding in {name}.*load the model in float32"
-    ):
+    with pytest.raises(KeyholeError, match=f"of this run cannot.*Rounding in {name}.*load the model in float32"):
         run.trace()
     with pytest.raises(KeyholeError) as refused:
         run.channels((1, 0), -1, 1)

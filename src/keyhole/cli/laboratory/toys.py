@@ -11,6 +11,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Latents, Preset, QueryMode, Reduction
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.cli.sections import Grouped
 
 if TYPE_CHECKING:
     from keyhole.lab.svf.alignment import Alignment
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
 
-lab = typer.Typer(help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
+lab = typer.Typer(cls=Grouped, help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
 
 
 @lab.command()

@@ -44,10 +44,18 @@ def load(
 ) -> Model:
     """Load a model that Keyhole can read.
 
-    `source`: nothing (the built-in organism), a hub name such as "gpt2" (with `revision=` for a checkpoint), a
-    local folder, a `.gguf` file, a pair (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens'
-    bridge, whose Hugging Face model is taken. Weights are loaded in float32 unless `dtype` says otherwise ("auto": as
-    stored), because rounding in half precision is far above 1e-4.
+    Args:
+        source: Nothing (the built-in organism), a hub name such as "gpt2", a local folder, a `.gguf` file, a pair
+            (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens' bridge, whose Hugging Face
+            model is taken.
+        revision: Which revision of a hub model, for checkpoints.
+        dtype: The numbers to compute with: float32 by default, "auto" as the weights are stored. Half precision rounds
+            so coarsely that many models are refused in it.
+        device: Where to put the model, such as "cuda". Default: where it was loaded.
+        device_map: As transformers takes it, for a model that is spread over several devices.
+
+    Returns:
+        A `Model`: `model.run("a prompt")` is what to do with it.
 
     A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
     environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
