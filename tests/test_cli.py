@@ -484,8 +484,15 @@ def test_discover_surveys_heads_and_names_features(tmp_path: Path) -> None:
     assert len(survey["heads"]) == 32 and survey["view"]["frame"] == "relative"
     short = [text for text in documents(120, seed=3) if len(text) < 350]
     (tmp_path / "text.txt").write_text("\n".join(short))
-    done = keyhole("discover", str(tmp_path / "text.txt"), "--head", "3.0", "--prompts", "60", "--top", "3")
+    asked = ("--head", "3.0", "--prompts", "60", "--top", "3")
+    done = keyhole("discover", str(tmp_path / "text.txt"), *asked)
     assert done.returncode == 0 and "→" in done.stdout and "shares of the gap" in done.stdout, done.stderr
+    lines = [json.dumps({"prompt": text, "target": "Mary"}) for text in short]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    assert keyhole("discover", str(tmp_path / "own.jsonl"), *asked).stdout == done.stdout
+    (tmp_path / "own.jsonl").write_text("{")
+    refused = keyhole("discover", str(tmp_path / "own.jsonl"), *asked)
+    assert refused.returncode == 2 and "own.jsonl, line 1" in refused.stderr
     record = json.loads(keyhole("discover", "--head", "3.0", "--prompts", "60", "--json").stdout)
     shares = [feature["share"] for feature in record["features"]]
     assert shares == sorted(shares, reverse=True)
@@ -504,6 +511,23 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "e" / "emergence.png").is_file()
     sparse = json.loads(keyhole("lab", "sparse", "--json").stdout)  # the default has text enough
     assert sparse["pooled"]["unrelated, firing"]["pairs"] > 1000 and len(sparse["heads"]) > 25
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("svf", "--steps", "3", "--seeds", "1", "-H", "2"), "a pair has no channel (the head has 2 dimensions for 4"),
+        (("svf", "--steps", "3", "--seeds", "1", "-D", "4", "-H", "4"), "features span all 4 dimensions"),
+        (
+            ("payload", "3", "4", "--steps", "20", "--seeds", "1", "--latents", "gaussian"),
+            "gaussian latents never repeat",
+        ),
+    ],
+)
+def test_what_the_laboratory_cannot_measure_is_a_dash_with_a_reason(args: tuple[str, ...], reason: str) -> None:
+    done = keyhole("lab", *args)
+    assert done.returncode == 0 and "nan" not in done.stdout and reason in " ".join(done.stdout.split())
+    assert re.search(r"^0 .* - ", done.stdout, re.MULTILINE)
 
 
 def test_published_items_are_listed() -> None:
