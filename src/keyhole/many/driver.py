@@ -14,7 +14,7 @@ import transformers
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block, BlockFailedError
 from keyhole.many.engines import Engine, EngineName, engine_of
-from keyhole.many.pilot import Estimate, estimate_of, pilot
+from keyhole.many.pilot import Estimate, estimate_of, pilot, sample
 from keyhole.many.settings import Tracing
 from keyhole.many.source import source_of
 from keyhole.many.worker import Job
@@ -88,13 +88,17 @@ def estimate(
     engine: EngineName | Engine = "local",
     part: int = PART,
     tracing: Tracing | None = None,
+    progress: Progress = silent,
 ) -> Estimate:
-    """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
+    """What would `bulk` need, with the same arguments? Times a few prompts on this machine, and writes nothing."""
+    workers = engine_of(engine).workers or os.cpu_count() or 1
     planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
-    found = _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
-    if found is None:
-        raise KeyholeError("no batch of the pilot could be traced: run it without --estimate, which tells why.")
-    return found
+    loaded, blocks = planned.model, planned.blocks
+    measured = sample(loaded, blocks, planned.tracing, progress)
+    if not measured:
+        raise KeyholeError("no prompt of the sample could be traced: run it without --estimate, which tells why.")
+    found: Any = {"manifest": planned.manifest, "workers": workers, "measured": measured, "kept": False}
+    return estimate_of(loaded, blocks, planned.tracing, **found)
 
 
 @dataclass(frozen=True)
