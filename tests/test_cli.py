@@ -1,16 +1,20 @@
 """The command line in a real process: answers, JSON, and bad input with one sentence and exit code 2."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from typer.testing import CliRunner
 
 from commands import keyhole
 from conftest import SMOLLM2
 from keyhole import Model
+from keyhole.cli import app
 from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
 from keyhole.tracing import SvtSettings
@@ -54,6 +58,8 @@ def test_check_works_on_a_folder_without_a_tokenizer(folders: Path) -> None:
 
 
 def test_check_exits_with_one_when_not_exact(folders: Path) -> None:
+    done = keyhole("check", str(folders / "gpt2"), "--tolerance", "1e-12", "--dtype", "bfloat16")
+    assert done.returncode == 1 and "Rounding in bfloat16" in done.stdout and "--dtype float32" in done.stdout
     done = keyhole("check", str(folders / "gpt2"), "--tolerance", "1e-12")
     assert done.returncode == 1 and "NOT exact" in done.stdout
 
@@ -200,8 +206,34 @@ def test_help_has_a_section_for_every_method() -> None:
         assert all(option in svt and option not in general + accpp for option in ("--start", "--threshold", "--share"))
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_list_of_commands_has_sections_and_whole_sentences(columns: int) -> None:
+    for args, least in ((("--help",), 5), (("lab", "--help"), 1)):
+        told = keyhole(*args, columns=columns).stdout
+        commands: Any = typer.main.get_command(app)
+        for part in args[:-1]:
+            commands = commands.commands[part]
+        told = told.partition("Options:\n")[2]
+        listed, sections = " ".join(told.split()), re.findall(r"^([A-Z][^\n]*):$", told, re.MULTILINE)
+        assert len(sections) >= least and max(map(len, told.splitlines())) <= columns
+        for name, command in commands.commands.items():
+            sentence = re.match(r".+?[.?](?=\s|$)", " ".join(command.help.split()))
+            assert sentence is not None and f" {name} {sentence[0]}" in listed, name
+
+
+def test_plot_draws_where_a_head_attends(tmp_path: Path) -> None:
+    for name in ("head.png", "head.svg"):
+        done = keyhole("plot", PROMPT, "--head", "3.6", "--out", name, folder=tmp_path)
+        assert done.returncode == 0 and done.stdout == f"wrote {name}\n" and not done.stderr
+    assert (tmp_path / "head.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "head.svg").read_text()
+    assert "3.6" in drawn and "11:gave" in drawn
+    refused = keyhole("plot", PROMPT, "--head", "3.6", "--out", "head.txt", folder=tmp_path)
+    assert refused.returncode == 2 and "should end in .png, .svg or .pdf" in refused.stderr
+
+
 def test_help_has_examples() -> None:
-    for command in ("check", "heads", "channels", "explain", "trace", "verify", "tasks"):
+    for command in ("check", "plot", "heads", "channels", "explain", "trace", "verify", "tasks"):
         assert f"keyhole {command}" in keyhole(command, "--help").stdout
 
 
@@ -458,8 +490,15 @@ def test_discover_surveys_heads_and_names_features(tmp_path: Path) -> None:
     assert len(survey["heads"]) == 32 and survey["view"]["frame"] == "relative"
     short = [text for text in documents(120, seed=3) if len(text) < 350]
     (tmp_path / "text.txt").write_text("\n".join(short))
-    done = keyhole("discover", str(tmp_path / "text.txt"), "--head", "3.0", "--prompts", "60", "--top", "3")
+    asked = ("--head", "3.0", "--prompts", "60", "--top", "3")
+    done = keyhole("discover", str(tmp_path / "text.txt"), *asked)
     assert done.returncode == 0 and "→" in done.stdout and "shares of the gap" in done.stdout, done.stderr
+    lines = [json.dumps({"prompt": text, "target": "Mary"}) for text in short]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    assert keyhole("discover", str(tmp_path / "own.jsonl"), *asked).stdout == done.stdout
+    (tmp_path / "own.jsonl").write_text("{")
+    refused = keyhole("discover", str(tmp_path / "own.jsonl"), *asked)
+    assert refused.returncode == 2 and "own.jsonl, line 1" in refused.stderr
     record = json.loads(keyhole("discover", "--head", "3.0", "--prompts", "60", "--json").stdout)
     shares = [feature["share"] for feature in record["features"]]
     assert shares == sorted(shares, reverse=True)
@@ -478,6 +517,23 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "e" / "emergence.png").is_file()
     sparse = json.loads(keyhole("lab", "sparse", "--json").stdout)  # the default has text enough
     assert sparse["pooled"]["unrelated, firing"]["pairs"] > 1000 and len(sparse["heads"]) > 25
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (("svf", "--steps", "3", "--seeds", "1", "-H", "2"), "a pair has no channel (the head has 2 dimensions for 4"),
+        (("svf", "--steps", "3", "--seeds", "1", "-D", "4", "-H", "4"), "features span all 4 dimensions"),
+        (
+            ("payload", "3", "4", "--steps", "20", "--seeds", "1", "--latents", "gaussian"),
+            "gaussian latents never repeat",
+        ),
+    ],
+)
+def test_what_the_laboratory_cannot_measure_is_a_dash_with_a_reason(args: tuple[str, ...], reason: str) -> None:
+    done = keyhole("lab", *args)
+    assert done.returncode == 0 and "nan" not in done.stdout and reason in " ".join(done.stdout.split())
+    assert re.search(r"^0 .* - ", done.stdout, re.MULTILINE)
 
 
 def test_published_items_are_listed() -> None:

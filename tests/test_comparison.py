@@ -48,6 +48,8 @@ from keyhole.tasks.example import Example
 from keyhole.tracing.writes.written import written_by
 from stores import stored
 
+OF_ANY_MODEL = replace(PUBLISHED["gpt2-ioi"], model="")  # to be scored against circuits of the organism
+
 CUES = ("big", "red")
 TRUE_HEADS, TRUE_MLPS = ((1, 0), (2, 0), (2, 1)), (0, 2)
 
@@ -752,9 +754,14 @@ def test_what_cannot_be_compared_is_said(
     assert alone.signals is not None and alone.exclusive is None and "single circuit" in str(alone)
     assert "no floor beside them" in str(alone) or "no signal to compare" in str(alone)
     sets = compare(store, f"{store.path}[order=ABBA]", members=0)
-    assert "on both sides" in str(sets) and "no prompts were run" in str(sets)
-    foreign = compare(store, "published:gpt2-ioi")
-    assert "this score says nothing" in str(foreign) and len(foreign.published) > 10
+    assert "on both sides" in str(sets) and "only what circuits consist of is compared" in str(sets)
+    assert "no prompts were run" not in str(sets) and "--prompts" in str(sets)
+    with pytest.raises(keyhole.KeyholeError, match="a circuit of gpt2, and these circuits are of organism: heads"):
+        compare(store, "published:gpt2-ioi")
+    folder = replace(store.circuit(3), model={**store.circuit(3).model, "name": "/models/mine"})
+    assert "unless mine is that model, these scores mean nothing" in str(compare(folder, "published:gpt2-ioi"))
+    with pytest.raises(keyhole.KeyholeError, match="these circuits are of mine: heads of two models"):
+        compare(replace(folder, model={**folder.model, "family": "llama"}), "published:gpt2-ioi")
     with pytest.raises(keyhole.KeyholeError, match="other weights"):
         compare(store, f"{store.path}#3", model=build().model)
 
@@ -809,7 +816,7 @@ def test_the_command_tells_and_writes(store: Store, tmp_path: Path) -> None:
 
 
 def test_figures_show_what_they_say(orders: Comparison, store: Store, tmp_path: Path) -> None:
-    against = compare(store, "published:gpt2-ioi")
+    against = compare(store, OF_ANY_MODEL)
     figures = {
         "signals": drawing.comparison_figure(orders),
         "removals": drawing.removals_figure(orders),

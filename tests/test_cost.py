@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from bulk_runs import BATCH, PART, TASK, N, files_of
 from conftest import tiny_model
 from keyhole import Model
-from keyhole.many import Load, Rates, Shape, Tracing, batches, bulk
+from keyhole.many import Load, Rates, Shape, Tracing, batches, bulk, estimate
 from keyhole.many.batches import Batch
 from keyhole.many.blocks import Block, trace_block
 from keyhole.many.cost import fit, forward_operations, memory, run_floats, seconds, trace_operations, writer_floats
@@ -130,6 +131,28 @@ def test_the_disk_that_is_told_is_what_it_takes(organism: Model, whole: Path) ->
     assert found.disk == pytest.approx(there, rel=0.2)
     half = told(organism, whole, [(1.0, 9.0), (0.2, 1.8), (0.2, 1.8)], n=N // 2)
     assert half.disk == pytest.approx(found.disk / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("pace", "traced_at_most", "whole_batch"), [(1.0, 12, False), (0.001, 35, True)])
+def test_an_estimate_alone_takes_seconds_and_is_fair(
+    pace: float, traced_at_most: int, whole_batch: bool, organism: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts of a second each: a dozen of 200 are traced, not three batches of 32; quick ones fill a batch."""
+    clock, sizes, real, shown = [0.0], list[int](), batches.trace_batch, list[tuple[int, int]]()
+    begun = list[int]()
+
+    def slow(model: Model, first: int, some: Any, tracing: Tracing) -> Batch:
+        begun.append(len(shown))
+        sizes.append(len(some))
+        clock[0] += pace * len(some)
+        return replace(real(model, first, some, tracing), forward=0.1 * pace * len(some), trace=0.9 * pace * len(some))
+
+    monkeypatch.setattr("keyhole.many.blocks.trace_batch", slow)
+    monkeypatch.setattr("keyhole.many.pilot.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    found = estimate("ioi", organism, n=200, progress=lambda *far: shown.append(far))
+    assert sum(sizes) <= traced_at_most and (sizes[-1] == 32) == whole_batch and sizes[:2] == [1, 2]
+    assert found.prompts == 200 and found.seconds == pytest.approx(200 * pace, rel=0.15)
+    assert begun[0] == 1 and shown == [(0, 3), (1, 3), (2, 3), (3, 3)], "progress before the first prompt is traced"
 
 
 def test_a_pilot_leaves_what_it_did_with_its_blocks(organism: Model) -> None:

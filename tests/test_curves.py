@@ -70,7 +70,7 @@ def test_what_cannot_be_taken_apart_is_refused() -> None:
 def test_another_attention_is_not_taken_for_the_models_own() -> None:
     """A pass that misses the model's logits is refused rather than used."""
     run = tiny_model("gpt2").run([1, 2, 3, 4])
-    with pytest.raises(KeyholeError, match="pass edge by edge cannot be rebuilt"):
+    with pytest.raises(KeyholeError, match="pass edge by edge cannot be reconstructed"):
         masked([replace(run, logits=run.logits + 0.1)])
 
 

@@ -3,15 +3,18 @@
 import re
 import shlex
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 import typer.main
 
 from conftest import ROOT
+from keyhole import Model
 from keyhole.cli import app
 from shown import ELSEWHERE, answers, differences, same_line, shown
 
+PROMPT = "When Mary and John went to the store, John gave a drink to"
 KINDS = {"```", "```console", "```json", "```python", "```sh", "```text"}
 PAGES = sorted(path for path in (ROOT / "docs").glob("*.md") if shown(path.read_text(encoding="utf-8")))
 
@@ -114,3 +117,24 @@ def test_how_answers_are_compared(said: str, answered: str, same: bool) -> None:
 
 def test_numbers_within_words_are_no_numbers() -> None:
     assert not same_line("head h1", "head h2") and same_line("(14:to <- 2:Mary)", "(14:to <- 2:Mary)")
+
+
+def test_what_is_pruned_is_said_where_words_are_promised() -> None:
+    """Circuits go down to the words, but not all of an answer does."""
+    for name in ("README.md", "docs/tutorial.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        promises = [part for part in text.split("\n\n") if "down to the words" in part]
+        assert promises and all("pruned" in part for part in promises), name
+
+
+def test_the_tutorial_says_what_controls_do(organism: Model) -> None:
+    """Its numbers are those of the circuit that it verifies, the largest controls among them."""
+    found = organism.run(PROMPT).trace("Mary", against="John").verify()
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## 6.")[2].partition("## 7.")[0]
+    said = " ".join(text.split()).partition("Controls do much less.")[2]
+    sides, causes = ([abs(d) for row in rows for d in row.control_drops] for rows in (found.sides, found.causes))
+    drops, lost = (median(row.drop for row in rows) for rows in (found.sides, found.causes))
+    assert f"move attention by {median(sides):.2f} where the signals of a side move it by {drops:.2f}" in said
+    most = max(row.control for row in found.causes)
+    assert f"by more than {median(causes):.2f} of it, those of one MLP by {most:.2f} on average" in said
+    assert f"Its causes change it by {lost:.2f}" in said

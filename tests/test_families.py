@@ -697,7 +697,7 @@ def test_command(store: Store, found: Families, tmp_path: Path) -> None:
     assert json.loads(told.stdout) == json.loads(json_text(found.record()))
     assert (tmp_path / "map.png").stat().st_size > 10_000
     few = typed("families", at, "--where", "label_kind=a", "--all", "--out", "few.csv", folder=tmp_path)
-    assert few.returncode == 0 and "30 circuits (label_kind=a; 90 of 90 prompts" in few.stdout
+    assert few.returncode == 0 and "30 of 90 circuits (label_kind=a) from 90 prompts" in few.stdout
     assert "One family" in few.stdout and len((tmp_path / "few.csv").read_text().splitlines()) == 31
 
 

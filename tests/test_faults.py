@@ -12,6 +12,7 @@ from transformers import AttentionMaskInterface
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model
+from keyhole.models.numbers import tolerance
 from keyhole.models.numbers.stamps import stamp
 from keyhole.models.recording import attention
 from keyhole.models.recording.visit import visit
@@ -47,7 +48,7 @@ def test_a_wrong_kv_head_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyhole.Model, "weights", lambda self, layer: wrong[layer])
     model._cache.clear()
     assert not check_run(run).exact
-    with pytest.raises(KeyholeError, match="cannot be rebuilt"):
+    with pytest.raises(KeyholeError, match=r"cannot be reconstructed.*something Keyhole does not know"):
         run.channels((1, 0), -1, 3)
 
 
@@ -217,6 +218,19 @@ def test_an_overflow_in_half_precision_is_said(broken: str) -> None:
         where = "its logits are"
     with pytest.raises(KeyholeError, match=f"{where} NaN or infinite; float16 overflows beyond 65504"):
         model.run([1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_misses_in_half_precision_is_called_rounding(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tolerance below its rounding stands for a model with large activations, such as SmolLM2."""
+    name = str(dtype).removeprefix("torch.")
+    run = tiny_model("llama", dtype=dtype).run([1, 2, 3, 4])
+    monkeypatch.setitem(tolerance._TOLERANCE, dtype, 1e-6)
+    with pytest.raises(KeyholeError, match=f"of this run cannot.*Rounding in {name}.*load the model in float32"):
+        run.trace()
+    with pytest.raises(KeyholeError) as refused:
+        run.channels((1, 0), -1, 1)
+    assert "does not know" not in str(refused.value)
 
 
 @pytest.mark.parametrize("side", ["c_Q", "c_K"])

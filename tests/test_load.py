@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
@@ -184,6 +185,35 @@ def test_prompts_of_many_kinds(organism: keyhole.Model) -> None:
 def test_a_known_special_token_in_the_text_is_no_unknown_word(smollm2: keyhole.Model) -> None:
     run = smollm2.run("<|endoftext|> The war lasted from the year 1745 to the year 17", bos=False)
     assert run.token_ids[0] == smollm2.tokenizer.convert_tokens_to_ids("<|endoftext|>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("BertModel", "'bert', and encoders are not supported"),
+        ("BertForMaskedLM", "'bert', and encoders are not supported"),
+        ("DistilBertModel", "'distilbert', and encoders are not supported"),
+        ("T5ForConditionalGeneration", "'t5', and encoder-decoder models are not supported"),
+    ],
+)
+def test_encoders_are_called_so(kind: str, said: str, tmp_path: Path) -> None:
+    model = getattr(transformers, kind)
+    sizes = {"hidden_size": 16, "dim": 16, "d_model": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"n_layers": 1, "n_heads": 2, "num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_size": 16}
+    config = model.config_class(vocab_size=30)
+    known = {name: size for name, size in sizes.items() if name in config.to_dict()}
+    model(model.config_class(vocab_size=30, **known)).save_pretrained(tmp_path)
+    with pytest.raises(KeyholeError, match=f"of type {said}. Keyhole reads decoders"):
+        keyhole.load(tmp_path)
+
+
+def test_an_adapter_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "gpt2"}')
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(KeyholeError, match=r"is an adapter .*merge it into its base model"):
+        keyhole.load(tmp_path)
+    tiny("llama").save_pretrained(tmp_path)  # merged, with the adapter left beside it
+    assert keyhole.load(tmp_path).dims.layers == 3
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:

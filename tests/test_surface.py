@@ -4,9 +4,12 @@ import html
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import numpy as np
@@ -186,3 +189,60 @@ def test_what_a_method_would_not_heed_is_refused(run: Run) -> None:
 def test_the_circuits_of_many_prompts(organism: Model, circuit: Circuit) -> None:
     (together,) = keyhole.trace_many([organism.run(PROMPT)], ["Mary"], against=["John"], through="heads")
     assert together == circuit
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Run.trace, Run.explain, Run.next, Model.run, Model.run_many, keyhole.load, keyhole.bulk, keyhole.trace_many],
+    ids=lambda function: function.__qualname__,
+)
+def test_help_explains_every_parameter(function: Callable[..., object]) -> None:
+    written = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    explained = re.findall(r"^    (\w+): \S+ \S+", written, re.MULTILINE)
+    assert explained == [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def test_dir_shows_the_api_and_nothing_else() -> None:
+    assert set(dir(keyhole)) == {*keyhole.__all__, *keyhole._PACKAGES, "__version__"}
+    assert not {"Any", "TYPE_CHECKING", "errors", "version"} & set(dir(keyhole))
+
+
+def test_the_likeliest_next_tokens(run: Run, organism: Model) -> None:
+    tokens = run.next()
+    likely, order = run.logits[-1].double().softmax(-1).sort(descending=True)
+    assert [token.id for token in tokens] == order[:5].tolist() and len(tokens) == 5
+    assert [token.probability for token in tokens] == pytest.approx(likely[:5].tolist())
+    assert tokens[0].text == "Mary" and tokens[0].logit == pytest.approx(float(run.logits[-1].max()))
+    assert str(tokens).startswith("'Mary' 1, '") and repr(tokens[:1]) == "<next tokens: 'Mary' 1>"
+    row = records(tokens.to_dataframe())[0]
+    assert (row["id"], row["text"], row["probability"]) == (tokens[0].id, "Mary", tokens[0].probability)
+    assert run.next(1, end="gave")[0].id == int(run.logits[run.position("gave")].argmax()) != tokens[0].id
+    for k in (0, organism.dims.vocab + 1):
+        with pytest.raises(KeyholeError, match=f"k is {k}, but the vocabulary has"):
+            run.next(k)
+
+
+def test_many_prompts_become_one_table(organism: Model) -> None:
+    """Without targets, each prompt's likeliest next token is traced."""
+    prompts = [PROMPT, PROMPT.replace("Mary", "Gloria")]
+    circuits = keyhole.trace_many(organism.run_many(prompts))
+    likeliest = [int(organism.run(prompt).logits[-1].argmax()) for prompt in prompts]
+    assert [circuit.parameters.target_ids for circuit in circuits] == [(token,) for token in likeliest]
+    rows = records(circuits.to_dataframe())
+    assert len(rows) == sum(len(circuit.edges) for circuit in circuits)
+    for index, circuit in enumerate(circuits):
+        of_prompt = [row for row in rows if row["prompt"] == index]
+        assert {row["answer"] for row in of_prompt} == {("Mary", "Gloria")[index]} and of_prompt[0]["error"] is None
+        for name in ("writer", "causes", "weight", "side"):
+            assert [row[name] for row in of_prompt] == [row[name] for row in records(circuit.to_dataframe())]
+
+
+def test_a_prompt_that_cannot_be_traced_has_a_row_with_the_reason(organism: Model) -> None:
+    unlikely = organism.run(PROMPT).logits[-1].argmin().item()
+    circuits = keyhole.trace_many(organism.run_many([PROMPT, PROMPT]), [unlikely, "Mary"])
+    (row,) = [row for row in records(circuits.to_dataframe()) if row["prompt"] == 0]
+    assert row["text"] == PROMPT and row["error"] == str(circuits[0].error) and "nothing to trace" in row["error"]
+
+
+def records(table: Any) -> list[dict[str, Any]]:
+    return table if isinstance(table, list) else table.to_dict("records")

@@ -116,4 +116,4 @@ if not TYPE_CHECKING:  # a type checker would take it for a promise that every n
         raise AttributeError(f"module 'keyhole' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_PACKAGES})
+        return sorted([*__all__, *_PACKAGES, "__version__"])  # what users may use, and not what this file imports

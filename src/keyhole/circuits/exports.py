@@ -47,12 +47,17 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
 
 def to_dataframe(circuit: Circuit) -> Table:
     """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers."""
+    return as_dataframe(signal_rows(circuit))
+
+
+def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
+    """The rows of `to_dataframe`."""
     rows = []
     for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
         writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
         rows.append({**labels, **asdict(edge), **{name: getattr(writer, name) for name in _IDENTITY}})
-    return as_dataframe(rows)
+    return rows
 
 
 def to_graphml(circuit: Circuit) -> str:

@@ -6,10 +6,9 @@ errors and `--version` then load neither torch nor transformers, which take seco
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from keyhole import show
 from keyhole.cli.cache import cache
@@ -23,8 +22,9 @@ from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.meaning.sae import features
 from keyhole.cli.meaning.where import where
 from keyhole.cli.prompt.circuits import explain, trace
-from keyhole.cli.prompt.look import channels, check, heads
+from keyhole.cli.prompt.look import channels, check, heads, plot
 from keyhole.cli.prompt.proof import verify
+from keyhole.cli.sections import Grouped, Sectioned
 from keyhole.cli.store.bulk import bulk
 from keyhole.cli.store.compare import compare
 from keyhole.cli.store.curves import curves
@@ -37,42 +37,26 @@ from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 
-
-class Sectioned(TyperCommand):
-    """A command whose help has a section for every panel of its options: plain help would ignore panels."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # click's, or typer's copy of them
-        """Write a section for arguments, one for options, and one for every panel."""
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                usual = "Arguments" if param.param_type_name == "argument" else "Options"
-                sections.setdefault(getattr(param, "rich_help_panel", None) or usual, []).append(record)
-        for title, records in sections.items():
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-
 app = typer.Typer(
     name="keyhole",
+    cls=Grouped,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help costs half the time of boxes and colours
     pretty_exceptions_enable=False,
     context_settings={"max_content_width": 100},
     add_completion=False,
 )
-app.command()(explore)
-for command in (heads, channels, explain, trace, bulk, verify, contrast, discover, reproduce, check, words, tasks):
-    app.command(cls=Sectioned if command in (trace, bulk) else None)(command)
-for of_store in (families, compare, sinks, shared, curves, stability):
-    app.command()(of_store)
-app.command()(where)
-app.command()(features)
-app.command()(name_command)
-app.add_typer(lab, name="lab")
-app.command()(cache)
+SECTIONS = {  # of `keyhole --help`
+    "Begin here": (explore, check, words, cache),
+    "One prompt": (heads, plot, channels, explain, trace, verify),
+    "Features and names": (contrast, discover, where, name_command, features),
+    "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
+    "Published results, and models with known answers": (reproduce,),
+}
+for section, commands in SECTIONS.items():
+    for command in commands:
+        app.command(cls=Sectioned if command in (trace, bulk) else None, rich_help_panel=section)(command)
+app.add_typer(lab, name="lab", rich_help_panel=list(SECTIONS)[-1])
 
 
 def _version(asked: bool) -> bool:

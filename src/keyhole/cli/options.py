@@ -30,7 +30,13 @@ CircuitModelOption = Annotated[
     typer.Option("--model", "-m", help="Hub name, model folder or .gguf file. Without it: the circuit's own model."),
 ]
 RevisionOption = Annotated[str | None, typer.Option(help="Revision of a hub model, for checkpoint studies.")]
-DtypeOption = Annotated[Dtype, typer.Option(help="Numbers to compute with; auto: as the weights are stored.")]
+DtypeOption = Annotated[
+    Dtype,
+    typer.Option(
+        help="Numbers to compute with; auto: as the weights are stored. Many models are refused in float16 and "
+        "bfloat16, which round too coarsely."
+    ),
+]
 DeviceOption = Annotated[str | None, typer.Option(help="Where to put the model, for example cuda.")]
 DestOption = Annotated[str, typer.Option(help="The attending token: a position or its text.")]
 SrcOption = Annotated[

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import brief
@@ -20,14 +21,16 @@ from keyhole.progress import Stage, quiet
 from keyhole.store.model import model_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
 
     from keyhole.family.record import Families
     from keyhole.models.loading.load import Source
     from keyhole.models.model import Model
 
+_SETS_ONLY = (
+    "only what circuits consist of is compared: signals and removals need prompts of each side that are run again "
+    "(members, at the command line --prompts), and 0 were asked for"
+)
 GRANULARITIES: tuple[Granularity, ...] = ("heads", "edges", "channels")
 
 
@@ -121,7 +124,7 @@ def compare(
         bases = f"traced with {methods[0]} and with {methods[1]}, which number channels in other bases"
         return Comparison(**told, notes=(*notes, f"{bases}: signals and removals are not compared"))
     if members == 0:
-        return Comparison(**told, notes=(*notes, "no prompts were run: signals and removals are not compared"))
+        return Comparison(**told, notes=(*notes, _SETS_ONLY))
     try:
         run_by = _model(mine, its, model)
     except KeyholeError as error:
@@ -158,10 +161,10 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
     _require_fit(unified, reference)
     thresholds = sorted({*THRESHOLDS, threshold}) if unified.circuits > 1 else [0.0]
     notes = [reference.note] if reference.note else []
-    name = str(ours.model.get("name")).rsplit("/", 1)[-1]
-    if reference.model and name not in (reference.model, reference.model + "-small"):
+    if not _is_its_model(ours, reference):
+        name = str(ours.model.get("name")).rsplit("/", 1)[-1]
         notes.append(
-            f"the published circuit is one of {reference.model}, and these are of {name}: this score says nothing"
+            f"the published circuit is one of {reference.model}: unless {name} is that model, these scores mean nothing"
         )
     if reference.task and ours.store is not None and ours.store.manifest.task.get("name") not in (reference.task, None):
         task = ours.store.manifest.task["name"]
@@ -174,6 +177,26 @@ def _against_published(mine: Operand, its: Operand, threshold: float, seed: int)
         published=score(unified, reference, thresholds=thresholds, seed=seed),
         notes=tuple(notes),
     )
+
+
+def _is_its_model(ours: Operand, reference: Published) -> bool:
+    """Are these circuits of the model that the published one is of? Refuses what certainly is another model.
+
+    Head 9.6 of one model has nothing to do with head 9.6 of another. A folder or file may hold the model under any
+    name.
+    """
+    name, family = str(ours.model.get("name")), ours.model.get("family")
+    short = name.rsplit("/", 1)[-1]
+    if not reference.model or short in (reference.model, f"{reference.model}-small"):
+        return True
+    path = Path(name).expanduser()
+    local = name.startswith((".", "/", "~")) or path.suffix == ".gguf" or path.exists()
+    if not local or family != reference.family:
+        raise KeyholeError(
+            f"{reference.name} is a circuit of {reference.model}, and these circuits are of {short}: heads of two "
+            f"models cannot be compared by their numbers. Give circuits of {reference.model}."
+        )
+    return False
 
 
 def _require_fit(unified: Unified, reference: Published) -> None:

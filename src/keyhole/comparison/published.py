@@ -27,6 +27,7 @@ class Published:
     kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
+    family: str = ""  # of the model, as transformers calls its type; empty: not known
     edges: frozenset[MibEdge] = frozenset()  # where the circuit is known edge by edge; those of words are left out
     possible_edges: int = 0  # of the model, between components that could have been named, and the answer
 
@@ -56,6 +57,7 @@ PUBLISHED: Mapping[str, Published] = {
     "gpt2-ioi": Published(
         name="gpt2-ioi",
         model="gpt2",
+        family="gpt2",
         task="ioi",
         method="path patching",
         source="Wang et al. 2022, arXiv 2211.00593",
@@ -74,6 +76,7 @@ PUBLISHED: Mapping[str, Published] = {
     "gpt2-greater-than": Published(
         name="gpt2-greater-than",
         model="gpt2",
+        family="gpt2",
         task="greater_than",
         method="path patching",
         source="Hanna et al. 2023, arXiv 2305.00586",

@@ -32,7 +32,7 @@ def asked_text(found: "Families") -> str:
     how += ["weighted by influence"] if about.weighted else []
     sampled = f", of which {about.sampled:,} were cut" if about.sampled < about.asked else ""
     return (
-        f"{about.asked:,} circuits ({about.where}; {about.circuits:,} of {about.prompts:,} prompts have a circuit)"
+        f"{about.asked:,} of {about.circuits:,} circuits ({about.where}) from {about.prompts:,} prompts"
         f"{sampled}; as sets of {', '.join(how)}"
     )
 

@@ -14,7 +14,7 @@ import transformers
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block, BlockFailedError
 from keyhole.many.engines import Engine, EngineName, engine_of
-from keyhole.many.pilot import Estimate, estimate_of, pilot
+from keyhole.many.pilot import Estimate, estimate_of, pilot, sample
 from keyhole.many.settings import Tracing
 from keyhole.many.source import source_of
 from keyhole.many.worker import Job
@@ -49,11 +49,21 @@ def bulk(
 ) -> Store:
     """Trace many prompts into a store, and go on where an earlier call stopped.
 
-    `what`: a task's name, a JSON Lines file, or examples. `n`: how many of them; `seed`, `choices`: a task's.
-    `engine`: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(address=...)`.
-    `part`: prompts that are written together, and lost together if the work is interrupted. `tracing`: by which
-    method and how to trace, what to do with prompts that the model gets wrong, and how many prompts to trace together
-    (`batch`), which bounds memory. `progress` is told the prompts done.
+    Args:
+        what: The prompts: a task's name such as "ioi", a JSON Lines file, or examples.
+        model: A loaded model, or what `keyhole.load` takes. Default: the organism.
+        out: The store: a folder, which is made or gone on with.
+        n: How many prompts. Default: as many as the task usually has; of a file, all.
+        seed: Of a task's prompts.
+        choices: Of a task, such as {"design": "mixed"}.
+        engine: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(...)`.
+        part: Prompts that are written together, and lost together if the work is interrupted.
+        tracing: A `keyhole.many.Tracing`: by which method and how to trace, what to do with prompts that the model
+            gets wrong, and how many prompts to trace together (`batch`), which bounds memory.
+        progress: Called with the number of prompts done and their total.
+
+    Returns:
+        A `Store`, whose tables any tool that knows Parquet reads.
 
     A prompt that cannot be traced is kept with its error. The same call goes on after any stop. What it needs (time,
     memory, disk) is noted before it starts, by the logger "keyhole".
@@ -78,13 +88,17 @@ def estimate(
     engine: EngineName | Engine = "local",
     part: int = PART,
     tracing: Tracing | None = None,
+    progress: Progress = silent,
 ) -> Estimate:
-    """What would `bulk` need, with the same arguments? Traces a few batches on this machine, and writes nothing."""
+    """What would `bulk` need, with the same arguments? Times a few prompts on this machine, and writes nothing."""
+    workers = engine_of(engine).workers or os.cpu_count() or 1
     planned = _plan(what, model, asked=(n, seed, choices or {}), part=part, tracing=tracing or Tracing())
-    found = _estimated(planned, planned.blocks, planned.manifest, engine_of(engine))[1]
-    if found is None:
-        raise KeyholeError("no batch of the pilot could be traced: run it without --estimate, which tells why.")
-    return found
+    loaded, blocks = planned.model, planned.blocks
+    measured = sample(loaded, blocks, planned.tracing, progress)
+    if not measured:
+        raise KeyholeError("no prompt of the sample could be traced: run it without --estimate, which tells why.")
+    found: Any = {"manifest": planned.manifest, "workers": workers, "measured": measured, "kept": False}
+    return estimate_of(loaded, blocks, planned.tracing, **found)
 
 
 @dataclass(frozen=True)

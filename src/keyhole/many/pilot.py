@@ -1,6 +1,7 @@
 """How long will it take, and what does it need? Measured on a few batches of the run itself, spread over it."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,11 +18,14 @@ from keyhole.many.worker import torch_threads
 from keyhole.models.architecture.mlps import MlpWeights
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import encode
-from keyhole.progress import duration
+from keyhole.progress import Progress, duration
 from keyhole.store import Manifest, Outcome, make_part, manifest_of
 from keyhole.tracing.methods import Method
 
 _PILOTS = 3  # batches; the first also warms the model up
+_PATIENCE = 30.0  # seconds after which no further batch of a run is waited for before its needs are noted
+_SECONDS = 12.0  # that an estimate alone may take: what it traces is thrown away
+_SAMPLED = (1, 2, None)  # prompts of its batches; None: as many as there is time for
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Estimate:
     """What a run, or what is left of it, will need; per worker where it says so."""
 
     prompts: int  # how many
-    seconds: float  # the pilot's included
+    seconds: float  # of the whole, what was measured included
     memory: Memory  # of one worker
     batch: int  # prompts traced together
     workers: int  # how many
@@ -53,6 +57,7 @@ def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list
 
     A batch that fails is left to its block, which fails in its turn when all others may be finished.
     """
+    began = time.monotonic()
     batches = [(i, first, batch) for i, block in enumerate(blocks) for first, batch in block.batches(tracing.batch)]
     count = min(_PILOTS, max(1, len(batches) // 2))
     begun, found = list(blocks), list[Batch]()
@@ -62,7 +67,34 @@ def pilot(model: Model, blocks: Sequence[Block], tracing: Tracing) -> tuple[list
             with suppress(BlockFailedError):
                 found.append(batch_of(model, blocks[i], first, examples, tracing=tracing))
                 begun[i] = replace(begun[i], begun={**begun[i].begun, first: found[-1].outcomes})
+            if time.monotonic() - began > _PATIENCE:
+                break
     return begun, found
+
+
+def sample(model: Model, blocks: Sequence[Block], tracing: Tracing, progress: Progress) -> list[Batch]:
+    """Time a few prompts, spread over the run, within seconds; none of them is kept.
+
+    One warms the model up, two show what a prompt takes, and the third batch has as many as there is time for. That is
+    a whole batch where prompts are quick. Where they are slow it is smaller, and fair all the same: computing takes the
+    time then, and not what is done once per batch.
+    """
+    every = [example for block in blocks for example in block.examples]
+    found, began, each = list[Batch](), time.monotonic(), 0.0
+    with torch_threads(tracing.threads):
+        for number, size in enumerate(_SAMPLED):
+            progress(number, len(_SAMPLED))
+            left = _SECONDS - (time.monotonic() - began)
+            size = size if size is not None else int(left / each) if each else 1  # all failed so far
+            size = min(size, len(every), tracing.batch)
+            if size < 1 or (number and left < 0):
+                break
+            picked = [every[i * (len(every) - 1) // max(1, size - 1)] for i in range(size)]
+            with suppress(BlockFailedError):
+                found.append(batch_of(model, blocks[0], blocks[0].first, picked, tracing=tracing))
+                each = (found[-1].forward + found[-1].trace) / size
+    progress(len(_SAMPLED), len(_SAMPLED))
+    return found
 
 
 def estimate_of(
@@ -73,8 +105,12 @@ def estimate_of(
     manifest: Manifest,
     workers: int,
     measured: Sequence[Batch],
+    kept: bool = True,
 ) -> Estimate:
-    """From what was measured to the whole: by the cost model, for prompts as long as they are."""
+    """From what was measured to the whole: by the cost model, for prompts as long as they are.
+
+    `kept`: what was measured is part of the run, and not traced again.
+    """
     warm = measured[1:] or measured
     outcomes = [one for batch in warm for one in batch.outcomes]
     circuits = [one.circuit for one in outcomes if one.circuit is not None]
@@ -88,11 +124,12 @@ def estimate_of(
     cores = max(1, (os.cpu_count() or 1) // tracing.threads)  # more workers than these take turns
     left = rest / min(workers, len(blocks), cores)
     spent = sum(batch.forward + batch.trace for batch in measured)
-    first, usual = (batch.forward + batch.trace for batch in (measured[0], measured[-1]))
+    first, usual = ((batch.forward + batch.trace) / len(batch.outcomes) for batch in (measured[0], measured[-1]))
+    warming = max(0.0, first - usual) * len(measured[0].outcomes)
     weight = model.hf.dtype.itemsize
     return Estimate(
         prompts=sum(len(block.examples) for block in blocks),
-        seconds=spent + left + (max(0.0, first - usual) if workers > 1 else 0.0),  # each worker warms up once
+        seconds=(spent if kept else warming) + left + (warming if workers > 1 else 0.0),  # each worker warms up once
         memory=memory(
             shape,
             replace(load, tokens=max((n for _, n in lengths), default=0)),

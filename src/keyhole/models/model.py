@@ -57,17 +57,28 @@ class Model:
     # -- running -------------------------------------------------------------------------------------------
 
     def run(self, prompt: Prompt, *, bos: bool | None = None) -> Run:
-        """Run one prompt (text or token ids) once and record it.
+        """Run one prompt once and record everything that the methods need.
 
-        `bos=None` follows the tokenizer's own habit for text and adds nothing to token ids; the run records
-        what was done.
+        Args:
+            prompt: Text, or token ids (a list, an array or a tensor).
+            bos: Put a beginning-of-sequence token first? Default: whatever the tokenizer does with text, and nothing
+                before token ids. The run records what was done.
+
+        Returns:
+            A `Run`: ask it with `run.next()`, `run.firings()`, `run.explain(...)` and `run.trace(...)`.
         """
         return self.run_many([prompt], bos=bos)[0]
 
     def run_many(
         self, prompts: Iterable[Prompt], *, bos: bool | None = None, max_batch_tokens: int = 4096
     ) -> list[Run]:
-        """Run prompts in padded batches; every Run equals the single one up to float rounding."""
+        """Run several prompts in padded batches; every Run equals the single one up to float rounding.
+
+        Args:
+            prompts: Texts or token ids, one per prompt.
+            bos: As `run` takes it.
+            max_batch_tokens: How many tokens, padding included, are run together; memory grows with it.
+        """
         if isinstance(prompts, str):
             raise KeyholeError("run_many takes a list of prompts; for one prompt use run.")
         encoded = [encode(self, prompt, bos) for prompt in prompts]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.firings import Firings
     from keyhole.qk.omega import Basis
+    from keyhole.tracing.answers.next_tokens import NextTokens
     from keyhole.tracing.answers.targets import Target, Tokens
     from keyhole.tracing.assemble import Seeds, Sinks
     from keyhole.tracing.firings.candidates import Keys
@@ -156,6 +157,17 @@ class Run:
         with exact_matmul():
             return record.weights(record.heads, range(len(self)))
 
+    def next(self, k: int = 5, *, end: int | str = -1) -> "NextTokens":
+        """Which tokens would the model write next? The likeliest, with their probabilities, as a table.
+
+        Args:
+            k: How many tokens.
+            end: After which token of the prompt: a position, or the text of one token. Default: the last.
+        """
+        from keyhole.tracing.answers.next_tokens import next_tokens
+
+        return next_tokens(self, k, end=end)
+
     def position(self, where: SupportsIndex | str, name: str = "position") -> int:
         """A token position: an integer (negative counts from the end) or the text of exactly one token."""
         if not isinstance(where, str):
@@ -194,7 +206,22 @@ class Run:
         keys: "Keys" = "all",
         why: "Why" = "here",
     ) -> "Firing":
-        """Which signals cause this attention weight, or keep the head from attending? See `keyhole.tracing.firings`."""
+        """Which signals cause this attention weight, or keep the head from attending?
+
+        Args:
+            head: Layer and head, such as (3, 6).
+            dest: The attending token: a position (negative counts from the end) or the text of one token.
+            src: The attended token, given likewise. Default: the one that `dest` attends to most.
+            tau: The weight below which the attention counts as gone: a number, a function of `dest`, or "dynamic",
+                min(1, 2.5 / visible keys).
+            keys: What a removal on the src side touches: "all" keys, as in the paper, or the "source" alone.
+            why: "here" for the signals that cause the weight, "not" for those that keep the head from attending to
+                `src`.
+
+        Returns:
+            A `Firing`: per side, the fewest signals whose removal takes the weight below tau (with "not": lifts it to
+            tau), each with its writer, its channels and what it is worth. `print` shows it.
+        """
         from keyhole.tracing.firings.why import explain
 
         return explain(self, head, dest, src, tau=tau, keys=keys, why=why)
@@ -247,10 +274,26 @@ class Run:
         end: int | str = -1,
         progress: "Progress | None" = None,
     ) -> "Circuit":
-        """Which circuit is behind this answer? See `keyhole.tracing.levels` for the options.
+        """Which circuit is behind this answer?
 
-        It goes on through MLPs to the words, or ends at them with `through="heads"`. `method="svt"` is the 2024 method
-        (`keyhole.tracing.svt`), which keeps to heads; with other settings, a `SvtSettings(threshold=0.4)`.
+        Args:
+            target: The answer: a token as text or id, several of them, `Likeliest(k)` or `Likeliest(p=0.9)`. Default:
+                the likeliest next token. Text must be one token; see `run.next()` for likely ones.
+            against: The other answer, given likewise: the lead of `target` over it is traced, not a probability.
+            method: "accpp", or "svt" (the 2024 method, attention heads only), or a `SvtSettings` with other settings.
+            seeds: How the answer is split over what wrote it: "prob" (its log-likelihood; the default), "linear" (its
+                logit; the default with `against` and for svt), a `Probability` with another share, or a `Probe`.
+            tau: The weight below which an attention weight counts as gone, as `run.explain` takes it.
+            keys: What a removal on the src side touches: "all" keys, or the "source" alone.
+            sinks: Attention to the first token: "keep" it, "mark" it, or "collapse" it (kept, not explained further).
+            through: "mlps" goes on through MLPs to the tokens, "heads" ends at MLPs; a `Through` has settings, such as
+                `Through(eps=0.003)`, which follows weaker parts.
+            end: The token after which the answer is predicted: a position or a text. Default: the last.
+            progress: Called with the number of layers done and their total.
+
+        Returns:
+            A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:
+            `print(circuit.story())`, `circuit.verify()`, `circuit.save("mary.json")`, `circuit.show()`.
         """
         from keyhole.tracing.methods import trace_by
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.brief import brief
 from keyhole.dataframes import Table, as_dataframe
-from keyhole.naming.judging.controls import RANDOM_PASS
+from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, too_few
 from keyhole.naming.judging.judge import NAMELESS
 from keyhole.naming.judging.questions import QuestionKind, Span
 from keyhole.naming.judging.scores import LEVEL, RIGHT, Outcome, Share, Tested, share
@@ -80,6 +80,11 @@ class Naming:
     controls: tuple[Share, ...]  # detection, by the same judge
     fingerprint: str = ""  # of the model's weights; empty: not known
 
+    @property
+    def random_directions(self) -> int:
+        """How many random directions names were compared with."""
+        return next((one.signals for one in self.controls if one.group == RANDOM), 0)
+
     def share(self, kind: QuestionKind = "detection", of: Span = "top") -> Share:
         """How many names pass."""
         return share(f"{kind}, {of}", [one.outcome(kind, of) for one in self.signals])
@@ -137,6 +142,7 @@ class Naming:
         parts = [
             f"{len(self.signals)} signals of {self.model or 'a model'}, named by {self.explainer}",
             "pass: above chance, and beyond random directions' names",
+            *([f"  {few}"] if (few := too_few(self.random_directions)) else []),
             *(f"  {one.group:<18} {one}" for one in shares),
             "above chance alone, detection",
             *(f"  {one.group:<18} {one}" for one in above),

@@ -18,6 +18,7 @@ mlps/          why an MLP wrote this
 from keyhole.circuits.writer import Removal, Signal, Writer
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.linear import Probe
+from keyhole.tracing.answers.next_tokens import NextToken, NextTokens
 from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.assemble import Settings
 from keyhole.tracing.batch import Untraced
@@ -25,15 +26,18 @@ from keyhole.tracing.exactness import Check, check
 from keyhole.tracing.firings.firing import Firing, Side
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.levels import Options, trace, trace_many
+from keyhole.tracing.levels import Circuits, Options, trace, trace_many
 from keyhole.tracing.svt import contributions, trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
 from keyhole.tracing.writes.writers import Split, split
 
 __all__ = [
     "Check",
+    "Circuits",
     "Firing",
     "Likeliest",
+    "NextToken",
+    "NextTokens",
     "Options",
     "Probability",
     "Probe",

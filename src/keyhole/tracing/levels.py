@@ -11,8 +11,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.exports import signal_rows
+from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import prompt_text
 from keyhole.progress import Progress
 from keyhole.tracing.answers.targets import Target, Tokens
 from keyhole.tracing.assemble import Seeds, Settings, Sinks
@@ -80,9 +83,36 @@ class Circuits(Sequence[Found]):
                 made = self._made[i]
                 self._made[i] = made() if callable(made) else made
 
+    def to_dataframe(self) -> Table:
+        """One table of all circuits, a row per signal: a pandas DataFrame, or records without pandas.
+
+        Each row has the index of its prompt and how it begins, the answer with its probability, and what
+        `Circuit.to_dataframe` has. A prompt that could not be traced has one row, with its `error`.
+        """
+        rows = list[dict[str, Any]]()
+        for index, circuit in enumerate(self):
+            if isinstance(circuit, Untraced):
+                rows.append({"prompt": index, "text": circuit.prompt, "error": str(circuit.error)})
+                continue
+            assert isinstance(circuit, Circuit)
+            rows += [{**_about(index, circuit), "error": None, **row} for row in signal_rows(circuit)]
+        return as_dataframe(rows)
+
     def __repr__(self) -> str:
         untraced = sum(isinstance(one, Untraced) for one in self._made)
         return f"<{len(self) - untraced} circuits" + (f", {untraced} prompts untraced>" if untraced else ">")
+
+
+def _about(index: int, circuit: Circuit) -> dict[str, Any]:
+    """Of which prompt and which answer these rows are."""
+    tokenizer = None if circuit.run is None else circuit.run.model.tokenizer
+    chosen = circuit.parameters
+    return {
+        "prompt": index,
+        "text": prompt_text(tokenizer, circuit.token_ids),
+        "answer": " ".join(text.strip() for text in chosen.target_text),
+        "probability": sum(chosen.target_probability),
+    }
 
 
 def trace(
@@ -109,7 +139,7 @@ def trace(
 @overload
 def trace_many(
     runs: Sequence["Run"],
-    targets: Sequence[Target],
+    targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["raise"],
@@ -120,7 +150,7 @@ def trace_many(
 @overload
 def trace_many(
     runs: Sequence["Run"],
-    targets: Sequence[Target],
+    targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
     errors: Literal["keep"] = "keep",
@@ -130,7 +160,7 @@ def trace_many(
 
 def trace_many(
     runs: Sequence["Run"],
-    targets: Sequence[Target],
+    targets: Sequence[Target] | None = None,
     *,
     against: Sequence[Tokens | None] | None = None,
     seeds: Seeds | None = None,
@@ -141,24 +171,32 @@ def trace_many(
     errors: Errors = "keep",
     progress: Progress | None = None,
 ) -> "Circuits[Circuit] | Circuits[Circuit | Untraced]":
-    """Trace the circuits of several runs of one model together, each with its own target.
+    """Trace the circuits of several runs of one model together.
 
-    A target is a token (text or id), several, `Likeliest(k)`, `Likeliest(p=share)`, or None: the likeliest. `against`:
-    the other answer, one per run. `seeds`: "prob" or, with another share, a Probability; "linear" (the default with
-    `against`); or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings on the first
-    token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits go on through MLPs
-    to the words ("mlps", or a Through), or end at them, as in the paper ("heads"). `errors`: a prompt that cannot be
-    traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
+    Args:
+        runs: Of one model: `model.run_many(prompts)`.
+        targets: The answer of each run, as `Run.trace` takes it. Default: the likeliest next token of each.
+        against: The other answer of each run, or None for a run without.
+        seeds: How an answer is split over what wrote it; this and what follows as `Run.trace` takes it.
+        tau: The weight below which an attention weight counts as gone.
+        keys: What a removal on the src side touches.
+        sinks: What to do with attention to the first token.
+        through: Whether circuits go on through MLPs.
+        errors: A prompt that cannot be traced is kept as `Untraced` in the place of its circuit ("keep"), or raises.
+        progress: Called with the number of layers done and their total.
 
-    What is found lies in columns; a circuit's objects are made when it is looked at.
+    Returns:
+        The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;
+        a circuit's objects are made when it is looked at.
     """
+    answers: Sequence[Target] = [None] * len(runs) if targets is None else targets
     others = [None] * len(runs) if against is None else list(against)
-    if not runs or not len(runs) == len(targets) == len(others):
-        raise KeyholeError("give at least one run, and one target (and one `against`, if any) for each run.")
+    if not runs or not len(runs) == len(answers) == len(others):
+        raise KeyholeError("give at least one run, and one target (and one `against`), if any, for each run.")
     if any(run.model is not runs[0].model for run in runs):
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, targets, others, strict=True)]
+    asked = [Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, answers, others, strict=True)]
     return _trace(asked, shared, Attempts(runs, errors), progress)
 
 

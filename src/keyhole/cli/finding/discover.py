@@ -39,7 +39,10 @@ FEATURES = ("", ">share", ">corr", ">stable", "sure", "most telling (query→key
 
 
 def discover(
-    text: Annotated[Path | None, typer.Argument(help="A file with a prompt a line; otherwise English prose.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Argument(help="A text file with a prompt a line, or a .jsonl file of prompts; otherwise English prose."),
+    ] = None,
     head: Annotated[str | None, typer.Option(help="Features of this head, such as 3.1; otherwise all heads.")] = None,
     model: ModelOption = None,
     prompts: Annotated[int, typer.Option(min=2, help="At most so many prompts.")] = 300,
@@ -119,8 +122,13 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
 
 
 def _lines(path: Path, n: int) -> list[str]:
+    """The prompts of a file: its lines, or of JSON Lines what each has as its prompt."""
     if not path.is_file():
         raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
+    if path.suffix.lower() in (".jsonl", ".json"):  # as prose, its braces and keys would be tokens of the prompts
+        from keyhole.tasks.files import read_examples
+
+        return [example.text for example in read_examples(path)][:n]
     lines = read_text(path).splitlines()
     return [line.strip() for line in lines if line.strip()][:n]
 

@@ -1,12 +1,13 @@
 """The laboratory's command about training: does attention become sparse?"""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keyhole import show
-from keyhole.cli.laboratory.toys import lab
+from keyhole.cli.laboratory.toys import lab, number
 from keyhole.cli.options import DeviceOption, FiguresOption, JsonOption, ModelOption, read_kinds
 from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
@@ -76,8 +77,12 @@ def _show(found: "Watched", *, json: bool) -> None:
         show.as_json({"about": found.about, "unit": found.unit, "steps": list(steps), **table})
         return
     show.plain(found.about)
-    rows = [(f"{step:,}", *(f"{table[name][i][0]:.3f}" for name in MEASURES)) for i, step in enumerate(steps)]
+    rows = [(f"{step:,}", *(number(table[name][i][0], 3) for name in MEASURES)) for i, step in enumerate(steps)]
     show.table((f">{found.unit}", ">S(v)", ">ambient", ">refactor", ">N_recon", ">refactored", ">attention"), rows)
+    if any(math.isnan(mean) for name in MEASURES for mean, *_ in table[name]):
+        show.plain(
+            "note: - where these heads prefer no token: N_recon counts the channels of a relative attention above 0."
+        )
 
 
 def _table(found: "Watched") -> dict[str, list[tuple[float, float, float]]]:

@@ -1,5 +1,6 @@
 """Commands of the laboratory: toy models with known answers, theorems, and sparsity of real heads."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Latents, Preset, QueryMode, Reduction
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
+from keyhole.cli.sections import Grouped
 
 if TYPE_CHECKING:
     from keyhole.lab.svf.alignment import Alignment
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
 
 _UNFINISHED = 0.05  # relative distance of a gain from its target that only more training mends
 
-lab = typer.Typer(help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
+lab = typer.Typer(cls=Grouped, help="Toy models in which the truth is known, theorems, and the sparsity of real heads.")
+
+
+def number(value: float, decimals: int) -> str:
+    """A cell of a table: what could not be measured is a dash, and a line below the table says why."""
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 @lab.command()
@@ -103,9 +110,9 @@ def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]"
     rows = [
         (
             str(config.seed),
-            f"{one.by_rank.worst:.4f}",
-            f"{one.by_assignment.worst:.4f}",
-            f"{one.subspace.worst:.4f}",
+            number(one.by_rank.worst, 4),
+            number(one.by_assignment.worst, 4),
+            number(one.subspace.worst, 4),
             " ".join(f"{value:.2f}" for value in one.S[: len(one.T)].tolist()),
         )
         for config, one in zip(configs, found, strict=True)
@@ -113,6 +120,17 @@ def _show_aligned(configs: "Sequence[SVFSettings]", found: "Sequence[Alignment]"
     show.table(("seed", ">by rank", ">assigned", ">subspace", "singular values"), rows)
     targets = " ".join(f"{t:g}" for t in found[0].T.tolist())
     show.plain(f"smallest |cos| of a pair with its singular vectors; T: {targets}")
+    sizes = configs[0]
+    if any(math.isnan(one.by_assignment.worst) or math.isnan(one.by_rank.worst) for one in found):
+        show.plain(
+            f"note: - under by rank or assigned: a pair has no channel (the head has {sizes.H} dimensions for "
+            f"{len(sizes.pairs)} pairs) or a dead feature."
+        )
+    if any(math.isnan(one.subspace.worst) for one in found):
+        show.plain(
+            f"note: - under subspace: the attended features span all {sizes.D} dimensions, in which any vector "
+            "lies, or one of them is dead."
+        )
     off = max(float((one.by_assignment.gain / one.T.abs() - 1).abs().nan_to_num(1.0).max()) for one in found)
     if off > _UNFINISHED:
         show.plain(f"note: a pair adds up to {off:.0%} more or less than its T: train for more steps.")
@@ -154,7 +172,7 @@ def payload(
         moved = swaps(cell, z1, z2, samples=10_240)
         share = diagonal_share(interaction(cell))
         numbers = (cell.accuracy, cell.ceiling, moved.both.shift, moved.full.shift, moved.both.random, share)
-        rows.append((str(seed), f"{z1.rank}, {z2.rank}", *(f"{number:.3f}" for number in numbers)))
+        rows.append((str(seed), f"{z1.rank}, {z2.rank}", *(number(value, 3) for value in numbers)))
         names = ("accuracy", "ceiling", "both", "full", "random", "diagonal")
         record.append({"seed": seed, "ranks": [z1.rank, z2.rank], **dict(zip(names, numbers, strict=True))})
     if json:
@@ -162,6 +180,8 @@ def payload(
         return
     show.table(("seed", "ranks", ">accuracy", ">ceiling", ">both", ">full", ">random", ">G diagonal"), rows)
     show.plain("both, full, random: attention moved by swapping both features, whole keys, random subspaces")
+    if latents != "discrete":
+        show.plain(f"ceiling: - because {latents} latents never repeat, so that no ambiguity limits the accuracy")
 
 
 @lab.command()
@@ -251,6 +271,8 @@ def sparse(
         f"mean over {len(heads)} firing heads: {needed}; rotated: the same scores in other rank-one pieces\n"
         f"unrelated: text of {what}"
     )
+    if any(math.isnan(value) for *_, one in lines for value in _numbers(one).values()):
+        show.plain("note: - where no such pair can be measured: take more --prompts.")
 
 
 def _numbers(summary: Any) -> dict[str, float]:
@@ -262,10 +284,10 @@ def _cells(summary: Any) -> tuple[str, ...]:
     numbers = _numbers(summary)
     return (
         str(summary.pairs),
-        f"{numbers['n_recon']:.1f}",
-        f"{numbers['n_rotated']:.1f}",
-        f"{numbers['sparsity']:.2f}",
-        f"{numbers['rotated']:.2f}",
-        f"{numbers['slices']:.1f}",
-        f"{numbers['slices_rotated']:.1f}",
+        number(numbers["n_recon"], 1),
+        number(numbers["n_rotated"], 1),
+        number(numbers["sparsity"], 2),
+        number(numbers["rotated"], 2),
+        number(numbers["slices"], 1),
+        number(numbers["slices_rotated"], 1),
     )

@@ -116,8 +116,11 @@ def name(
     if beside is not None:
         _tell_apart(loaded, (what, beside), corpus, tokens=tokens, seed=seed, json=json)
         return
+    from keyhole.naming.judging.controls import too_few
     from keyhole.naming.naming import seek
 
+    if few := too_few(random):  # before the minutes that it takes
+        show.note(few)
     sought: dict[str, Any] = {"most": most, "random": random, "tokens": tokens, "seed": seed, "folder": folder}
     with show.progress_bar("Reading") as progress:
         examples = seek(read_it, loaded, corpus=corpus, **sought, progress=progress)

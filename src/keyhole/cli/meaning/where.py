@@ -41,7 +41,7 @@ def where(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Where else does this fire? The strongest places of a signal, a channel or a head in a corpus.
+    """Where else does a signal, a channel or a head fire? Its strongest places in a corpus.
 
     Each text has its two tokens marked: [[dest]] attends to ((src)). The value of a signal or channel is the product of
     what dest asks and what src offers, both positive; that of a head, how many times more than uniform it attends. A

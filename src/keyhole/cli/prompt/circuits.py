@@ -151,7 +151,11 @@ def trace(
     keys: KeysOption = "all",
     sinks: SinksOption = "keep",
     through: Annotated[
-        ThroughWhat, typer.Option(help="Go on through MLPs to the words, or end at them.", rich_help_panel=ACCPP)
+        ThroughWhat,
+        typer.Option(
+            help="Go on through MLPs to the words (parts below --eps are pruned), or end at MLPs.",
+            rich_help_panel=ACCPP,
+        ),
     ] = "mlps",
     cover: Annotated[
         float, typer.Option(help="Share of an MLP's write that its causes account for.", rich_help_panel=ACCPP)

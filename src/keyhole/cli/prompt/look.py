@@ -1,7 +1,8 @@
-"""Commands that look at one model or one prompt: check, heads, channels."""
+"""Commands that look at one model or one prompt: check, heads, plot, channels."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ from keyhole.cli.options import (
 )
 from keyhole.cli.prompt import looks
 from keyhole.errors import KeyholeError
+from keyhole.files import require_file
 
 if TYPE_CHECKING:
     from keyhole.qk.controls import Rotation
@@ -108,6 +110,39 @@ def heads(
         show.as_json(looks.heads_record(run, sites, splits))
     else:
         looks.heads(run, splits, found=len(sites), collapsed=len(sites) - len(shown), mark=sinks == "mark")
+
+
+def plot(
+    prompt: PromptArgument = None,
+    head: Annotated[str, typer.Option(help="Layer and head, such as 3.6.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="The picture: a .png, .svg or .pdf file.")] = ...,  # type: ignore[assignment]
+    model: ModelOption = None,
+    token_ids: IdsOption = None,
+    bos: BosOption = None,
+    revision: RevisionOption = None,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = None,
+) -> None:
+    """Draw a picture of where a head attends.
+
+    Each row is a token and where it looks; `keyhole heads` lists the heads that look somewhere in particular.
+
+    Examples:
+
+        keyhole plot "When Mary and John went to the store, John gave a drink to" --head 3.6 --out head.png
+
+        keyhole plot "The war lasted from the year 1745 to the year 17" --head 2.3 --out head.pdf
+    """
+    from keyhole.circuits.files import PICTURES
+
+    require_file(out, PICTURES)
+    where = read_head(head)
+    run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
+    with show.progress("Drawing"):
+        from keyhole.figures.style import save
+
+        save(run.plot(where), out)
+    show.plain(f"wrote {out}")
 
 
 def channels(

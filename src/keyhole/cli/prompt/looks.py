@@ -24,7 +24,6 @@ _HARDLY = 0.01  # an answer that is less likely is hardly given
 _TIMES = 2.0  # an answer that is less often likelier than the other is hardly preferred
 _SHORT = 6  # tokens: with so few, even attention is near tau
 _LINES, _DEEP = 60, 4  # of a tree, unless a depth is asked for
-_NEXT = 5  # likely answers that are told
 _BAR, _BESIDE = 24, 32  # width of the longest bar; what the numbers beside it take
 
 
@@ -62,6 +61,13 @@ def check(result: Check, verbose: bool) -> None:
         f"[bold]{verdict}[/bold] within {result.tolerance:.0e} of the largest value (of the head, or of the token).",
         style="green" if result.exact else "red",
     )
+    import torch
+
+    from keyhole.models.numbers.tolerance import rounding_advice
+
+    advice = rounding_advice(getattr(torch, result.dtype))
+    if advice is not None and not result.exact:
+        show.plain(advice)
 
 
 def _judged(value: float, result: Check) -> Text:
@@ -262,14 +268,7 @@ def doubt(found: Circuit) -> None:
 
 def likeliest(run: Run, end: int) -> None:
     """What the model would say next: what could be asked for, or held against it."""
-    from keyhole.models.tokens.prompts import token_texts
-    from keyhole.tracing.answers.targets import targets_of
-
-    ids = targets_of(run.logits[end], None, _NEXT)
-    values = run.logits[end].double().softmax(-1)[ids]
-    words = token_texts(run.model.tokenizer, ids)
-    told = ", ".join(f"{word!r} {value:.3g}" for word, value in zip(words, values.tolist(), strict=True))
-    show.plain(f"likeliest next tokens: {told}")
+    show.plain(f"likeliest next tokens: {run.next(end=end)}")
 
 
 def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> Story:

@@ -31,7 +31,9 @@ def verify(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Does a circuit hold? Removes every signal, and the causes of every MLP, in the model's own pass, beside controls.
+    """Does a circuit hold when each of its signals is removed in the model's own pass?
+
+    The causes of every MLP are removed, too, and random controls stand beside every removal.
 
     exact: a firing's signals, and what is left of an MLP's write without its causes. chain: what that changes in each
     reader of the MLP, one at a time. global: everything downstream is free, and nothing is promised. Exits with 1 if a

@@ -125,8 +125,8 @@ def bulk(
         "tracing": tracing,
     }
     if estimate:
-        with show.progress("Tracing a few batches"):
-            expected = estimate_all(what, loaded, **asked)
+        with show.progress_bar("Timing a few prompts") as progress:
+            expected = estimate_all(what, loaded, **asked, progress=progress)
         _tell_estimate(expected, json=json)
         return
     assert out is not None

@@ -37,7 +37,7 @@ def stability(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """How much of a circuit stays? Its prompt is asked again in half precision, with another tau, wording or name.
+    """How much of a circuit stays in half precision, or with another tau, wording or name?
 
     Jaccard of heads (and MLPs), of edges, of edges with their channels, and of influence, beside floors: another prompt
     of the same wording, an unrelated prompt, another task (--other).

@@ -2,6 +2,7 @@
 
 import socket
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,11 @@ from urllib.parse import urlparse
 import huggingface_hub
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.models.architecture.families import FAMILIES
 from keyhole.models.loading.gguf import Opened, open_gguf
 from keyhole.models.loading.neighbours import unwrapped
 from keyhole.models.loading.quiet import quiet_libraries
@@ -44,10 +47,18 @@ def load(
 ) -> Model:
     """Load a model that Keyhole can read.
 
-    `source`: nothing (the built-in organism), a hub name such as "gpt2" (with `revision=` for a checkpoint), a
-    local folder, a `.gguf` file, a pair (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens'
-    bridge, whose Hugging Face model is taken. Weights are loaded in float32 unless `dtype` says otherwise ("auto": as
-    stored), because rounding in half precision is far above 1e-4.
+    Args:
+        source: Nothing (the built-in organism), a hub name such as "gpt2", a local folder, a `.gguf` file, a pair
+            (hf_model, tokenizer or None), or a model of nnsight or of TransformerLens' bridge, whose Hugging Face
+            model is taken.
+        revision: Which revision of a hub model, for checkpoints.
+        dtype: The numbers to compute with: float32 by default, "auto" as the weights are stored. Half precision rounds
+            so coarsely that many models are refused in it.
+        device: Where to put the model, such as "cuda". Default: where it was loaded.
+        device_map: As transformers takes it, for a model that is spread over several devices.
+
+    Returns:
+        A `Model`: `model.run("a prompt")` is what to do with it.
 
     A `.gguf` file takes long to read. Its converted weights and tokenizer are kept in the user's cache folder (the
     environment variable KEYHOLE_CACHE names another one, or none if it is empty), where the next call finds them.
@@ -107,6 +118,7 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
             raise KeyholeError(f"there is no file {source}.")
         return path.parent, {"gguf_file": path.name}
     if path.is_dir():
+        _require_no_adapter(path)
         if not (path / "config.json").is_file():
             raise KeyholeError(f"the folder {source} is no model: it has no config.json.")
         return path, {}
@@ -118,6 +130,29 @@ def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, A
     return str(source), options
 
 
+def _require_no_adapter(folder: Path) -> None:
+    """Refuse an adapter (LoRA) alone: its few weights change those of a base model, which is elsewhere."""
+    if not (folder / "adapter_config.json").is_file():
+        return
+    if not any(folder.glob("model*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise KeyholeError(
+            f"the folder {folder} is an adapter (such as LoRA), not a model: merge it into its base model (peft's "
+            "merge_and_unload), save the result with save_pretrained, and give that folder."
+        )
+
+
+def _require_decoder(config: Any, name: str) -> None:
+    """Refuse encoders by what they are; loaded as a decoder, they would lack weights or attend in one direction."""
+    kind = config.model_type
+    if kind in FAMILIES or not (config.is_encoder_decoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES):
+        return
+    described = "encoder-decoder models" if config.is_encoder_decoder else "encoders"
+    raise KeyholeError(
+        f"cannot load {name}: it is of type {kind!r}, and {described} are not supported. Keyhole reads decoders, which "
+        "predict the next token: give one such as gpt2."
+    )
+
+
 def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options: Any) -> Any:
     try:
         hf, report = AutoModelForCausalLM.from_pretrained(
@@ -125,6 +160,9 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
         )
     except Exception as error:  # transformers raises everything from OSError to RuntimeError here
         reason = _first_line(error)
+        if "Unrecognized configuration class" in reason:  # transformers has no decoder of this type
+            with suppress(OSError, ValueError):
+                _require_decoder(AutoConfig.from_pretrained(path, **_OWN_CODE, **options), name)
         if "trust_remote_code" in str(error):
             raise KeyholeError(
                 f"cannot load {name}: it comes with code of its own, and Keyhole runs none that is not part of "
@@ -135,6 +173,7 @@ def _pretrained(path: Any, *, name: str, dtype: Any, device_map: Any, **options:
         if options.get("local_files_only"):
             reason = "the hub is unreachable and the model is not cached here. A folder or a file is given by its path."
         raise MissingModelError(f"cannot load {name}: {reason}") from error
+    _require_decoder(hf.config, name)
     _require_complete(hf, report, name)
     return hf
 

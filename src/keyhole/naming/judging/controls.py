@@ -8,12 +8,13 @@ without one, and if signals without one were left out, chance would have more tr
 few are coarse: n random directions give no p-value below 1 / (n + 1).
 """
 
+import math
 import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from keyhole.naming.judging.scores import Tested
+from keyhole.naming.judging.scores import LEVEL, Tested
 from keyhole.stats import benjamini_hochberg
 
 SHUFFLED, ALONE, RANDOM, RANDOM_PASS = "shuffled names", "tokens alone", "random directions", "random that pass"
@@ -35,6 +36,19 @@ def beyond(own: Sequence[Tested | None], others: Sequence[Tested | None]) -> lis
         None if one is None else replace(one, beyond=p, passing=corrected)
         for one, p, corrected in zip(own, shares, both, strict=True)
     ]
+
+
+def too_few(random_directions: int) -> str | None:
+    """Why no name can pass beside so few random directions, and how many it takes; None: they suffice.
+
+    >>> print(too_few(10))
+    no name can pass: beside 10 random directions the smallest p-value is 1/11, above 0.05. Take --random 19 or more.
+    """
+    least = math.ceil(1 / LEVEL) - 1
+    if random_directions >= least:
+        return None
+    smallest = f"beside {random_directions} random directions the smallest p-value is 1/{random_directions + 1}"
+    return f"no name can pass: {smallest}, above {LEVEL}. Take --random {least} or more."
 
 
 def _as_well(one: Tested, ranks: Sequence[tuple[float, float]]) -> float:
