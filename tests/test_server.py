@@ -1,6 +1,7 @@
 """The explorer's server: who is refused, what jobs do, and that every answer is the library's own."""
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -118,6 +119,65 @@ def test_hosts_of_other_addresses() -> None:
     assert named.knows_host("box.lan") and named.knows_host("box.lan:80") and not named.knows_host("other.lan")
     assert every.knows_host("192.168.1.5:7373") and not every.knows_host("rebound.example:7373")
     assert not Door("127.0.0.1", 7373).knows_host("192.168.1.5:7373")
+
+
+@pytest.mark.parametrize("host", ["0", "0.0.0.0", "::", "", "localhost", "127.1", "2130706433"])
+def test_the_printed_address_is_answered(host: str) -> None:
+    with serving(host=host) as own:
+        spelled = str(httpx.URL(own.door.address).copy_with(query=None))
+        assert spelled.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost", "["), "as a browser spells it"
+        answer = httpx.get(own.door.address, follow_redirects=True, timeout=20)
+        assert answer.status_code == 200 and "<title>Keyhole</title>" in answer.text
+
+
+def half_open(served: Served, sent: bytes) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", served.door.port), timeout=20)
+    found.sendall(sent)
+    return found
+
+
+def closed(connection: socket.socket) -> bool:
+    """Has the server ended it? What it answered before is read over."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_half_open_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.5)
+    with serving() as own, own.client() as client, contextlib.ExitStack() as opened:
+        heads = [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"]
+        for i in range(260):
+            opened.enter_context(half_open(own, heads[i % 3]))
+        assert httpx.get(own.door.address, timeout=20).status_code == 503  # the door is full
+        until(lambda: len(own.server.server_state.connections) < 5)
+        assert client.get("/api/hello").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_a_trickle_of_bytes_gains_no_time(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.5)
+    with serving() as own, half_open(own, first) as slow:
+        with contextlib.suppress(OSError):  # a connection that is closed meanwhile
+            for _ in range(15):
+                slow.sendall(b"G" if b"POST" not in first else b"")
+                time.sleep(0.1)
+        slow.settimeout(2)
+        assert closed(slow)
+
+
+def test_an_answer_that_takes_long_is_not_cut(counted: "Counted", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.2)
+    with serving() as own, own.client() as client:
+        assert ask(client, "count", n=60) == {"counted": 60}
+        assert list(events(client, begin(client, kind="count", n=60)))[-1] == ("result", {"counted": 60})
 
 
 @pytest.mark.parametrize(
