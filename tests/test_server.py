@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.models.loading import load
 from keyhole.naming.attached.edges import edge_names
 from keyhole.naming.attached.files import save_naming
 from keyhole.naming.attached.same import distinct
@@ -39,6 +41,7 @@ from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.answers.linear import firing_probe
+from keyhole.tracing.firings import why
 from keyhole.web.live import Live
 from keyhole.web.server import kinds
 from keyhole.web.server.jobs import Limits, Told
@@ -354,6 +357,54 @@ def test_a_cancelled_search_stops_in_the_library(served: Served, client: httpx.C
             break
     assert name == "cancelled"
     until(lambda: not served.jobs.busy, 2)
+
+
+def test_a_stop_is_heard_inside_a_layer(
+    client: httpx.Client, served: Served, organism: keyhole.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, whole = list[float](), why.search
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        searched.append(time.monotonic())
+        time.sleep(0.1)
+        return whole(*given, **more)
+
+    monkeypatch.setattr(why, "search", slowly)
+    monkeypatch.setattr(why, "_COORD_FLOATS", 1)  # every firing by itself
+    number, reported = begin(client, kind="trace", prompt=PROMPT, sinks="mark"), list[int]()
+    for name, told in events(client, number):
+        reported += [told["done"]] if name == "progress" else []
+        if len(reported) > len(set(reported)):  # inside a layer
+            client.delete(f"/api/jobs/{number}")
+            break
+    until(lambda: not served.jobs.busy, 5)
+    assert client.get(f"/api/jobs/{number}").json()["state"] == "cancelled"
+    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(sinks="mark").firings)  # two sides of each
+
+
+def test_loading_can_be_cancelled(client: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on, whole = list[Any](), threading.Event(), load.load
+
+    def slowly(source: Any) -> keyhole.Model:
+        begun.append(source)
+        assert goes_on.wait(20)
+        return whole(None)
+
+    monkeypatch.setattr(load, "load", slowly)
+    number = begin(client, kind="load", model="slow.gguf")
+    until(lambda: begun == ["slow.gguf"])
+    assert json.loads(client.get(f"/api/jobs/{number}").text)["progress"]["what"] == "Loading slow.gguf"
+    assert [one["state"] for one in client.get("/api/hello").json()["models"]] == [
+        "ready"
+    ]  # not known before it is read
+    client.delete(f"/api/jobs/{number}")
+    until(lambda: not served.jobs.busy, 2)
+    assert ask(client, "run", prompt=PROMPT)["model"] == "organism"  # the worker is free
+    again = begin(client, kind="run", model="slow.gguf", prompt=PROMPT)
+    goes_on.set()
+    assert list(events(client, again))[-1][0] == "result" and begun == ["slow.gguf"]  # it waited for the same loading
+    served.kept.models.kept.pop("slow.gguf")
+    served.kept.known.pop("slow.gguf")
 
 
 def test_what_nobody_waits_for_is_stopped(served: Served, client: httpx.Client, counted: Counted) -> None:

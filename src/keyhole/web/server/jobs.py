@@ -41,7 +41,7 @@ class Limits:
     waiting: int = 64  # jobs
     kept: int = 32  # finished jobs
     kept_bytes: int = 64 << 20  # of their results
-    grace: float = 10.0  # seconds without a listener after which a job is stopped
+    grace: float = 5.0  # seconds without a listener after which a job is stopped
 
 
 class Told:
@@ -144,6 +144,12 @@ class Jobs:
                 return 0  # its turn has come
             return sum(entry[:2] < own[:2] for entry in self._waiting) + (self._running is not None)
 
+    @property
+    def running(self) -> str | None:
+        """The kind of work that is being done now."""
+        with self._ready:
+            return None if self._running is None else self._running.kind
+
     def cancel(self, job: Job) -> None:
         """Stop it: at once if it waits, else where it next reports."""
         job.stop.set()
@@ -157,7 +163,7 @@ class Jobs:
         if job.last is not None:
             queue.put_nowait(job.last)
             return queue
-        queue.put_nowait(("queued", self._spell({"ahead": self.ahead(job)})))
+        queue.put_nowait(("queued", self._spell({"ahead": self.ahead(job), "running": self.running})))
         if job.state == "running":
             queue.put_nowait(("started", b"{}"))
         if job.progress is not None:

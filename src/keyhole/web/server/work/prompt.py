@@ -25,10 +25,10 @@ FIRINGS = 200  # that are listed
 
 
 def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
-    """A model's facts. Loading itself cannot be stopped half-way: a stopped request ends when it is done."""
+    """A model's facts, once it is loaded."""
     name = body.text("model", ORGANISM)
     body.done()
-    model = kept.model(name)
+    model = kept.model(name, told)
     dims = asdict(model.dims)
     facts = {"family": model.hf.config.model_type, "layers": len(model.blocks), **dims}
     more = {"attention_layers": model.attention_layers, "fingerprint": model.fingerprint()}
@@ -37,7 +37,7 @@ def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Tokens, the likeliest next ones, and how exactly the run is rebuilt."""
-    ran, top = kept.ran(body), body.integer("top", 10, least=1, most=200)
+    ran, top = kept.ran(body, told), body.integer("top", 10, least=1, most=200)
     asked = body.integer("end", -1)
     checked = body.flag("check", None)
     body.done()
@@ -79,7 +79,7 @@ def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict
 
 def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every head at a glance, and the firings most above uniform."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     body.done()
     told.check()
     found = ran.made.get("heads", lambda: head_map(ran.run, most=FIRINGS, progress=told.progress("Looking at heads")))
@@ -93,7 +93,7 @@ def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """All weights of one head, a byte each, and some rows exactly."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
     n, record = len(ran.run), ran.run.layer(layer)
     asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])
