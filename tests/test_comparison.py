@@ -752,7 +752,7 @@ def test_what_cannot_be_compared_is_said(
     assert alone.signals is not None and alone.exclusive is None and "single circuit" in str(alone)
     assert "no floor beside them" in str(alone) or "no signal to compare" in str(alone)
     sets = compare(store, f"{store.path}[order=ABBA]", members=0)
-    assert "on both sides" in str(sets) and "no prompts were run" in str(sets)
+    assert "on both sides" in str(sets) and "signals and removals are not compared: that takes members" in str(sets)
     foreign = compare(store, "published:gpt2-ioi")
     assert "this score says nothing" in str(foreign) and len(foreign.published) > 10
     with pytest.raises(keyhole.KeyholeError, match="other weights"):

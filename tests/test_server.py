@@ -319,8 +319,10 @@ def test_a_job_tells_how_far_it_is(client: httpx.Client, counted: Counted) -> No
     number = begin(client, kind="count", n=20)
     told = list(events(client, number))
     assert [name for name, _ in told][:2] == ["queued", "started"] and told[-1] == ("result", {"counted": 20})
-    steps = [one["done"] for name, one in told if name == "progress"]
-    assert steps == sorted(steps) and len(steps) >= 2 and all(one["total"] == 20 for n, one in told if n == "progress")
+    first, *others = [one for name, one in told if name == "progress"]
+    assert first == {"what": "Counting", "done": 0, "total": 0}  # before anything is counted
+    steps = [one["done"] for one in others]
+    assert steps == sorted(steps) and len(steps) >= 2 and all(one["total"] == 20 for one in others)
     known = client.get(f"/api/jobs/{number}").json()
     assert known["state"] == "done" and known["result"] == {"counted": 20} and known["kind"] == "count"
     assert list(events(client, number)) == [("result", {"counted": 20})]  # heard again
@@ -373,7 +375,7 @@ def test_a_stop_is_heard_inside_a_layer(
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)  # every firing by itself
     number, reported = begin(client, kind="trace", prompt=PROMPT, sinks="mark"), list[int]()
     for name, told in events(client, number):
-        reported += [told["done"]] if name == "progress" else []
+        reported += [told["done"]] if name == "progress" and told["total"] else []
         if len(reported) > len(set(reported)):  # inside a layer
             client.delete(f"/api/jobs/{number}")
             break

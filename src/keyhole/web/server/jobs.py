@@ -59,7 +59,8 @@ class Told:
         self._between()
 
     def progress(self, what: str) -> Progress:
-        """Reports for one named part of the work."""
+        """Reports for one named part of the work, which begins now: how much it is, nobody knows yet."""
+        self._tell(what, 0, 0)
 
         def report(done: int, total: int) -> None:
             self.check()

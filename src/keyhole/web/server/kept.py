@@ -137,7 +137,12 @@ class Kept:
                 f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
                 "or use the library."
             )
-        return self.runs.get((name, ids), lambda: Ran(name, model.run(list(ids))))
+
+        def run() -> Ran:
+            told.progress("Running the model")
+            return Ran(name, model.run(list(ids)))
+
+        return self.runs.get((name, ids), run)
 
     def store(self, name: str) -> "Store":
         """A store that the server was started with."""

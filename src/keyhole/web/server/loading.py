@@ -28,7 +28,7 @@ class Loader:
 
     def load(self, name: str, make: Callable[[], "Model"], told: "Told") -> "Model":
         """The model that `make` loads; work that is not wanted any more stops here."""
-        told.progress(f"Loading {name}")(0, 0)
+        told.progress(f"Loading {name}")
         future = self._underway.get(name)
         if future is None:
             self._underway[name] = future = Future()

@@ -7,9 +7,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
-from keyhole.models.tokens.prompts import token_texts
+from keyhole.models.tokens.prompts import text_ids, token_id, token_texts
 from keyhole.qk.channels import check_head
 from keyhole.qk.head_map import head_map
 from keyhole.tracing.answers.targets import targets_of
@@ -22,6 +23,7 @@ from keyhole.web.server.kept import ORGANISM, Kept, Ran
 CHECKED = 256  # tokens up to which a run is checked unasked
 ROWS = 128  # exact rows of a pattern
 FIRINGS = 200  # that are listed
+_PIECES = 8  # of a word that is several tokens, shown
 
 
 def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     told.check()
     own = ran.run
     end = own.position(asked, "end")
+    told.progress("Checking the run")
     error = _error(ran) if checked or (checked is None and len(own) <= CHECKED) else {"error": None, "exact": None}
     return {
         "model": ran.model,
@@ -70,7 +73,41 @@ def _error(ran: Ran) -> dict[str, Any]:
 
 def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict[str, Any]]:
     """The likeliest tokens."""
-    ids = targets_of(logits, None, min(top, len(logits)))
+    return _as_answers(run, logits, targets_of(logits, None, min(top, len(logits))))
+
+
+def answers(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """Which tokens words or ids are, as answers; of a word that is several, which one to ask for instead."""
+    ran, words, end = kept.ran(body, told), body.words("words"), body.integer("end", -1)
+    body.done()
+    logits = ran.run.logits[ran.run.position(end, "end")]
+    ids = list[int]()
+    for word in words or []:
+        pieces = _several(ran.run, word)
+        if pieces:
+            texts = [repr(text) for text in token_texts(ran.run.model.tokenizer, pieces[:_PIECES])]
+            shown = " + ".join([*texts, *(["..."] if len(pieces) > _PIECES else [])])
+            refused = (
+                f"{word!r:.60} is {len(pieces)} tokens here, {shown}, and an answer is one token: ask for its first, "
+                f"{texts[0]}."
+            )
+            return {"tokens": [], "refused": refused, "instead": _as_answers(ran.run, logits, pieces[:1])[0]}
+        ids.append(token_id(ran.run.model, word, logits))
+    return {"tokens": _as_answers(ran.run, logits, ids), "refused": None, "instead": None}
+
+
+def _several(run: Run, word: str | int) -> list[int]:
+    """The tokens of a word that is more than one, after a space and without."""
+    if isinstance(word, int) or run.model.tokenizer is None or not word.strip():
+        return []
+    try:
+        forms = [text_ids(run.model, form) for form in (" " + word.strip(), word.strip())]
+    except KeyholeError:
+        return []  # a word that the tokenizer does not know: `token_id` says so
+    return list(forms[0]) if min(map(len, forms)) > 1 else []
+
+
+def _as_answers(run: Run, logits: Float[Tensor, "vocab"], ids: list[int]) -> list[dict[str, Any]]:
     likely = logits.double().softmax(-1)
     texts = token_texts(run.model.tokenizer, ids)
     told = zip(ids, texts, likely[ids].tolist(), logits[ids].tolist(), strict=True)

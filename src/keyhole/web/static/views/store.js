@@ -46,6 +46,8 @@ function render({ model, el }) {
       model.get("theme"),
       model.get("hello"),
       model.get("errors").stores,
+      model.get("errors").hello,
+      Boolean(model.get("busy").stores),
       model.get("errors").opened,
     ];
     if (looked.every((one, i) => one === shown[i])) return; // a picture that nothing changed keeps its place
@@ -109,16 +111,17 @@ function heading(model, part, about) {
 
 /** @param {Model} model */
 function none(model) {
-  const error = model.get("errors").stores;
-  if (error) return h("p", { class: "error", role: "alert" }, error);
-  if (!model.get("hello") || model.get("busy").stores) return h("p", { class: "soft" }, "Opening …");
-  return h(
-    "p",
-    { class: "soft" },
-    "There is no store here: make one with ",
-    h("code", null, "keyhole bulk ioi --out ioi.store"),
-    " and start ",
-    h("code", null, "keyhole explore --store ioi.store"),
-    ".",
-  );
+  const { stores, hello } = model.get("errors");
+  if (stores ?? hello) return h("p", { class: "error", role: "alert" }, stores ?? hello);
+  if (model.get("hello")?.stores.length === 0)
+    return h(
+      "p",
+      { class: "soft" },
+      "There is no store here: make one with ",
+      h("code", null, "keyhole bulk ioi --out ioi.store"),
+      " and start ",
+      h("code", null, "keyhole explore --store ioi.store"),
+      ".",
+    );
+  return h("p", { class: "soft" }, "Opening …");
 }

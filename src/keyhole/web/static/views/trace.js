@@ -39,7 +39,8 @@ function render({ model, el }) {
     ["change:told", tell],
     ["change:verification", tell],
     ["change:theme", dress],
-    ["change:busy", whenBusy(model, ["circuit"], say)],
+    ["change:run", say],
+    ["change:busy", whenBusy(model, ["circuit", "run"], say)],
     ["change:busy", whenBusy(model, ["told", "verification"], tell)],
     ["change:errors", say],
     ["change:errors", tell],
@@ -62,7 +63,10 @@ function standing(model) {
     { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
     error ? "Trace again" : "Trace the answer",
   );
-  if (busy) return [h("p", { class: "soft" }, "Tracing"), progressBar(model, "circuit")];
+  if (busy) return progressBar(model, "circuit", "Tracing");
+  if (model.get("busy").run) return progressBar(model, "run", "Running the model");
+  if (!model.get("run") && model.get("busy").hello) return null;
+  if (!model.get("run")) return h("p", { class: "soft" }, "There is no run of this prompt, so there is nothing to trace.");
   if (error) return [
     h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
     again,
@@ -86,7 +90,7 @@ function story(model) {
     ? h("p", { class: "error", role: "alert" }, error)
     : told
     ? [h("p", { class: "soft" }, held(told)), told.besides && h("p", { class: "soft" }, told.besides)]
-    : progressBar(model, "told");
+    : progressBar(model, "told", "Making the story");
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
 
@@ -120,7 +124,7 @@ function verification(model) {
     );
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
   const body = busy
-    ? progressBar(model, "verification")
+    ? progressBar(model, "verification", "Verifying")
     : error
     ? h("p", { class: "error", role: "alert" }, error)
     : found
