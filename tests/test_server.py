@@ -319,13 +319,22 @@ def test_a_job_tells_how_far_it_is(client: httpx.Client, counted: Counted) -> No
     number = begin(client, kind="count", n=20)
     told = list(events(client, number))
     assert [name for name, _ in told][:2] == ["queued", "started"] and told[-1] == ("result", {"counted": 20})
-    first, *others = [one for name, one in told if name == "progress"]
-    assert first == {"what": "Counting", "done": 0, "total": 0}  # before anything is counted
-    steps = [one["done"] for one in others]
-    assert steps == sorted(steps) and len(steps) >= 2 and all(one["total"] == 20 for one in others)
+    reports = [one for name, one in told if name == "progress"]
+    steps = [one["done"] for one in reports]
+    assert steps == sorted(steps) and len(steps) >= 2
+    assert all(one["what"] == "Counting" and one["total"] in (0, 20) for one in reports)
     known = client.get(f"/api/jobs/{number}").json()
     assert known["state"] == "done" and known["result"] == {"counted": 20} and known["kind"] == "count"
     assert list(events(client, number)) == [("result", {"counted": 20})]  # heard again
+
+
+def test_work_reports_before_anything_is_done() -> None:
+    reports = list[tuple[str, int, int]]()
+    told = Told(threading.Event(), lambda *report: reports.append(report), lambda: None)
+    progress = told.progress("Tracing")
+    assert reports == [("Tracing", 0, 0)]  # how much it is, nobody knows yet
+    keyhole.load().run(PROMPT).trace(progress=progress)
+    assert reports[1] == ("Tracing", 0, 4) and reports[-1] == ("Tracing", 4, 4)
 
 
 def test_a_job_that_fails_says_why(client: httpx.Client) -> None:
@@ -517,6 +526,24 @@ def test_run(client: httpx.Client, run: keyhole.Run) -> None:
     assert ask(client, "run", prompt=PROMPT, check=False)["error"] is None
 
 
+def test_answers(client: httpx.Client, run: keyhole.Run) -> None:
+    found = ask(client, "answers", prompt=PROMPT, words=["Mary", run.token_ids[4]])
+    likely = run.logits[-1].double().softmax(-1)
+    assert [one["id"] for one in found["tokens"]] == [run.token_ids[2], run.token_ids[4]] and found["refused"] is None
+    assert [one["text"].strip() for one in found["tokens"]] == ["Mary", "John"]
+    for one in found["tokens"]:
+        assert one["probability"] == pytest.approx(float(likely[one["id"]]))
+    several = ask(client, "answers", prompt=PROMPT, words=["John gave a"])
+    assert several["tokens"] == [] and several["instead"]["id"] == run.token_ids[4]
+    assert "is 3 tokens here, 'John' + 'gave' + 'a', and an answer is one token" in several["refused"]
+    long = ask(client, "answers", prompt=PROMPT, words=["John " * 5000])["refused"]
+    assert "5000 tokens" in long and len(long) < 250
+    unknown = ask(client, "answers", prompt=PROMPT, words=["xyzzy"])
+    assert "does not know 'xyzzy'" in unknown["refused"] and unknown["instead"] is None
+    assert "outside the vocabulary" in ask(client, "answers", prompt=PROMPT, words=[10**6])["refused"]
+    assert "words" in refused(client, "answers", prompt=PROMPT, words=[1.5])
+
+
 def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
     told = ask(client, "heads", prompt=PROMPT)
     assert [(one["layer"], one["head"]) for one in told["heads"]] == [(x, h) for x in range(4) for h in range(8)]
@@ -671,7 +698,7 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     assert row["edge"] == number and row["after"] == next(
         pytest.approx(one["after"], abs=1e-5) for one in known["rows"] if one["edge"] == number
     )
-    assert "cannot be cut" in refused(client, "verify", **asked, edge=0)
+    assert "not a signal of a firing" in refused(client, "verify", **asked, edge=0)
     assert "there is no edge 9999" in refused(client, "verify", **asked, edge=9999)
     assert "start keyhole explore with --names" in refused(client, "names", **asked)
 

@@ -45,8 +45,8 @@ export function wishes(model, flow, go) {
     close: ({ what }) => flow.slots.drop(what),
     verify: ({ mode }) => verify(model, flow, "verification", { mode }),
     "verify-edge": ({ edge }) => {
-      model.set("measuring", edge);
       verify(model, flow, "edge", { mode: "exact", edge });
+      model.set("measuring", edge);
     },
     remove: (wish) => intervene(model, wish),
     boost: (wish) => intervene(model, wish),
@@ -94,7 +94,7 @@ async function openExample(model, flow, go) {
   const { example: prompt, question: words } = model.get("hello");
   const own = placeOf({ ...model.get("place"), prompt });
   const found = await flow.slots.fill("answer", (signal) => ask("answers", { ...own, words }, signal));
-  if (!found || found.refused) return;
+  if (!found || found.refused) return; // a model that does not know these words: the answers' fields say so
   const [target, against] = found.tokens.map((/** @type {any} */ one) => [one.id]);
   go({ ...(prompt === model.get("place").prompt ? {} : ELSEWHERE), prompt, target, against, traced: "" });
 }

@@ -83,17 +83,21 @@ def answers(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     logits = ran.run.logits[ran.run.position(end, "end")]
     ids = list[int]()
     for word in words or []:
-        pieces = _several(ran.run, word)
-        if pieces:
-            texts = [repr(text) for text in token_texts(ran.run.model.tokenizer, pieces[:_PIECES])]
-            shown = " + ".join([*texts, *(["..."] if len(pieces) > _PIECES else [])])
-            refused = (
-                f"{word!r:.60} is {len(pieces)} tokens here, {shown}, and an answer is one token: ask for its first, "
-                f"{texts[0]}."
-            )
-            return {"tokens": [], "refused": refused, "instead": _as_answers(ran.run, logits, pieces[:1])[0]}
-        ids.append(token_id(ran.run.model, word, logits))
+        if pieces := _several(ran.run, word):
+            instead = _as_answers(ran.run, logits, pieces[:1])[0]
+            return {"tokens": [], "refused": _refusal(ran.run, word, pieces), "instead": instead}
+        try:
+            ids.append(token_id(ran.run.model, word, logits))
+        except KeyholeError as error:
+            return {"tokens": [], "refused": str(error), "instead": None}
     return {"tokens": _as_answers(ran.run, logits, ids), "refused": None, "instead": None}
+
+
+def _refusal(run: Run, word: str | int, pieces: list[int]) -> str:
+    texts = [repr(text) for text in token_texts(run.model.tokenizer, pieces[:_PIECES])]
+    shown = " + ".join([*texts, *(["..."] if len(pieces) > _PIECES else [])])
+    several = f"{word!r:.60} is {len(pieces)} tokens here, {shown}"
+    return f"{several}, and an answer is one token: ask for its first, {texts[0]}."
 
 
 def _several(run: Run, word: str | int) -> list[int]:
