@@ -193,6 +193,22 @@ def test_verifications_effects_and_errors_go_with_their_prompt(
     expect(page.locator(".view.verification [data-met]")).to_have_count(0)
 
 
+def test_another_head_s_attention_does_not_stand_under_this_one_s_name(
+    opened: Callable[..., Page], served: Served, held: Held
+) -> None:
+    page = opened(SIZES[0])
+    page.goto(f"{served.door.address}&{urlencode({'prompt': PROMPT, 'head': '1.6', 'dest': '14', 'src': '2'})}")
+    canvas = page.locator(".view.pattern canvas")
+    expect(canvas).to_be_visible()
+    held.hold("prompt", "pattern")
+    page.click("svg.heads [data-layer='3'][data-head='1']")
+    expect(page.locator(".middle h2")).to_have_text("Head 3.1")
+    expect(page.locator(".view.pattern .told")).to_have_text("Reading the attention …")
+    expect(canvas).to_be_hidden()
+    held.let_go("pattern")
+    expect(canvas).to_be_visible()
+
+
 def test_a_verification_of_another_mode_is_not_shown_under_the_new_one(
     opened: Callable[..., Page], served: Served, held: Held
 ) -> None:

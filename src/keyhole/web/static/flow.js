@@ -65,6 +65,7 @@ export function follow(model, settle) {
     const pattern = `${layer}.${head}`;
     if (pattern !== asked.pattern) {
       asked.pattern = pattern;
+      slots.drop("pattern"); // another head's attention must not stand under this one's name
       slots.fill("pattern", async (signal) => decode(await ask("pattern", { ...placeOf(place), layer, head }, signal)));
     }
     const firing = `${layer}.${head}.${dest}.${src}`;

@@ -135,7 +135,8 @@ function shown(model) {
   if (!run) return [];
   const firing = model.get("firing");
   const place = model.get("place");
-  const row = firing && firing.dest === place.dest ? firing.row : null;
+  const same = firing && ["layer", "head", "dest"].every((name) => firing[name] === place[name]);
+  const row = same ? firing.row : null;
   const parts = [];
   let skipped = 0;
   for (let at = 0; at < run.tokens.length; at++) {

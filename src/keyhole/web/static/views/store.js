@@ -54,7 +54,8 @@ function render({ model, el }) {
     shown = looked;
     const about = chosen(model);
     fill(above, heading(model, part, about));
-    fill(body, part !== "names" && !about ? none(model) : parts[part](model, about));
+    const unknown = !about && (part !== "names" || !model.get("hello")); // names need no store
+    fill(body, unknown ? none(model) : parts[part](model, about));
   };
   return watch(
     model,
