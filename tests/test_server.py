@@ -335,6 +335,9 @@ def test_work_reports_before_anything_is_done() -> None:
     assert reports == [("Tracing", 0, 0)]  # how much it is, nobody knows yet
     keyhole.load().run(PROMPT).trace(progress=progress)
     assert reports[1] == ("Tracing", 0, 4) and reports[-1] == ("Tracing", 4, 4)
+    for done in (3, 0, 1):
+        progress(done, 3)
+    assert reports[-2:] == [("Tracing", 3, 3), ("Tracing", 0, 3)]  # at once: a new part begins
 
 
 def test_a_job_that_fails_says_why(client: httpx.Client) -> None:

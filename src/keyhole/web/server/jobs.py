@@ -50,7 +50,8 @@ class Told:
     def __init__(
         self, stop: threading.Event, tell: Callable[[str, int, int], None], between: Callable[[], None]
     ) -> None:
-        self._stop, self._tell, self._between, self._last = stop, tell, between, 0.0
+        self._stop, self._tell, self._between = stop, tell, between
+        self._last, self._done = 0.0, 0  # when and what was passed on last
 
     def check(self) -> None:
         """Stop here, if the work is not wanted any more; let others go first."""
@@ -65,8 +66,9 @@ class Told:
         def report(done: int, total: int) -> None:
             self.check()
             now = time.monotonic()
-            if now - self._last >= _PAUSE or done >= total:
-                self._last = now
+            begins = done < self._done  # another part: the end of the last one must not stand there for it
+            if now - self._last >= _PAUSE or done >= total or begins:
+                self._last, self._done = now, done
                 self._tell(what, done, total)
 
         return report
