@@ -55,14 +55,14 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(given: Given | None = None, limits: Limits | None = None) -> Iterator[Served]:
-    own, ready, found = bound_socket("127.0.0.1", 0), threading.Event(), list[Door]()
+def serving(given: Given | None = None, limits: Limits | None = None, host: str = "127.0.0.1") -> Iterator[Served]:
+    own, ready, found = bound_socket(host, 0), threading.Event(), list[Door]()
 
     def tell(door: Door) -> None:
         found.append(door)
         ready.set()
 
-    server = make_server(given or Given(), own, "127.0.0.1", tell, limits)
+    server = make_server(given or Given(), own, host, tell, limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]}, daemon=True)
     thread.start()
     assert ready.wait(20)

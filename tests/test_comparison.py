@@ -744,6 +744,17 @@ def test_planted_families_of_a_store_are_told_apart(
     assert compare(reference, known_store).published == against.published
 
 
+def test_a_contrast_beside_a_plain_answer_is_noted(organism: Model) -> None:
+    run = organism.run("When Mary and John went to the store, John gave a drink to")
+    plain, contrast, linear = run.trace("Mary"), run.trace("Mary", against="John"), run.trace("Mary", seeds="linear")
+    said = "one side explains Mary against John, a difference of logits, and the other Mary alone, a log-probability"
+    for pair in ((plain, contrast), (contrast, plain)):
+        assert said in str(compare(*pair, members=0))
+    assert "the other Mary alone, a logit" in str(compare(contrast, linear, members=0))
+    for pair in ((plain, plain), (contrast, contrast)):
+        assert "one side explains" not in str(compare(*pair, members=0))
+
+
 def test_what_cannot_be_compared_is_said(
     store: Store, known_store: Store, organism: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

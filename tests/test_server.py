@@ -1,12 +1,14 @@
 """The explorer's server: who is refused, what jobs do, and that every answer is the library's own."""
 
 import base64
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +28,7 @@ from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric
 from keyhole.intervene import intervene as intervene_by_hand
+from keyhole.models.loading import load
 from keyhole.naming.attached.edges import edge_names
 from keyhole.naming.attached.files import save_naming
 from keyhole.naming.attached.same import distinct
@@ -38,6 +41,7 @@ from keyhole.qk.head_map import head_map
 from keyhole.store import Outcome
 from keyhole.tasks import ioi
 from keyhole.tracing.answers.linear import firing_probe
+from keyhole.tracing.firings import why
 from keyhole.web.live import Live
 from keyhole.web.page import story_lines
 from keyhole.web.server import kinds
@@ -119,6 +123,67 @@ def test_hosts_of_other_addresses() -> None:
     assert named.knows_host("box.lan") and named.knows_host("box.lan:80") and not named.knows_host("other.lan")
     assert every.knows_host("192.168.1.5:7373") and not every.knows_host("rebound.example:7373")
     assert not Door("127.0.0.1", 7373).knows_host("192.168.1.5:7373")
+
+
+@pytest.mark.parametrize("host", ["0", "0.0.0.0", "::", "", "localhost", "127.1", "2130706433"])
+def test_the_printed_address_is_answered(host: str) -> None:
+    with serving(host=host) as own:
+        spelled = str(httpx.URL(own.door.address).copy_with(query=None))
+        assert spelled.split("//")[1].split(":")[0] in ("127.0.0.1", "localhost", "["), "as a browser spells it"
+        answer = httpx.get(own.door.address, follow_redirects=True, timeout=20)
+        assert answer.status_code == 200 and "<title>Keyhole</title>" in answer.text
+
+
+def half_open(served: Served, sent: bytes) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", served.door.port), timeout=20)
+    found.sendall(sent)
+    return found
+
+
+def closed(connection: socket.socket) -> bool:
+    """Has the server ended it? What it answered before is read over."""
+    try:
+        while connection.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_half_open_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.5)
+    with serving() as own, own.client() as client, contextlib.ExitStack() as opened:
+        heads = [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n"]
+        for i in range(260):
+            opened.enter_context(half_open(own, heads[i % 3]))
+        assert httpx.get(own.door.address, timeout=20).status_code == 503  # the door is full
+        until(lambda: len(own.server.server_state.connections) < 5)
+        assert client.get("/api/hello").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_a_trickle_of_bytes_gains_no_time(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.5)
+    with serving() as own, half_open(own, first) as slow:
+        slow.settimeout(0.1)
+        for _ in range(30):  # a byte every tenth of a second, for six times as long as is allowed
+            if closed(slow):
+                break
+            with contextlib.suppress(OSError):  # it may be closed just now
+                slow.sendall(b"" if b"POST" in first else b"G")
+        else:
+            pytest.fail("the connection is still open")
+
+
+def test_an_answer_that_takes_long_is_not_cut(counted: "Counted", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.web.server.listen.HEADERS_S", 0.2)
+    with serving() as own, own.client() as client:
+        assert ask(client, "count", n=60) == {"counted": 60}
+        assert list(events(client, begin(client, kind="count", n=60)))[-1] == ("result", {"counted": 60})
 
 
 @pytest.mark.parametrize(
@@ -257,11 +322,25 @@ def test_a_job_tells_how_far_it_is(client: httpx.Client, counted: Counted) -> No
     number = begin(client, kind="count", n=20)
     told = list(events(client, number))
     assert [name for name, _ in told][:2] == ["queued", "started"] and told[-1] == ("result", {"counted": 20})
-    steps = [one["done"] for name, one in told if name == "progress"]
-    assert steps == sorted(steps) and len(steps) >= 2 and all(one["total"] == 20 for n, one in told if n == "progress")
+    reports = [one for name, one in told if name == "progress"]
+    steps = [one["done"] for one in reports]
+    assert steps == sorted(steps) and len(steps) >= 2
+    assert all(one["what"] == "Counting" and one["total"] in (0, 20) for one in reports)
     known = client.get(f"/api/jobs/{number}").json()
     assert known["state"] == "done" and known["result"] == {"counted": 20} and known["kind"] == "count"
     assert list(events(client, number)) == [("result", {"counted": 20})]  # heard again
+
+
+def test_work_reports_before_anything_is_done() -> None:
+    reports = list[tuple[str, int, int]]()
+    told = Told(threading.Event(), lambda *report: reports.append(report), lambda: None)
+    progress = told.progress("Tracing")
+    assert reports == [("Tracing", 0, 0)]  # how much it is, nobody knows yet
+    keyhole.load().run(PROMPT).trace(progress=progress)
+    assert reports[1] == ("Tracing", 0, 4) and reports[-1] == ("Tracing", 4, 4)
+    for done in (3, 0, 1):
+        progress(done, 3)
+    assert reports[-2:] == [("Tracing", 3, 3), ("Tracing", 0, 3)]  # at once: a new part begins
 
 
 def test_a_job_that_fails_says_why(client: httpx.Client) -> None:
@@ -295,6 +374,54 @@ def test_a_cancelled_search_stops_in_the_library(served: Served, client: httpx.C
             break
     assert name == "cancelled"
     until(lambda: not served.jobs.busy, 2)
+
+
+def test_a_stop_is_heard_inside_a_layer(
+    client: httpx.Client, served: Served, organism: keyhole.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched, whole = list[float](), why.search
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        searched.append(time.monotonic())
+        time.sleep(0.1)
+        return whole(*given, **more)
+
+    monkeypatch.setattr(why, "search", slowly)
+    monkeypatch.setattr(why, "_COORD_FLOATS", 1)  # every firing by itself
+    number, reported = begin(client, kind="trace", prompt=PROMPT, sinks="mark"), list[int]()
+    for name, told in events(client, number):
+        reported += [told["done"]] if name == "progress" and told["total"] else []
+        if len(reported) > len(set(reported)):  # inside a layer
+            client.delete(f"/api/jobs/{number}")
+            break
+    until(lambda: not served.jobs.busy, 5)
+    assert client.get(f"/api/jobs/{number}").json()["state"] == "cancelled"
+    assert 0 < len(searched) < 2 * len(organism.run(PROMPT).trace(sinks="mark").firings)  # two sides of each
+
+
+def test_loading_can_be_cancelled(client: httpx.Client, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on, whole = list[Any](), threading.Event(), load.load
+
+    def slowly(source: Any) -> keyhole.Model:
+        begun.append(source)
+        assert goes_on.wait(20)
+        return whole(None)
+
+    monkeypatch.setattr(load, "load", slowly)
+    number = begin(client, kind="load", model="slow.gguf")
+    until(lambda: begun == ["slow.gguf"])
+    assert json.loads(client.get(f"/api/jobs/{number}").text)["progress"]["what"] == "Loading slow.gguf"
+    assert [one["state"] for one in client.get("/api/hello").json()["models"]] == [
+        "ready"
+    ]  # not known before it is read
+    client.delete(f"/api/jobs/{number}")
+    until(lambda: not served.jobs.busy, 2)
+    assert ask(client, "run", prompt=PROMPT)["model"] == "organism"  # the worker is free
+    again = begin(client, kind="run", model="slow.gguf", prompt=PROMPT)
+    goes_on.set()
+    assert list(events(client, again))[-1][0] == "result" and begun == ["slow.gguf"]  # it waited for the same loading
+    served.kept.models.kept.pop("slow.gguf")
+    served.kept.known.pop("slow.gguf")
 
 
 def test_what_nobody_waits_for_is_stopped(served: Served, client: httpx.Client, counted: Counted) -> None:
@@ -403,6 +530,24 @@ def test_run(client: httpx.Client, run: keyhole.Run) -> None:
     assert told["exact"] and told["error"] == pytest.approx(max(check.scores, check.residuals, check.logits))
     assert ask(client, "run", prompt=list(run.token_ids), top=3)["predictions"] == told["predictions"]
     assert ask(client, "run", prompt=PROMPT, check=False)["error"] is None
+
+
+def test_answers(client: httpx.Client, run: keyhole.Run) -> None:
+    found = ask(client, "answers", prompt=PROMPT, words=["Mary", run.token_ids[4]])
+    likely = run.logits[-1].double().softmax(-1)
+    assert [one["id"] for one in found["tokens"]] == [run.token_ids[2], run.token_ids[4]] and found["refused"] is None
+    assert [one["text"].strip() for one in found["tokens"]] == ["Mary", "John"]
+    for one in found["tokens"]:
+        assert one["probability"] == pytest.approx(float(likely[one["id"]]))
+    several = ask(client, "answers", prompt=PROMPT, words=["John gave a"])
+    assert "is 3 tokens here, 'John' + 'gave' + 'a', and an answer is one token" in several["refused"]
+    assert several["tokens"] == [] and several["instead"]["id"] == run.token_ids[4]
+    long = ask(client, "answers", prompt=PROMPT, words=["John " * 5000])["refused"]
+    assert "5000 tokens" in long and len(long) < 250
+    unknown = ask(client, "answers", prompt=PROMPT, words=["xyzzy"])
+    assert "does not know 'xyzzy'" in unknown["refused"] and unknown["instead"] is None
+    assert "outside the vocabulary" in ask(client, "answers", prompt=PROMPT, words=[10**6])["refused"]
+    assert "words" in refused(client, "answers", prompt=PROMPT, words=[1.5])
 
 
 def test_heads(client: httpx.Client, run: keyhole.Run) -> None:
@@ -560,7 +705,7 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     assert row["edge"] == number and row["after"] == next(
         pytest.approx(one["after"], abs=1e-5) for one in known["rows"] if one["edge"] == number
     )
-    assert "cannot be cut" in refused(client, "verify", **asked, edge=0)
+    assert "not a signal of a firing" in refused(client, "verify", **asked, edge=0)
     assert "there is no edge 9999" in refused(client, "verify", **asked, edge=9999)
     assert "start keyhole explore with --names" in refused(client, "names", **asked)
 

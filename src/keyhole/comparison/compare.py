@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyhole.brief import brief
+from keyhole.circuits.parameters import Parameters
 from keyhole.comparison.exclusive import Exclusive, remove_exclusive
 from keyhole.comparison.members import Member
 from keyhole.comparison.operands import MOST, Comparable, Operand, operand
@@ -224,7 +225,35 @@ def _remarks(mine: Operand, its: Operand) -> list[str]:
         both = set(mine.prompts) & set(its.prompts) if _one_store(mine, its) else set()
         if both:
             notes.append(f"{len(both)} prompts are on both sides, which makes them more alike")
+    sides = [_answer(one) for one in (mine, its)]
+    if sides[0].against_ids and not sides[1].against_ids:
+        notes.append(_unlike(*sides))
+    elif sides[1].against_ids and not sides[0].against_ids:
+        notes.append(_unlike(*reversed(sides)))
     return notes
+
+
+def _answer(one: Operand) -> Parameters:
+    """What its circuits, or the first of a store's, were traced for."""
+    if one.circuit is not None:
+        return one.circuit.circuit.parameters
+    assert one.store is not None
+    return one.store.circuit(one.prompts[0]).parameters
+
+
+def _unlike(contrast: Parameters, plain: Parameters) -> str:
+    """A contrast beside an answer by itself: influence is a share of another quantity on each side."""
+    pair = " against ".join(_texts(one) for one in (contrast.target_text, contrast.against_text))
+    quantity = {"prob": "a log-probability", "linear": "a logit"}.get(plain.seeds)
+    other = f"{_texts(plain.target_text)} alone, {quantity}" if quantity else "what a direction reads"
+    return (
+        f"one side explains {pair}, a difference of logits, and the other {other}: shares of the one are not shares "
+        "of the other"
+    )
+
+
+def _texts(texts: Sequence[str]) -> str:
+    return ", ".join(text.strip() or repr(text) for text in texts)
 
 
 def _signal_remarks(signals: SignalComparison) -> list[str]:

@@ -139,12 +139,14 @@ def rerun_each(
     order = sorted(range(len(copies)), key=lambda i: -copies[i].first_layer)
     size = max(1, _BATCH_TOKENS // len(run))
     for start in range(0, len(order), size):
+        if progress is not None:
+            progress(start, len(order))
         batch = order[start : start + size]
         result = rerun(run, [copies[i] for i in batch], all_logits=all_logits)
         for place, i in enumerate(batch):
             yield i, result, place
-        if progress is not None:
-            progress(min(start + size, len(order)), len(order))
+    if progress is not None and order:
+        progress(len(order), len(order))
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:

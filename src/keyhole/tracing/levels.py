@@ -7,7 +7,6 @@ together, from the top down. The graph is the recursive one.
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
@@ -16,7 +15,7 @@ from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import prompt_text
-from keyhole.progress import Progress
+from keyhole.progress import Progress, silent
 from keyhole.tracing.answers.targets import Target, Tokens
 from keyhole.tracing.assemble import Seeds, Settings, Sinks
 from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced
@@ -131,7 +130,7 @@ def trace(
     """Trace the circuit behind one answer, predicted at `end`. See `trace_many` for the other options."""
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
     asked = [Asked(run, target, against, seeds, end)]
-    (circuit,) = _trace(asked, shared, Attempts([run], "raise"), progress)
+    (circuit,) = _trace(asked, shared, Attempts([run], "raise"), progress or silent)
     assert isinstance(circuit, Circuit)
     return circuit
 
@@ -197,20 +196,33 @@ def trace_many(
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
     asked = [Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, answers, others, strict=True)]
-    return _trace(asked, shared, Attempts(runs, errors), progress)
+    return _trace(asked, shared, Attempts(runs, errors), progress or silent)
 
 
-def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress | None) -> "Circuits[Any]":
+def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress) -> "Circuits[Any]":
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
     batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
-    found, done = dict[int, Callable[[], Circuit]](), count(1)
+    found = dict[int, Callable[[], Circuit]]()
+    report = _reporting(progress, depth * len(batches))
     with exact_matmul(), model.steady(), _no_collection():
         for batch in batches:
-            told = None if progress is None else lambda: progress(next(done), depth * len(batches))
-            found |= Batch({i: asked[i] for i in batch}, shared, attempts, told).circuits()
+            found |= Batch({i: asked[i] for i in batch}, shared, attempts, report).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
+
+
+def _reporting(progress: Progress, total: int) -> Callable[[int], None]:
+    """Reports so many layers more; none, inside a layer, so that whoever stops the work there is heard."""
+    done = 0
+
+    def report(layers: int) -> None:
+        nonlocal done
+        done += layers
+        progress(done, total)
+
+    report(0)
+    return report
 
 
 @contextmanager

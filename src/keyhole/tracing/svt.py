@@ -156,6 +156,7 @@ def _grow_all(circuit: Growing, rule: SvtSettings, progress: Progress) -> None:
         progress(done, len(layers))
         outputs = _outputs(circuit.writes, layer)
         for place in sorted(place for place in waiting if place[0] == layer):
+            progress(done, len(layers))  # again: whoever stops the work is heard inside a layer
             circuit.firings[place] = found = _explain(circuit.writes, place, outputs, rule=rule, follows=follows)
             waiting |= firing(signal.writer for side in found.sides for signal in side.signals)
 

@@ -34,6 +34,10 @@ ON_ACCELERATORS = 16  # times as much
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
 
 
+def _nobody() -> None:
+    """Nobody listens."""
+
+
 def explain(
     run: "Run",
     head: tuple[int, int],
@@ -85,15 +89,26 @@ def thresholds(tau: Tau, runs: list[int], dests: list[int], visible: list[int]) 
 
 
 def explain_layer(
-    writes: Writes, layer: int, sites: Sites, limit: Limits, *, keys: Keys = "all", why: Why = "here"
+    writes: Writes,
+    layer: int,
+    sites: Sites,
+    limit: Limits,
+    *,
+    keys: Keys = "all",
+    why: Why = "here",
+    heard: Callable[[], None] = _nobody,
 ) -> Explained:
-    """Explain firings of any heads of a layer together; they come sorted by run and head."""
+    """Explain firings of any heads of a layer together; they come sorted by run and head.
+
+    `heard` is called between batches of them: whoever wants the work to stop raises there.
+    """
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
     tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
     fires = (weights >= tau) == (why == "here")
-    removed = _removed(writes, layer, sites, np.nonzero(fires)[0], tau=tau, keys=keys, lift=why == "not")
-    sign = -1.0 if why == "not" else 1.0
+    lift = why == "not"
+    removed = _removed(writes, layer, sites, np.nonzero(fires)[0], tau=tau, keys=keys, lift=lift, heard=heard)
+    sign = -1.0 if lift else 1.0
     dest, src = (
         gather(side, one, weights, token=own[side], writes=writes, layer=layer, sign=sign)
         for side, one in zip(get_args(SideName), removed, strict=True)
@@ -128,6 +143,7 @@ def _removed(
     tau: Float[np.ndarray, "firing"],
     keys: Keys,
     lift: bool,
+    heard: Callable[[], None],
 ) -> list[Removed]:
     """What the searches on both sides take away, in batches of heads and of firings that fit into memory."""
     pairs = np.stack([sites.run.cpu().numpy()[fires], sites.head.cpu().numpy()[fires]], axis=1)
@@ -139,6 +155,7 @@ def _removed(
         reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         own = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
         for part in _parts(len(own), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
+            heard()
             at = torch.from_numpy(fires[own[part]]).to(writes.device)
             rows = _rows(writes, layer, sites[at], tau[fires[own[part]]])
             w = ig_vectors(rows.scores, rows.visible, rows.src, rows.rule, heads=rows.heads)

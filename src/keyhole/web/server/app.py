@@ -20,6 +20,7 @@ from keyhole.web.server.security import BODY, Door, Guard, refusal
 from keyhole.web.server.spelling import spell
 from keyhole.web.server.static import File, files
 
+QUESTION = ("Mary", "John")  # why the one, and not the other?
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
 
 
@@ -64,6 +65,7 @@ def _hello(kept: Kept) -> Callable[[], Any]:
                 "names": kept.given.names is not None,
                 "limits": {"tokens": kept.given.tokens, "body": BODY},
                 "example": EXAMPLE,
+                "question": QUESTION,
             }
         )
 

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from keyhole.web.server.jobs import ENDS, Event, Job, Jobs
 
+_AGAIN = b"retry: 1000\n\n"  # ms after which a browser that lost the connection listens again: within a job's grace
 _SILENCE = 15.0  # seconds after which a comment keeps the connection open
 
 
@@ -26,6 +27,7 @@ class EventStream(Response):
         queue = self.jobs.listen(self.job)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": _AGAIN, "more_body": True})
             both = [asyncio.create_task(disconnected(receive)), asyncio.create_task(_tell(queue, send))]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

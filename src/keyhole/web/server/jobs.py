@@ -41,7 +41,7 @@ class Limits:
     waiting: int = 64  # jobs
     kept: int = 32  # finished jobs
     kept_bytes: int = 64 << 20  # of their results
-    grace: float = 10.0  # seconds without a listener after which a job is stopped
+    grace: float = 5.0  # seconds without a listener after which a job is stopped
 
 
 class Told:
@@ -50,7 +50,8 @@ class Told:
     def __init__(
         self, stop: threading.Event, tell: Callable[[str, int, int], None], between: Callable[[], None]
     ) -> None:
-        self._stop, self._tell, self._between, self._last = stop, tell, between, 0.0
+        self._stop, self._tell, self._between = stop, tell, between
+        self._last, self._done = 0.0, 0  # when and what was passed on last
 
     def check(self) -> None:
         """Stop here, if the work is not wanted any more; let others go first."""
@@ -59,13 +60,15 @@ class Told:
         self._between()
 
     def progress(self, what: str) -> Progress:
-        """Reports for one named part of the work."""
+        """Reports for one named part of the work, which begins now: how much it is, nobody knows yet."""
+        self._tell(what, 0, 0)
 
         def report(done: int, total: int) -> None:
             self.check()
             now = time.monotonic()
-            if now - self._last >= _PAUSE or done >= total:
-                self._last = now
+            begins = done < self._done  # another part: the end of the last one must not stand there for it
+            if now - self._last >= _PAUSE or done >= total or begins:
+                self._last, self._done = now, done
                 self._tell(what, done, total)
 
         return report
@@ -144,6 +147,12 @@ class Jobs:
                 return 0  # its turn has come
             return sum(entry[:2] < own[:2] for entry in self._waiting) + (self._running is not None)
 
+    @property
+    def running(self) -> str | None:
+        """The kind of work that is being done now."""
+        with self._ready:
+            return None if self._running is None else self._running.kind
+
     def cancel(self, job: Job) -> None:
         """Stop it: at once if it waits, else where it next reports."""
         job.stop.set()
@@ -157,7 +166,7 @@ class Jobs:
         if job.last is not None:
             queue.put_nowait(job.last)
             return queue
-        queue.put_nowait(("queued", self._spell({"ahead": self.ahead(job)})))
+        queue.put_nowait(("queued", self._spell({"ahead": self.ahead(job), "running": self.running})))
         if job.state == "running":
             queue.put_nowait(("started", b"{}"))
         if job.progress is not None:

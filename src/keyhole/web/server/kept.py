@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from keyhole.errors import KeyholeError
+from keyhole.web.server.loading import Loader
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keyhole.naming.named import Naming
     from keyhole.store.store import Store
     from keyhole.web.server.bodies import Body
+    from keyhole.web.server.jobs import Told
 
 ORGANISM = "organism"
 TOKENS = 2000  # of a prompt
@@ -94,14 +96,14 @@ class Kept:
         self.stores = named_paths(given.stores)
         self._opened: dict[str, Store] = {}
         self._naming: Naming | None = None
-        self._loading: str | None = None
+        self._loader = Loader()
 
     def state(self, name: str) -> State:
         """How far a model is; asked from any thread."""
-        return "ready" if name in self.models.kept else "loading" if name == self._loading else "known"
+        return "ready" if name in self.models.kept else "loading" if name in self._loader else "known"
 
-    def model(self, name: str) -> "Model":
-        """A model, loaded once. What was loaded is known from then on."""
+    def model(self, name: str, told: "Told") -> "Model":
+        """A model, loaded once. What was loaded is known from then on; who waits for it can stop waiting."""
 
         def make() -> "Model":
             from keyhole.models.loading.load import load
@@ -110,36 +112,37 @@ class Kept:
 
         if len(name) > 500:
             raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")
-        self._loading = name
-        try:
-            found = self.models.get(name, make)
-        finally:
-            self._loading = None
+        found = self.models.get(name, lambda: self._loader.load(name, make, told))
         self.known[name] = None
         gone = [one for one in self.runs.kept if isinstance(one, tuple) and one[0] not in self.models.kept]
         for key in gone:  # a run holds its model
             del self.runs.kept[key]
         return found
 
-    def ran(self, body: "Body") -> Ran:
+    def ran(self, body: "Body", told: "Told") -> Ran:
         """The run of a request's prompt."""
         name, prompt, bos = body.text("model", ORGANISM), body.take("prompt"), body.flag("bos", None)
-        return self.run_of(name, prompt, bos)
+        return self.run_of(name, prompt, bos, told=told)
 
-    def run_of(self, name: str, prompt: Any, bos: bool | None = None) -> Ran:
+    def run_of(self, name: str, prompt: Any, bos: bool | None = None, *, told: "Told") -> Ran:
         """The run of a prompt, text or token ids; one that is too long is refused before anything is computed."""
         from keyhole.models.tokens.prompts import encode
 
         if not (isinstance(prompt, str) or (isinstance(prompt, list) and all(type(i) is int for i in prompt))):
             raise KeyholeError("a prompt is a text or a list of token ids.")
-        model = self.model(name)
+        model = self.model(name, told)
         ids = encode(model, prompt, bos).ids
         if len(ids) > self.given.tokens:
             raise KeyholeError(
                 f"the prompt has {len(ids):,} tokens, and this page takes {self.given.tokens:,}: give a shorter one, "
                 "or use the library."
             )
-        return self.runs.get((name, ids), lambda: Ran(name, model.run(list(ids))))
+
+        def run() -> Ran:
+            told.progress("Running the model")
+            return Ran(name, model.run(list(ids)))
+
+        return self.runs.get((name, ids), run)
 
     def store(self, name: str) -> "Store":
         """A store that the server was started with."""

@@ -35,6 +35,7 @@ class Kind:
 KINDS = {
     "load": Kind("prompt", "load"),
     "run": Kind("prompt", "run"),
+    "answers": Kind("prompt", "answers"),
     "heads": Kind("prompt", "heads"),
     "pattern": Kind("prompt", "pattern"),
     "firing": Kind("firing", "firing"),

@@ -1,9 +1,11 @@
 """How does the server begin and end? It tells its address once it really listens, and ends quietly."""
 
+import asyncio
 import socket
 from collections.abc import Callable
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from keyhole.errors import KeyholeError
 from keyhole.web.server.app import create_app
@@ -14,6 +16,7 @@ from keyhole.web.server.security import Door
 
 _GRACE = 2  # seconds for open answers at the end
 _CONNECTIONS = 256  # at once
+HEADERS_S = 5.0  # seconds within which a connection has sent the whole head of a request
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -39,6 +42,56 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return found
 
 
+def shown_host(host: str, bound: socket.socket) -> str:
+    """The host by which browsers know this socket: a name as it was given, a number as the socket has it.
+
+    `0`, `127.1` and others are numbers that browsers spell out before they send them as the Host.
+    """
+    try:
+        socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return host
+    return str(bound.getsockname()[0])
+
+
+class _HeadersInTime(H11Protocol):
+    """HTTP in which a connection that sends no whole request in time is closed.
+
+    uvicorn waits for ever for the rest of a request's head: a few hundred connections, for which nobody needs a token,
+    would keep everybody else out.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _watch(self) -> None:
+        """The time runs from the end of the last answer, however many bytes of the next request trickle in."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class _Server(uvicorn.Server):
     """Tells when it listens."""
 
@@ -60,7 +113,7 @@ def make_server(
     limits: Limits | None = None,
 ) -> uvicorn.Server:
     """A server for a bound socket. `ready` is called once it listens; the first model is then loaded unasked."""
-    door = Door(host, own.getsockname()[1])
+    door = Door(shown_host(host, own), own.getsockname()[1])
     app = create_app(door, given, limits)
 
     def began() -> None:
@@ -72,6 +125,7 @@ def make_server(
         log_level="critical",
         access_log=False,
         server_header=False,
+        http=_HeadersInTime,
         ws="none",
         limit_concurrency=_CONNECTIONS,
         lifespan="on",

@@ -20,7 +20,7 @@ from keyhole.web.server.spelling import spell
 
 BODY = 64 << 10  # bytes of a request
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-WILDCARDS = ("0.0.0.0", "::", "")
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # all addresses of the machine, and by which of them it is opened here
 SAFE = ("GET", "HEAD")
 _PORT = 5  # digits
 HEADERS = {
@@ -54,7 +54,7 @@ class Door:
     @property
     def address(self) -> str:
         """What is printed."""
-        shown = "127.0.0.1" if self.host in WILDCARDS else self.host
+        shown = ANYWHERE.get(self.host, self.host)
         return f"http://{bracketed(shown)}:{self.port}/?token={self.token}"
 
     def knows_host(self, host: str) -> bool:
@@ -62,7 +62,7 @@ class Door:
         name, given = _split_host(host)
         if (given or 80) != self.port:
             return False
-        return name in (*LOOPBACK, self.host.lower()) or (self.host in WILDCARDS and _is_number(name))
+        return name in (*LOOPBACK, self.host.lower()) or (self.host in ANYWHERE and _is_number(name))
 
     def knows_cookie(self, request: Request) -> bool:
         """Has this browser been let in?"""

@@ -14,6 +14,8 @@ import { firingOf, placeOf, traceOf } from "./flow.js";
  */
 export function wishes(model, flow, go) {
   const place = () => /** @type {Place} */ (model.get("place"));
+  /** @type {Promise<boolean>} is the word that was written last an answer? */
+  let written = Promise.resolve(true);
   return {
     "open-prompt": ({ prompt }) => (prompt === place().prompt ? flow.again() : go({ prompt, ...ELSEWHERE })),
     "open-model": (wish) => openModel(model, flow, go, wish),
@@ -22,14 +24,30 @@ export function wishes(model, flow, go) {
     "open-dest": ({ dest }) => go({ dest, src: attended(model, dest) }),
     measure: ({ measure }) => go({ measure }, { replace: true }),
     tab: ({ tab }) => go({ tab }),
-    target: ({ ids, against }) => go({ target: ids, against, traced: "" }),
-    against: ({ ids }) => go({ against: ids, traced: "" }),
-    trace: () => trace(flow, place(), go, "answer"),
+    target: ({ ids, against }) => {
+      flow.slots.drop("answer"); // what was said of a word that was written before
+      go({ target: ids, against, traced: "" });
+    },
+    against: ({ ids }) => {
+      flow.slots.drop("answer");
+      go({ against: ids, traced: "" });
+    },
+    answer: (wish) => {
+      written = answer(model, flow, go, wish);
+    },
+    "open-example": () => openExample(model, flow, go),
+    trace: async () => {
+      if (model.get("busy").answer && !(await written)) return; // a click left the field with a word in it
+      trace(flow, place(), go, "answer");
+    },
     "trace-from": () => trace(flow, place(), go, [place().layer, place().head, place().dest, place().src].join(".")),
     cancel: ({ what }) => flow.slots.cancel(what),
     close: ({ what }) => flow.slots.drop(what),
     verify: ({ mode }) => verify(model, flow, "verification", { mode }),
-    "verify-edge": ({ edge }) => verify(model, flow, "edge", { mode: "exact", edge }),
+    "verify-edge": ({ edge }) => {
+      verify(model, flow, "edge", { mode: "exact", edge });
+      model.set("measuring", edge);
+    },
     remove: (wish) => intervene(model, wish),
     boost: (wish) => intervene(model, wish),
     random: (wish) => intervene(model, wish),
@@ -45,7 +63,46 @@ function whyBeside({ tab, own }) {
 }
 
 /** What another prompt leaves behind. @type {Partial<Place>} */
-const ELSEWHERE = { dest: null, src: null, target: [], against: [], traced: "", view: "" };
+const ELSEWHERE = { dest: null, src: null, target: [], against: [], traced: "" };
+
+/**
+ * A word that was written into a field becomes the answer, or what stands against it; nothing clears the field.
+ * @param {Model} model @param {Flow} flow @param {Go} go @param {{ field: "target" | "against", text: string }} wish
+ * @returns {Promise<boolean>} is it one?
+ */
+async function answer(model, flow, go, { field, text }) {
+  flow.slots.drop("answer");
+  if (!text) {
+    go({ [field]: [], traced: "" });
+    return true;
+  }
+  const body = { ...placeOf(model.get("place")), words: [text] };
+  const found = await flow.slots.fill("answer", (signal) => ask("answers", body, signal));
+  if (!found || found.refused) {
+    if (found) model.set("answer", { ...found, field });
+    return false;
+  }
+  const [{ id }] = found.tokens;
+  const { target, against } = model.get("place");
+  model.set("tokens", [...model.get("tokens"), ...found.tokens]);
+  const others = (/** @type {number[]} */ ids) => ids.filter((one) => one !== id);
+  if (field === "against" && id === (target[0] ?? model.get("run")?.predictions[0]?.id)) {
+    model.set("answer", { field, refused: `${text} is the answer itself: name another token to hold against it.` });
+    return false;
+  }
+  go(field === "target" ? { target: [id], against: others(against), traced: "" } : { against: [id], traced: "" });
+  return true;
+}
+
+/** The question that the README begins with. @param {Model} model @param {Flow} flow @param {Go} go */
+async function openExample(model, flow, go) {
+  const { example: prompt, question: words } = model.get("hello");
+  const own = placeOf({ ...model.get("place"), prompt });
+  const found = await flow.slots.fill("answer", (signal) => ask("answers", { ...own, words }, signal));
+  if (!found || found.refused) return; // a model that does not know these words: the answers' fields say so
+  const [target, against] = found.tokens.map((/** @type {any} */ one) => [one.id]);
+  go({ ...(prompt === model.get("place").prompt ? {} : ELSEWHERE), prompt, target, against, traced: "" });
+}
 
 /** @param {Model} model @param {Flow} flow @param {Go} go @param {{ model: string | null, prompt: string }} wish */
 async function openModel(model, flow, go, wish) {
@@ -92,6 +149,7 @@ async function verify(model, flow, slot, how) {
   );
   /** @type {any[]} */
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
+  if (model.get("measuring") === how.edge) model.set("measuring", null);
   const told = own.map((row) => [row.edge, { ...shown(row), "answer without it": row.metric_after }]);
   if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(told) });
 }

@@ -8,7 +8,7 @@ export class Refused extends Error {}
 /** Nobody waits for this any more. */
 export class Cancelled extends Error {}
 
-/** @typedef {{ what?: string, done?: number, total?: number, ahead?: number }} Progress */
+/** @typedef {{ what?: string, done?: number, total?: number, ahead?: number, running?: string | null }} Progress running: what is done before it */
 
 /**
  * @param {string} path @param {RequestInit} [options]
@@ -57,13 +57,15 @@ export function ask(kind, body, signal) {
  * @returns {Promise<any>}
  */
 export async function job(kind, body, { progress = () => {}, signal } = {}) {
-  const { id } = await post("api/jobs", { kind, ...body }, signal);
+  if (signal?.aborted) throw new Cancelled();
+  const { id } = await post("api/jobs", { kind, ...body }); // whoever leaves meanwhile must know which one to stop
   return new Promise((resolve, reject) => {
     const source = new EventSource(`api/jobs/${id}/events`);
     const heard = (/** @type {string} */ name, /** @type {(data: any) => void} */ does) =>
       source.addEventListener(name, (event) => event instanceof MessageEvent && does(JSON.parse(event.data)));
     const end = (/** @type {() => void} */ does) => {
       source.close();
+      removeEventListener("pagehide", leave);
       does();
     };
     heard("queued", progress);
@@ -77,6 +79,7 @@ export async function job(kind, body, { progress = () => {}, signal } = {}) {
       if (!(event instanceof MessageEvent)) lost(id).catch((error) => end(() => reject(error)));
     };
     const leave = () => end(() => reject(stop(id)));
+    addEventListener("pagehide", leave); // nobody will hear of it
     if (signal?.aborted) leave();
     else signal?.addEventListener("abort", leave);
   });
@@ -92,6 +95,7 @@ function lost(id) {
 
 /** @param {string} id */
 function stop(id) {
-  fetched(`api/jobs/${id}`, { method: "DELETE" }).catch(() => {}); // it may have ended, or the server may be gone
+  const gone = { method: "DELETE", keepalive: true }; // also from a page that is being left
+  fetched(`api/jobs/${id}`, gone).catch(() => {}); // it may have ended, or the server may be gone
   return new Cancelled();
 }

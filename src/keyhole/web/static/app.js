@@ -6,7 +6,7 @@ import { fill, h } from "./lib/dom.js";
 import { plain } from "./lib/model.js";
 import { pane } from "./lib/pane.js";
 import { setTheme, themeButton } from "./lib/theme.js";
-import { fromQuery, TABS, toQuery } from "./url.js";
+import { fromQuery, moved, TABS, toQuery } from "./url.js";
 import compare from "./views/compare.js";
 import contrasts from "./views/contrasts.js";
 import firing from "./views/firing.js";
@@ -51,9 +51,11 @@ function start() {
     ...empty,
     place,
     effects: [],
-    names: {},
+    tokens: [],
+    names: null,
     story: null,
     verified: null,
+    measuring: null,
     themes: false,
     actions: true,
     errors: {},
@@ -69,6 +71,7 @@ function start() {
       go({ view: Object.keys(own.view ?? {}).length ? JSON.stringify(own.view) : "" }, { replace: true }),
   });
   const arrive = (/** @type {Place} */ to) => {
+    if (JSON.stringify(kept(to.view)) !== JSON.stringify(model.get("view"))) model.set("view", kept(to.view));
     model.set("place", to);
     document.title = to.prompt
       ? `${to.layer === null ? "" : `${to.layer}.${to.head} `}${to.prompt.slice(0, 60)} · Keyhole`
@@ -77,7 +80,7 @@ function start() {
     return flow.arrive(to);
   };
   const go = (/** @type {Partial<Place>} */ change, { replace = false } = {}) => {
-    const to = { ...model.get("place"), ...change };
+    const to = moved(model.get("place"), change);
     const query = toQuery(to);
     const keep = replace ? "replaceState" : "pushState";
     if (query !== toQuery(model.get("place"))) history[keep](null, "", query || location.pathname);
@@ -87,9 +90,7 @@ function start() {
   const more = further(model, flow.slots, go);
   does = { ...wishes(model, flow, go), ...more.wishes };
   addEventListener("popstate", () => {
-    const to = fromQuery(location.search);
-    if (to.view !== model.get("place").view) model.set("view", kept(to.view));
-    arrive(to);
+    arrive(fromQuery(location.search));
   });
   layout(model);
   flow.start().then((hello) => {

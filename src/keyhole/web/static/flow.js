@@ -6,7 +6,8 @@ import { decode } from "./views/pattern/frame.js";
 /** @typedef {import("./url.js").Place} Place */
 /** @typedef {(place: Place, signal: AbortSignal) => Promise<any>} Question */
 
-const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "circuit", "told", "verification"];
+const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "answer", "texts"];
+const OF_CIRCUIT = ["circuit", "told", "verification", "edge", "story", "names", "verified", "measuring"];
 const TRACING = { tau: "dynamic", sinks: "keep" };
 
 /**
@@ -16,27 +17,55 @@ const TRACING = { tau: "dynamic", sinks: "keep" };
  */
 export function follow(model, settle) {
   const slots = slotsOf(model);
-  const asked = { run: "", pattern: "", firing: "", circuit: "" };
+  const asked = { run: "", pattern: "", firing: "", circuit: "", answer: "", texts: "" };
 
   const prompt = async (/** @type {Place} */ place) => {
-    for (const key of ANSWERS) slots.drop(key);
-    model.set("effects", []);
-    const run = await slots.fill("run", (signal) => ask("run", placeOf(place), signal));
-    const heads = run && (await slots.fill("heads", (signal) => ask("heads", placeOf(place), signal)));
+    for (const key of [...ANSWERS, ...OF_CIRCUIT]) slots.drop(key);
+    for (const key of ["effects", "tokens"]) model.set(key, []);
+    const work = (/** @type {string} */ kind) =>
+      slots.fill(kind, (signal) => job(kind, placeOf(place), { progress: slots.progress(kind), signal }));
+    const run = await work("run"); // it may have to load the model first, and says so
+    if (!run) return;
+    aim(model.get("place"));
+    const heads = await work("heads");
     if (heads) settle(chosen(model.get("place"), run, heads));
+  };
+  const aim = (/** @type {Place} */ place) => {
+    if (answerOf(place) !== asked.answer) {
+      asked.answer = answerOf(place);
+      slots.drop("mlp"); // what was measured of another answer
+      model.set("effects", []);
+    }
+    answers(place);
+    const circuit = place.traced ? JSON.stringify(traceOf(place)) : "";
+    if (circuit === asked.circuit) return;
+    asked.circuit = circuit;
+    trace(model, slots, place);
+  };
+  const answers = async (/** @type {Place} */ place) => {
+    const known = (/** @type {number} */ id) =>
+      [...model.get("run").predictions, ...model.get("tokens")].some((/** @type {any} */ one) => one.id === id);
+    const words = [...place.target, ...place.against].filter((id) => !known(id));
+    if (!words.length || String(words) === asked.texts) return;
+    asked.texts = String(words);
+    const found = await slots.fill("texts", (signal) => ask("answers", { ...placeOf(place), words }, signal));
+    if (found) model.set("tokens", [...model.get("tokens"), ...found.tokens]);
   };
   const arrive = async (/** @type {Place} */ place) => {
     const key = JSON.stringify(placeOf(place));
     if (key !== asked.run) {
-      Object.assign(asked, { run: key, pattern: "", firing: "", circuit: "" });
+      Object.assign(asked, { run: key, pattern: "", firing: "", circuit: "", answer: answerOf(place), texts: "" });
       await prompt(place);
       return;
     }
     const { layer, head, dest, src } = place;
-    if (!model.get("run") || layer === null || head === null) return;
+    if (!model.get("run")) return;
+    aim(place);
+    if (layer === null || head === null) return;
     const pattern = `${layer}.${head}`;
     if (pattern !== asked.pattern) {
       asked.pattern = pattern;
+      slots.drop("pattern"); // another head's attention must not stand under this one's name
       slots.fill("pattern", async (signal) => decode(await ask("pattern", { ...placeOf(place), layer, head }, signal)));
     }
     const firing = `${layer}.${head}.${dest}.${src}`;
@@ -45,11 +74,6 @@ export function follow(model, settle) {
       for (const slot of ["mlp", "where"]) slots.drop(slot);
       model.set("effects", []);
       slots.fill("firing", (signal) => ask("firing", firingOf(place), signal));
-    }
-    const circuit = place.traced ? JSON.stringify(traceOf(place)) : "";
-    if (circuit !== asked.circuit) {
-      asked.circuit = circuit;
-      trace(model, slots, place);
     }
   };
   return {
@@ -74,8 +98,9 @@ export function follow(model, settle) {
 export function slotsOf(model) {
   /** @type {Map<string, AbortController>} */
   const open = new Map();
-  const note = (/** @type {"errors" | "busy"} */ where, /** @type {string} */ key, /** @type {any} */ value) =>
-    model.set(where, { ...model.get(where), [key]: value });
+  const note = (/** @type {"errors" | "busy"} */ where, /** @type {string} */ key, /** @type {any} */ value) => {
+    if ((model.get(where)[key] ?? null) !== value) model.set(where, { ...model.get(where), [key]: value });
+  };
   const stop = (/** @type {string} */ key) => {
     open.get(key)?.abort();
     open.delete(key);
@@ -127,6 +152,11 @@ export function placeOf(place) {
   return { ...(place.model ? { model: place.model } : {}), prompt: place.prompt };
 }
 
+/** @param {Place} place which answer, against which */
+function answerOf(place) {
+  return JSON.stringify([place.target, place.against]);
+}
+
 /** @param {Place} place */
 export function firingOf(place) {
   const { layer, head, dest, src } = place;
@@ -146,8 +176,7 @@ export function traceOf(place) {
 
 /** @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {Place} place */
 async function trace(model, slots, place) {
-  for (const key of ["circuit", "told", "verification", "edge"]) slots.drop(key);
-  for (const key of ["story", "names", "verified"]) model.set(key, null);
+  for (const key of OF_CIRCUIT) slots.drop(key);
   if (!place.traced) return;
   const found = await slots.fill("circuit", async (signal) => {
     const answer = await job("trace", traceOf(place), { progress: slots.progress("circuit"), signal });

@@ -10,6 +10,8 @@ import { filterOf } from "./own.js";
 /** @typedef {{ slot: string, kind: string, body: object, quick?: boolean }} Question */
 
 export const ROWS = 50; // prompts of a store on one page
+/** Answers of which a tab shows only those to its own questions. @type {Partial<Record<import("./url.js").Tab, string[]>>} */
+const SLOTS = { compare: ["comparison"], contrasts: ["contrast"] };
 
 /**
  * `arrive(place)` asks for what is not there yet; `wishes` are those of the further views.
@@ -19,15 +21,23 @@ export function further(model, slots, go) {
   /** @type {Map<string, string>} */
   const asked = new Map();
   const arrive = (/** @type {Place} */ place) => {
-    for (const { slot, kind, body, quick } of questions(place, model)) {
+    const wanted = questions(place, model);
+    for (const slot of SLOTS[place.tab] ?? []) {
+      if (wanted.some((one) => one.slot === slot)) continue;
+      asked.delete(slot); // what another question brought is no answer to this page
+      slots.drop(slot);
+    }
+    for (const { slot, kind, body, quick } of wanted) {
       const spelled = JSON.stringify(body);
       if (asked.get(slot) === spelled) continue;
       asked.set(slot, spelled);
+      slots.drop(slot);
       slots.fill(slot, (signal) =>
         quick ? ask(kind, body, signal) : job(kind, body, { progress: slots.progress(slot), signal }),
       );
     }
-    if (place.own.verify && model.get("circuit") && asked.get("verification") !== verified(place)) {
+    const stands = ["busy", "errors"].some((where) => model.get(where).verification) || model.get("verification");
+    if (place.own.verify && model.get("circuit") && (!stands || asked.get("verification") !== verified(place))) {
       asked.set("verification", verified(place));
       model.send({ type: "verify", mode: place.own.verify });
     }
@@ -67,8 +77,8 @@ function wishesOf(model, slots, { asked, own }) {
       if (prompt === undefined) return; // the reason is told where the store is
       const about = model.get("stores")?.stores.find((/** @type {any} */ one) => one.id === store);
       const name = about?.model === "organism" ? null : (about?.model ?? null);
-      const there = { prompt, model: name, dest: null, src: null, target: [], against: [], view: "" };
-      own({ store, index: String(row.index), verify: "" }, { ...there, tab: "circuit", traced: "stored" });
+      const there = { prompt, model: name, dest: null, src: null, target: [], against: [] };
+      own({ store, index: String(row.index) }, { ...there, tab: "circuit", traced: "stored" });
     },
     "compare-stored": ({ store, row }) =>
       own(
@@ -141,9 +151,10 @@ export function comparisonOf(place) {
   const a = place.traced === "stored" ? left : { ...left, ...how("a") };
   if (own["b.index"]) return { a, b: { store: own["b.store"], index: Number(own["b.index"]) } };
   const other = { ...place, prompt: own["b.prompt"] || place.prompt, model: own["b.model"] || place.model };
-  const same = other.prompt === place.prompt && other.model === place.model;
-  const aim = same ? {} : { target: [], against: [] };
-  return { a, b: { ...traceOf({ ...other, ...aim, traced: "answer" }), ...how("b") } };
+  const [target, against] = ["b.target", "b.against"].map((name) => (own[name] ? [own[name]] : null));
+  const same = other.prompt === place.prompt && other.model === place.model && !target && !against;
+  const aim = same ? {} : { target, against }; // ids of one prompt's answer are no answer to another
+  return { a, b: { ...traceOf({ ...other, traced: "answer" }), ...aim, ...how("b") } };
 }
 
 /** @param {Place} place */

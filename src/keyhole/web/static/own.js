@@ -11,6 +11,8 @@ const NAMES = [
     "b.model",
     "b.method",
     "b.through",
+    "b.target",
+    "b.against",
     "b.store",
     "b.index",
     "compared",

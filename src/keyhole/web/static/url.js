@@ -90,6 +90,23 @@ export function toQuery(place) {
   return text ? `?${text}` : "";
 }
 
+/** @param {Place} place which circuit is meant */
+function circuitOf({ model, prompt, target, against, traced, own }) {
+  return JSON.stringify([model, prompt, target, against, traced, traced === "stored" ? [own.store, own.index] : []]);
+}
+
+/**
+ * The place after a change. What was pinned, picked and verified in one circuit means nothing in another: nodes and
+ * edges are numbers there, too.
+ * @param {Place} from @param {Partial<Place>} change
+ * @returns {Place}
+ */
+export function moved(from, change) {
+  const to = { ...from, ...change };
+  if (circuitOf(to) === circuitOf(from)) return to;
+  return { ...to, view: "", own: { ...to.own, verify: "", term: "" } };
+}
+
 /**
  * @param {string | null} text
  * @returns {number | null}

@@ -57,19 +57,19 @@ def explained(body: Body, ran: Ran) -> tuple[Firing, str | None]:
 def circuit_of(kept: Kept, body: Body, told: Told) -> tuple[Circuit, Model]:
     """The circuit that a request refers to, with its run: one of a store, or traced, or still known; and its model."""
     if "store" in body:
-        return _stored(kept, body.text("store"), body.integer("index"))
-    ran = kept.ran(body)
+        return _stored(kept, body.text("store"), body.integer("index"), told)
+    ran = kept.ran(body, told)
     options = {name: body.take(name, None) for name in _TRACE}
     key = (ran.model, ran.run.token_ids, spell(options))
     found = kept.circuits.get(key, lambda: replace(_traced(ran, body, told), run=None))
     return replace(found, run=ran.run), ran.run.model  # runs are kept by tokens, and circuits should keep none
 
 
-def _stored(kept: Kept, name: str, index: int) -> tuple[Circuit, Model]:
+def _stored(kept: Kept, name: str, index: int, told: Told) -> tuple[Circuit, Model]:
     store = kept.store(name)
     circuit = store.circuit(index)
     source = str(store.manifest.model.get("name", ORGANISM))
-    return circuit, model_of(store, kept.model(source))
+    return circuit, model_of(store, kept.model(source, told))
 
 
 def _traced(ran: Ran, body: Body, told: Told) -> Circuit:

@@ -35,7 +35,7 @@ def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     circuit, model = circuit_of(kept, body, told)
     top = body.integer("top", 5, least=1, most=50)
     body.done()
-    found = circuit.story(_needed(circuit, model), top=top, progress=told.progress("Measuring"))
+    found = circuit.story(_needed(circuit, model), top=top, progress=told.progress("Measuring the story"))
     record = found.record()
     for path, own in zip(record["paths"], found.paths, strict=True):
         for step, told_step in zip(path["steps"], own.steps, strict=True):

@@ -18,7 +18,7 @@ POINTS = 1000
 
 def contrast(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """The library's record of the study, and the first components of queries and keys of the selected heads."""
-    model = kept.model(body.text("model", ORGANISM))
+    model = kept.model(body.text("model", ORGANISM), told)
     what, feature = body.choice("what", get_args(BuiltIn)), body.choice("feature", get_args(BoxFeature), "both")
     sizes = (body.integer("prompts", 60, least=1, most=2000), body.integer("tests", 30, least=8, most=2000))
     answers, draws = body.integer("answers", 8, least=0, most=200), body.integer("draws", 10, least=1, most=100)

@@ -35,7 +35,7 @@ def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | tuple[
         what = body.text("what")
         if "#" in what:
             raise KeyholeError("edges of files are sought with `keyhole where`: here, give a circuit and an edge.")
-        model = kept.model(body.text("model", ORGANISM))
+        model = kept.model(body.text("model", ORGANISM), told)
         return model, read_what(model, what)
     if "circuit" in body:
         inner, number = body.inner("circuit"), body.integer("edge", least=0)
@@ -45,7 +45,7 @@ def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | tuple[
         if not found:
             raise KeyholeError(f"edge {number} is no signal into a head: choose a dest or src edge.")
         return model, found[0]
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     firing, _ = explained(body, ran)
     side, index = firing.side(body.choice("side", ("dest", "src"))), body.integer("signal", least=0)
     if index >= len(side.signals):

@@ -57,7 +57,7 @@ def sinks(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     prompts, draws = body.integer("prompts", 24, least=6, most=500), body.integer("draws", 99, least=19, most=999)
     controls, seed = body.integer("controls", 9, least=1, most=50), body.seed()
     body.done()
-    model = kept.model(str(store.manifest.model.get("name", ORGANISM)))
+    model = kept.model(str(store.manifest.model.get("name", ORGANISM)), told)
     options = {"prompts": prompts, "draws": draws, "controls": controls, "seed": seed}
     found = study(store, model, **options, stage=told.stage)
     return {**found.record(), "told": _told(found)}

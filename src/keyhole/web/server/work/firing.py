@@ -16,7 +16,7 @@ from keyhole.web.server.work.asked import explained
 
 def firing(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One firing, explained."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     told.check()
     found, note = explained(body, ran)
     body.done()

@@ -20,7 +20,7 @@ from keyhole.web.server.work.asked import explained
 
 def mlp(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """One MLP's write at a token: along what a firing reads, or along an answer's logit (the likeliest token's)."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     make = _read if "side" in body else _answering
     write, metric, toward = make(ran, body)
     told.check()

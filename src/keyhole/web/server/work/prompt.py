@@ -7,9 +7,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
-from keyhole.models.tokens.prompts import token_texts
+from keyhole.models.tokens.prompts import text_ids, token_id, token_texts
 from keyhole.qk.channels import check_head
 from keyhole.qk.firings import find_firings
 from keyhole.qk.head_map import head_map
@@ -24,13 +25,14 @@ from keyhole.web.server.kept import ORGANISM, Kept, Ran
 CHECKED = 256  # tokens up to which a run is checked unasked
 ROWS = 128  # exact rows of a pattern
 FIRINGS = 200  # that are listed
+_PIECES = 8  # of a word that is several tokens, shown
 
 
 def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
-    """A model's facts. Loading itself cannot be stopped half-way: a stopped request ends when it is done."""
+    """A model's facts, once it is loaded."""
     name = body.text("model", ORGANISM)
     body.done()
-    model = kept.model(name)
+    model = kept.model(name, told)
     dims = asdict(model.dims)
     facts = {"family": model.hf.config.model_type, "layers": len(model.blocks), **dims}
     more = {"attention_layers": model.attention_layers, "fingerprint": model.fingerprint()}
@@ -39,13 +41,14 @@ def load(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
 
 def run(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Tokens, the likeliest next ones, and how exactly the run is rebuilt."""
-    ran, top = kept.ran(body), body.integer("top", 10, least=1, most=200)
+    ran, top = kept.ran(body, told), body.integer("top", 10, least=1, most=200)
     asked = body.integer("end", -1)
     checked = body.flag("check", None)
     body.done()
     told.check()
     own = ran.run
     end = own.position(asked, "end")
+    told.progress("Checking the run")
     error = _error(ran) if checked or (checked is None and len(own) <= CHECKED) else {"error": None, "exact": None}
     return {
         "model": ran.model,
@@ -72,7 +75,45 @@ def _error(ran: Ran) -> dict[str, Any]:
 
 def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict[str, Any]]:
     """The likeliest tokens."""
-    ids = targets_of(logits, None, min(top, len(logits)))
+    return _as_answers(run, logits, targets_of(logits, None, min(top, len(logits))))
+
+
+def answers(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
+    """Which tokens words or ids are, as answers; of a word that is several, which one to ask for instead."""
+    ran, words, end = kept.ran(body, told), body.words("words"), body.integer("end", -1)
+    body.done()
+    logits = ran.run.logits[ran.run.position(end, "end")]
+    ids = list[int]()
+    for word in words or []:
+        if pieces := _several(ran.run, word):
+            instead = _as_answers(ran.run, logits, pieces[:1])[0]
+            return {"tokens": [], "refused": _refusal(ran.run, word, pieces), "instead": instead}
+        try:
+            ids.append(token_id(ran.run.model, word, logits))
+        except KeyholeError as error:
+            return {"tokens": [], "refused": str(error), "instead": None}
+    return {"tokens": _as_answers(ran.run, logits, ids), "refused": None, "instead": None}
+
+
+def _refusal(run: Run, word: str | int, pieces: list[int]) -> str:
+    texts = [repr(text) for text in token_texts(run.model.tokenizer, pieces[:_PIECES])]
+    shown = " + ".join([*texts, *(["..."] if len(pieces) > _PIECES else [])])
+    several = f"{word!r:.60} is {len(pieces)} tokens here, {shown}"
+    return f"{several}, and an answer is one token: ask for its first, {texts[0]}."
+
+
+def _several(run: Run, word: str | int) -> list[int]:
+    """The tokens of a word that is more than one, after a space and without."""
+    if isinstance(word, int) or run.model.tokenizer is None or not word.strip():
+        return []
+    try:
+        forms = [text_ids(run.model, form) for form in (" " + word.strip(), word.strip())]
+    except KeyholeError:
+        return []  # a word that the tokenizer does not know: `token_id` says so
+    return list(forms[0]) if min(map(len, forms)) > 1 else []
+
+
+def _as_answers(run: Run, logits: Float[Tensor, "vocab"], ids: list[int]) -> list[dict[str, Any]]:
     likely = logits.double().softmax(-1)
     texts = token_texts(run.model.tokenizer, ids)
     told = zip(ids, texts, likely[ids].tolist(), logits[ids].tolist(), strict=True)
@@ -81,7 +122,7 @@ def predictions(run: Run, logits: Float[Tensor, "vocab"], top: int) -> list[dict
 
 def heads(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Every head at a glance, and the firings most above uniform."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     body.done()
     told.check()
     found = ran.made.get("heads", lambda: head_map(ran.run, most=FIRINGS, progress=told.progress("Looking at heads")))
@@ -115,7 +156,7 @@ def _first(ran: Ran) -> dict[str, int] | None:
 
 def pattern(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """All weights of one head, a byte each, and some rows exactly."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     layer, head = check_head(ran.run, (body.integer("layer"), body.integer("head")))
     n, record = len(ran.run), ran.run.layer(layer)
     asked = body.integers("dests", list(range(n)) if n <= ROWS else [n - 1])

@@ -24,7 +24,7 @@ TOP = 10  # answers that are told
 
 def intervene(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     """Remove or boost signals of one side, or as many random channels of the same writers."""
-    ran = kept.ran(body)
+    ran = kept.ran(body, told)
     found, _ = explained(body, ran)
     action = body.choice("action", ("remove", "boost", "random"), "remove")
     mode, draws = body.choice("mode", get_args(CutMode), "exact"), body.integer("draws", 5, least=0, most=50)

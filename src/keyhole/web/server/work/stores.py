@@ -77,7 +77,7 @@ def circuit(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
         raise AssertionError("a prompt without a circuit has one")
     names = None
     if kept.naming() is not None:
-        names = edge_names(kept, found.circuit, kept.model(str(store.manifest.model.get("name", ORGANISM))))
+        names = edge_names(kept, found.circuit, kept.model(str(store.manifest.model.get("name", ORGANISM)), told))
     told_names = ("index", "status", "error", "correct", "predicted", "probability", "difference")
     outcome = {name: getattr(found, name) for name in told_names}
     outcome |= {"prompt": found.example.text, "answer": found.example.answer, "labels": dict(found.example.labels)}

@@ -1,5 +1,6 @@
 // How does one choose, and wait? Segments, lists and numbers that tell what was chosen; progress that can be stopped.
 import { h, keepingFocus } from "./dom.js";
+import { amountOf, underWay } from "./progress.js";
 
 /**
  * A few choices side by side.
@@ -66,17 +67,12 @@ export function standing(model, what, doing) {
   const [busy, error] = [model.get("busy")?.[what], model.get("errors")?.[what]];
   if (error) return h("p", { class: "error", role: "alert" }, error);
   if (!busy) return null;
-  const told = busy.ahead
-    ? `waiting for ${busy.ahead} before it`
-    : busy.total
-      ? `${busy.done.toLocaleString("en")} of ${busy.total.toLocaleString("en")}`
-      : "";
   return h(
     "div",
     { class: "waiting", "data-waiting": what },
-    h("span", { class: "soft" }, busy.what ?? doing),
-    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": busy.what ?? doing }),
-    h("span", { class: "faint number" }, told),
+    h("span", { class: "soft" }, underWay(busy, doing)),
+    h("progress", { max: busy.total || 1, value: busy.total ? busy.done : null, "aria-label": underWay(busy, doing) }),
+    h("span", { class: "faint number" }, amountOf(busy)),
     h(
       "button",
       { type: "button", "data-action": "cancel", onclick: () => model.send({ type: "cancel", what }) },

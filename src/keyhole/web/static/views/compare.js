@@ -56,7 +56,7 @@ function render({ model, el }) {
     shown.show({ show: own.show || "all", term: own.term || null, theme: model.get("theme") ?? "auto" });
   };
   const ends = [
-    watch(model, ["place", "hello", "busy"], asked(model, left.form, right.form)),
+    watch(model, ["place", "hello", "busy", "run", "tokens"], asked(model, left.form, right.form)),
     watch(model, ["comparison", "place", "busy", "errors", "theme"], draw),
   ];
   return () => {

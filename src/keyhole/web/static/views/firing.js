@@ -66,6 +66,7 @@ function render({ model, el }) {
   const heard = [
     ...["effects", "mlp", "where", "errors", "mode"].map((key) => /** @type {[string, () => void]} */ ([key, draw])),
     ["firing", anew],
+    ["heads", draw],
     ["busy", whenBusy(model, ["firing", "mlp", "where"], draw)],
   ];
   for (const [key, does] of heard) model.on(`change:${key}`, does);
@@ -81,7 +82,7 @@ export default { render };
 function nothing(model) {
   const error = model.get("errors")?.firing;
   if (error) return h("p", { class: "error", role: "alert" }, error);
-  const idle = model.get("run") === null ? "" : "Pick a head, then a cell of its attention.";
+  const idle = model.get("heads") ? "Pick a head, then a cell of its attention." : ""; // there is none to pick from yet
   return h("p", { class: "faint" }, model.get("busy")?.firing ? "Searching …" : idle);
 }
 

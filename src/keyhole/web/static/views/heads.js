@@ -1,6 +1,7 @@
 // Which heads are worth a look? Layers up, heads across; a cell's ink is the chosen measure.
 import { fill, h, s } from "../lib/dom.js";
 import { number } from "../lib/format.js";
+import { amountOf, underWay } from "../lib/progress.js";
 import { clamp } from "../lib/scale.js";
 
 const ROOM = { wide: 240, high: 300, most: 26, least: 7 }; // for all cells, and for one, in pixels: answers need room, too
@@ -35,7 +36,8 @@ function render({ model, el }) {
     const heads = /** @type {Heads | null} */ (model.get("heads"));
     const at = cursor ?? headOf(model.get("place"));
     const facts = at && heads?.heads.find((f) => f.layer === at.layer && f.head === at.head);
-    told.textContent = facts ? describe(facts) : !heads && model.get("busy").heads ? "Looking at all heads …" : "";
+    const busy = !heads && model.get("busy").heads;
+    told.textContent = facts ? describe(facts) : busy ? `${underWay(busy, "Looking at heads")} … ${amountOf(busy)}` : "";
   };
   const draw = () => {
     const heads = /** @type {Heads | null} */ (model.get("heads"));

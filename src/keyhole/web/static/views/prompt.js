@@ -1,6 +1,7 @@
 // What is asked of which model? The prompt with its tokens; a click on one makes it the attending token.
 import { fill, h } from "../lib/dom.js";
 import { number, share } from "../lib/format.js";
+import { progressBar, whenBusy } from "../lib/progress.js";
 import { short, visible } from "../lib/tokens.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
@@ -10,7 +11,7 @@ const AROUND = 7;
 
 /**
  * Keys: `hello`, `run`, `firing`, `place`, `busy`, `errors`. Sends `{type: "open-prompt", prompt}`,
- * `{type: "open-model", model}`, `{type: "open-dest", dest}`.
+ * `{type: "open-model", model}`, `{type: "open-dest", dest}`, `{type: "open-example"}`, `{type: "cancel", what}`.
  * @param {{ model: Model, el: HTMLElement }} where
  */
 function render({ model, el }) {
@@ -32,10 +33,14 @@ function render({ model, el }) {
     },
   );
   const go = h("button", { type: "submit", class: "go" }, "Run");
-  const said = h("p", { class: "said", "aria-live": "polite" });
+  const said = h("div", { class: "said", "aria-live": "polite" });
   const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Tokens" });
   const form = h("form", { class: "prompt" }, name, known, text, go);
-  el.append(form, said, tokens);
+  const example = h(
+    "button",
+    { type: "button", class: "plain", "data-action": "example", onclick: () => model.send({ type: "open-example" }) },
+  );
+  el.append(form, h("div", { class: "said-line" }, said, example), tokens);
 
   const send = () => {
     if (name.value.trim() !== (model.get("place").model ?? "organism")) model.send(
@@ -67,6 +72,12 @@ function render({ model, el }) {
     grow(text);
   };
   const status = () => fill(said, told(model));
+  const offer = () => {
+    const { example: text, question: words = [] } = model.get("hello") ?? {};
+    const { prompt, against } = model.get("place");
+    fill(example, `Example: why ${words[0]}, and not ${words[1]}?`);
+    example.hidden = !words.length || (prompt === text && against.length > 0); // it is asked already
+  };
   const strip = () => fill(tokens, shown(model));
   const list = () =>
     fill(known, (model.get("hello")?.models ?? []).map((/** @type {any} */ m) => h("option", { value: m.id })));
@@ -77,12 +88,14 @@ function render({ model, el }) {
     ["change:run", strip],
     ["change:firing", strip],
     ["change:run", status],
-    ["change:busy", status],
+    ["change:busy", whenBusy(model, ["hello", "model", "run"], status)],
     ["change:errors", status],
     ["change:hello", list],
+    ["change:hello", offer],
+    ["change:place", offer],
   ];
   for (const [event, does] of heard) model.on(event, does);
-  for (const does of [place, status, strip, list]) does();
+  for (const does of [place, status, strip, list, offer]) does();
   return () => {
     for (const [event, does] of heard) model.off(event, does);
   };
@@ -99,10 +112,11 @@ function grow(text) {
 /** @param {Model} model one line: what is wrong, what is under way, or what was run */
 function told(model) {
   const [errors, busy, run] = [model.get("errors"), model.get("busy"), model.get("run")];
+  if (busy.model) return progressBar(model, "model", `Loading ${model.get("wanted") ?? "the model"}`);
+  if (busy.run) return progressBar(model, "run", "Running the model");
   const wrong = errors.hello ?? errors.model ?? errors.run ?? errors.heads;
-  if (wrong) return h("span", { class: "error", role: "alert" }, wrong);
-  if (busy.model) return h("span", { class: "soft" }, `Loading ${model.get("wanted") ?? "the model"} …`);
-  if (!run) return h("span", { class: "soft" }, busy.run || busy.hello ? "Running the model …" : "");
+  if (wrong) return h("span", { class: "error", role: "alert" }, wrong === "Cancelled." ? "This was cancelled." : wrong);
+  if (!run) return busy.hello ? h("span", { class: "soft" }, "Asking the server …") : null;
   const name = run.model.split(/[\\/]/).pop(); // of a path, its end
   const exact = run.error === null || run.error === undefined ? "" : `; everything rebuilt to ${number(run.error)}`;
   return h(
@@ -121,7 +135,8 @@ function shown(model) {
   if (!run) return [];
   const firing = model.get("firing");
   const place = model.get("place");
-  const row = firing && firing.dest === place.dest ? firing.row : null;
+  const same = firing && ["layer", "head", "dest"].every((name) => firing[name] === place[name]);
+  const row = same ? firing.row : null;
   const parts = [];
   let skipped = 0;
   for (let at = 0; at < run.tokens.length; at++) {

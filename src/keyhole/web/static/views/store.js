@@ -46,13 +46,16 @@ function render({ model, el }) {
       model.get("theme"),
       model.get("hello"),
       model.get("errors").stores,
+      model.get("errors").hello,
+      Boolean(model.get("busy").stores),
       model.get("errors").opened,
     ];
     if (looked.every((one, i) => one === shown[i])) return; // a picture that nothing changed keeps its place
     shown = looked;
     const about = chosen(model);
     fill(above, heading(model, part, about));
-    fill(body, part !== "names" && !about ? none(model) : parts[part](model, about));
+    const unknown = !about && (part !== "names" || !model.get("hello")); // names need no store
+    fill(body, unknown ? none(model) : parts[part](model, about));
   };
   return watch(
     model,
@@ -109,16 +112,17 @@ function heading(model, part, about) {
 
 /** @param {Model} model */
 function none(model) {
-  const error = model.get("errors").stores;
-  if (error) return h("p", { class: "error", role: "alert" }, error);
-  if (!model.get("hello") || model.get("busy").stores) return h("p", { class: "soft" }, "Opening …");
-  return h(
-    "p",
-    { class: "soft" },
-    "There is no store here: make one with ",
-    h("code", null, "keyhole bulk ioi --out ioi.store"),
-    " and start ",
-    h("code", null, "keyhole explore --store ioi.store"),
-    ".",
-  );
+  const { stores, hello } = model.get("errors");
+  if (stores ?? hello) return h("p", { class: "error", role: "alert" }, stores ?? hello);
+  if (model.get("hello")?.stores.length === 0)
+    return h(
+      "p",
+      { class: "soft" },
+      "There is no store here: make one with ",
+      h("code", null, "keyhole bulk ioi --out ioi.store"),
+      " and start ",
+      h("code", null, "keyhole explore --store ioi.store"),
+      ".",
+    );
+  return h("p", { class: "soft" }, "Opening …");
 }

@@ -38,7 +38,8 @@ function render({ model, el }) {
     ["change:told", tell],
     ["change:verification", tell],
     ["change:theme", dress],
-    ["change:busy", whenBusy(model, ["circuit"], say)],
+    ["change:run", say],
+    ["change:busy", whenBusy(model, ["circuit", "run"], say)],
     ["change:busy", whenBusy(model, ["told", "verification"], tell)],
     ["change:errors", say],
     ["change:errors", tell],
@@ -61,7 +62,10 @@ function standing(model) {
     { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
     error ? "Trace again" : "Trace the answer",
   );
-  if (busy) return [h("p", { class: "soft" }, "Tracing"), progressBar(model, "circuit")];
+  if (busy) return progressBar(model, "circuit", "Tracing");
+  if (model.get("busy").run) return progressBar(model, "run", "Running the model");
+  if (!model.get("run") && model.get("busy").hello) return null;
+  if (!model.get("run")) return h("p", { class: "soft" }, "There is no run of this prompt, so there is nothing to trace.");
   if (error) return [
     h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
     again,
@@ -81,7 +85,7 @@ function standing(model) {
 function story(model) {
   const [told, busy, error] = [model.get("told"), model.get("busy").told, model.get("errors").told];
   if (told || (!busy && !error)) return null;
-  const body = error ? h("p", { class: "error", role: "alert" }, error) : progressBar(model, "told");
+  const body = error ? h("p", { class: "error", role: "alert" }, error) : progressBar(model, "told", "Making the story");
   return h("section", { class: "held", "aria-label": "Story" }, h("h4", {}, "How much the story tells"), body);
 }
 
@@ -100,7 +104,7 @@ function verification(model) {
     );
   const buttons = h("div", { class: "actions" }, go("exact"), go("chain"), go("global"));
   const body = busy
-    ? progressBar(model, "verification")
+    ? progressBar(model, "verification", "Verifying")
     : error
     ? h("p", { class: "error", role: "alert" }, error)
     : found

@@ -36,12 +36,13 @@ function render({ model, el }) {
   let drawn = null;
   const draw = () => {
     fill(above, asking(model));
-    const found = model.get("circuit") ? model.get("verification") : null;
+    const ready = model.get("circuit") && !model.get("busy").verification; // of another mode, while this one is run
+    const found = ready ? model.get("verification") : null;
     if (found && found === drawn) return;
     drawn = found;
     fill(below, found ? told(found, model) : null);
   };
-  return watch(model, ["circuit", "verification", "place", "busy", "errors"], draw);
+  return watch(model, ["run", "circuit", "verification", "place", "busy", "errors"], draw);
 }
 
 export default { render };
@@ -50,6 +51,9 @@ export default { render };
 function asking(model) {
   const busy = model.get("busy");
   if (busy.circuit) return standing(model, "circuit", "Tracing");
+  if (busy.run) return standing(model, "run", "Running the model");
+  if (!model.get("run") && busy.hello) return null;
+  if (!model.get("run")) return h("p", { class: "soft" }, "There is no run of this prompt, so there is nothing to verify.");
   if (!model.get("circuit")) {
     const trace = h(
       "button",

@@ -1,10 +1,25 @@
 // What stands beside the drawing? What is pinned, or the story, and the table of all edges that are shown.
 import { fill, h } from "../../lib/dom.js";
+import { progressBar, whenBusy } from "../../lib/progress.js";
 import { edgeDetail, markDetail } from "./panes/detail.js";
 import { storyList } from "./panes/story.js";
 import { go } from "./search.js";
 
 /** @typedef {import("./stage.js").Stage} Stage */
+
+/** @param {Stage} stage draws it anew when a story begins or ends to be made, or an edge to be measured @returns {() => void} ends that */
+export function watchBeside(stage) {
+  const { model } = stage;
+  const draw = () => drawBeside(stage);
+  /** @type {[string, () => void][]} */
+  const heard = [
+    ["change:busy", whenBusy(model, ["told"], draw)],
+    ["change:errors", draw],
+    ["change:measuring", draw],
+  ];
+  for (const [event, does] of heard) model.on(event, does);
+  return () => heard.forEach(([event, does]) => model.off(event, does));
+}
 
 /** @param {Stage} stage everything beside the drawing, as it is now */
 export function drawBeside(stage) {
@@ -28,11 +43,13 @@ function about(stage) {
     names: stage.names,
     verified: stage.model.get("verified") ?? {},
     expanded: new Set(view.expanded),
+    measuring: (/** @type {number} */ edge) =>
+      stage.model.get("measuring") === edge ? progressBar(stage.model, "edge", "Removing the signal") : null,
     does: acts(stage),
   };
   if (view.edge !== null) return ["Edge", edgeDetail(told, view.edge)];
   if (marks.length) return [marks.length > 1 ? "Nodes" : "Node", markDetail(told, marks)];
-  return story.length ? ["Story", storyList(story, storyEvents(stage))] : ["About", hint()];
+  return story.length ? ["Story", storyList(story, storyEvents(stage))] : ["Story", untold(stage)];
 }
 
 /** @param {Stage} stage */
@@ -43,9 +60,22 @@ function storyEvents(stage) {
   };
 }
 
-function hint() {
-  const text = "Point at a node to see the paths through it, click it to pin them.";
-  return h("p", { class: "soft" }, `${text} This circuit ends at MLPs, so it has no story from words to the answer.`);
+/** @param {Stage} stage why there is no story here: it is being made, it failed, or there is none to tell */
+function untold({ model, doc }) {
+  const { told: busy } = model.get("busy") ?? {};
+  const error = model.get("errors")?.told;
+  const ends = !doc.nodes.some((node) => typeof node.influence === "number");
+  const why = busy
+    ? progressBar(model, "told", "Making the story")
+    : ends
+      ? "This circuit ends at MLPs and has no influence, so it has no story from the tokens to the answer."
+      : error
+        ? h("span", { class: "error", role: "alert" }, error === "Cancelled." ? "The story was cancelled." : error)
+        : model.get("story")
+          ? "No path from a token to the answer carries enough influence to be told."
+          : null;
+  const hint = "Point at a node to see the paths through it, click it to pin them.";
+  return h("div", null, why && h("p", { class: "soft" }, why), h("p", { class: "soft" }, hint));
 }
 
 /** @param {Stage} stage @returns {import("./panes/detail.js").Does} */

@@ -3,7 +3,7 @@ import { answerText } from "../../lib/circuit.js";
 import { fill } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { setTheme } from "../../lib/theme.js";
-import { drawBeside } from "./beside.js";
+import { drawBeside, watchBeside } from "./beside.js";
 import { layout, LEGIBLE } from "./drawing/layout.js";
 import { frame } from "./frame.js";
 import { drawn, indexed, paths } from "./graph.js";
@@ -74,6 +74,7 @@ export class Stage {
       this.redraw();
     };
     this.model.on("change:view", this.foreign);
+    this.unwatch = watchBeside(this);
     this.observer = new ResizeObserver(() => {
       this.draw.resize();
       if (this.draw.camera.free()) return;
@@ -85,6 +86,7 @@ export class Stage {
 
   stop() {
     this.unkey?.();
+    this.unwatch?.();
     this.observer?.disconnect();
     this.draw.camera.stop();
     cancelAnimationFrame(this.waiting);

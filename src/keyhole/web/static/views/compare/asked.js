@@ -1,7 +1,7 @@
 // Which two? At the left the page's own prompt, at the right another prompt, model, method, or a store's circuit.
 import { fill, h } from "../../lib/dom.js";
 import { select } from "../../lib/controls.js";
-import { short } from "../../lib/tokens.js";
+import { short, visible } from "../../lib/tokens.js";
 
 /** @typedef {import("../../lib/model.js").Model} Model */
 
@@ -23,6 +23,15 @@ function put(field, text) {
   field.value = text;
 }
 
+/** @param {Model} model the answer that the left one is traced for, as the page's own fields have it */
+function answerOf(model) {
+  const { target, against } = model.get("place");
+  const known = [...(model.get("run")?.predictions ?? []), ...(model.get("tokens") ?? [])];
+  const text = (/** @type {number} */ id) => visible(known.find((one) => one.id === id)?.text ?? `token ${id}`);
+  const names = (/** @type {number[]} */ ids) => ids.map(text).join(", ");
+  return `why ${target.length ? names(target) : "the likeliest answer"}${against.length ? ` against ${names(against)}` : ""}?`;
+}
+
 /** @param {Model} model @param {HTMLElement} left @param {HTMLElement} right @returns {() => void} draws the form, and leaves what is being typed */
 export function asked(model, left, right) {
   const prompt = h("textarea", {
@@ -40,6 +49,9 @@ export function asked(model, left, right) {
     spellcheck: "false",
     autocomplete: "off",
   });
+  const word = (/** @type {string} */ label, /** @type {string} */ hint) =>
+    h("input", { type: "text", class: "word", "aria-label": label, placeholder: hint, spellcheck: "false", autocomplete: "off" });
+  const [target, against] = [word("Its answer", "its answer: likeliest"), word("Against", "against: none")];
   const go = () =>
     model.send({
       type: "ask",
@@ -47,21 +59,25 @@ export function asked(model, left, right) {
       change: {
         "b.prompt": prompt.value.trim(),
         "b.model": name.value.trim(),
+        "b.target": target.value.trim(),
+        "b.against": against.value.trim(),
         "b.store": "",
         "b.index": "",
         compared: "1",
         term: "",
       },
     });
-  prompt.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey) return;
-    event.preventDefault();
-    go();
-  });
+  for (const one of [prompt, target, against])
+    one.addEventListener("keydown", (event) => {
+      if (!(event instanceof KeyboardEvent) || event.key !== "Enter" || event.shiftKey) return;
+      event.preventDefault();
+      go();
+    });
   const button = h("button", { type: "button", class: "go", "data-action": "compare", onclick: go }, "Compare");
   const options = h("div", { class: "line-of" });
   const stored = h("p", { class: "of-store" });
-  fill(right, stored, prompt, h("div", { class: "line-of" }, name, options, button));
+  const answers = h("div", { class: "line-of" }, target, against);
+  fill(right, stored, prompt, answers, h("div", { class: "line-of" }, name, options, button));
   return () => {
     const place = model.get("place");
     const { own } = place;
@@ -75,6 +91,7 @@ export function asked(model, left, right) {
     fill(
       left,
       h("p", { class: "said-prompt", title: "Edit it in the bar above" }, short(place.prompt, 160)),
+      h("p", { class: "line-of soft", title: "Change it beside the answers of the Attention tab" }, fromStore ? "" : answerOf(model)),
       h(
         "div",
         { class: "line-of" },
@@ -84,6 +101,8 @@ export function asked(model, left, right) {
     );
     put(prompt, own["b.prompt"] ?? "");
     put(name, own["b.model"] ?? "");
+    put(target, own["b.target"] ?? "");
+    put(against, own["b.against"] ?? "");
     fill(options, how("b"));
     stored.hidden = !own["b.index"];
     fill(stored, `Prompt ${own["b.index"]} of ${own["b.store"]}; type another prompt to compare with that.`);

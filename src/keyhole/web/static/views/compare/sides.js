@@ -4,6 +4,7 @@ import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
 import { plain } from "../../lib/model.js";
 import { setTheme } from "../../lib/theme.js";
+import { visible } from "../../lib/tokens.js";
 import circuit from "../circuit.js";
 import { edgeTerm, marksOf, nodeTerm } from "./terms.js";
 
@@ -63,11 +64,18 @@ function title(name, doc) {
         { class: "why-answer" },
         name === "a" ? "Left: why " : "Right: why ",
         h("q", null, answerText(doc)),
+        contrastOf(doc),
         "?",
       ),
     ),
     h("p", { class: "faint" }, facts),
   );
+}
+
+/** @param {CircuitDocument} doc what the answer is held against, if anything */
+function contrastOf(doc) {
+  const others = doc.parameters.against_text ?? [];
+  return others.length ? [" and not ", h("q", null, others.map(visible).join(", "))] : null;
 }
 
 /** @param {CircuitDocument} doc @param {string} term what of this circuit it is: nodes, or its strongest edge; channels stand after it in brackets */

@@ -78,6 +78,7 @@ export function termTable({ kind, rows, sums, own, pick, notes }) {
     sort: { key: "difference", down: true },
   });
   return [
+    ...notes.map((note) => h("p", { class: "soft note" }, sentence(note))),
     venn(sums[kind]),
     h(
       "div",
@@ -86,8 +87,12 @@ export function termTable({ kind, rows, sums, own, pick, notes }) {
       segments("Which are shown", SHOWN, show, (next) => pick({ show: next })),
     ),
     table,
-    ...notes.map((note) => h("p", { class: "faint" }, note)),
   ];
+}
+
+/** @param {string} note the library's notes begin with a small letter */
+function sentence(note) {
+  return `${note[0].toUpperCase()}${note.slice(1)}.`;
 }
 
 /** @param {TermRow} row */

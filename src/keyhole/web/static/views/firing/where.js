@@ -13,7 +13,7 @@ export function places(model) {
   if (!found && !error && !busy) return null;
   const close = cross(model, { type: "close", what: "where" });
   const wrong = error && [h("p", { class: "error", role: "alert" }, error)];
-  const body = wrong || (found ? lines(found) : [progressBar(model, "where")]);
+  const body = wrong || (found ? lines(found) : [progressBar(model, "where", "Reading texts")]);
   return h(
     "section",
     { class: "elsewhere", "aria-label": "Where else it fires" },

@@ -19,7 +19,7 @@ import { channelBars, edgeList, factList, renamer } from "./lists.js";
  */
 /**
  * @typedef {{ graph: Indexed, names: import("./table.js").Names, verified: Record<string, Record<string, any>>,
- *   expanded: Set<number>, does: Does }} About
+ *   expanded: Set<number>, measuring: (edge: number) => HTMLElement | null, does: Does }} About
  */
 
 /** @param {About} about @param {Mark[]} marks what is pinned */
@@ -170,11 +170,12 @@ export function edgeDetail(about, index) {
       h(
         "div",
         { class: "acts" },
-        h(
-          "button",
-          { type: "button", onclick: () => does.send?.({ type: "verify-edge", edge: index }) },
-          "Remove and measure",
-        ),
+        about.measuring(index) ??
+          h(
+            "button",
+            { type: "button", onclick: () => does.send?.({ type: "verify-edge", edge: index }) },
+            "Remove and measure",
+          ),
       ),
     parts.length > 0 && channelBars(parts, about.expanded.has(index), () => does.expand(index)),
   );
