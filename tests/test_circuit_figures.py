@@ -481,3 +481,14 @@ def test_signals_are_removed_in_all_prompts(organism: Model, monkeypatch: pytest
     monkeypatch.setattr(Subject, "runs", lambda self, most=None: prompts.append(most) or [])
     monkeypatch.setattr(effects, "answers_of", answers.answers_of.__wrapped__)  # not what was kept of other tests
     assert effects._effects.__wrapped__(a_subject(organism, {}), (1, 4), "S2") == () and prompts == [None]
+
+
+def test_a_stand_in_loses_its_signals_in_some_circuits_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_STAND_IN", 2)
+    removed = signals.measure_removed(Job(tmp_path, quick=True))
+    assert all(len(own) == min(2, len(removed.traced.circuits[task])) for task, own in removed.rows.items())
+    assert "in the first 2 circuits of a task" in signals._tell_removed(removed).note
+    monkeypatch.setattr(signals, "_STAND_IN", 48)
+    assert "circuits of a task" not in signals._tell_removed(signals.measure_removed(Job(tmp_path, quick=True))).note
