@@ -19,6 +19,7 @@ from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
+from keyhole.reproduce.choices import Choices
 from keyhole.reproduce.experiment import Experiment
 from keyhole.reproduce.job import Asked, Attempt, Job
 from keyhole.reproduce.outcome import Outcome
@@ -66,7 +67,7 @@ def run(id: str, job: Job) -> Outcome:
 
 def a_subject(model: Model, roles: dict[str, tuple[tuple[int, int], ...]], source: str | None = None) -> Subject:
     prompts = PromptSet(tuple(ioi(LEAST, 0)), "indirect objects", LEAST)
-    return Subject(Asked(source, None, True, 0, silent), model, prompts, roles, 0.25, LEAST)
+    return Subject(Asked(source, None, True, 0, Choices(), silent), model, prompts, roles, 0.25, LEAST)
 
 
 # -- random weights and no evidence --------------------------------------------------------------------------------
