@@ -93,9 +93,10 @@ class Batch:
     """Runs that are traced side by side, a layer at a time from the top; MLPs come first: they read a layer's heads."""
 
     def __init__(
-        self, asked: Mapping[int, Asked], shared: Settings, attempts: Attempts, told: Callable[[], None] | None
+        self, asked: Mapping[int, Asked], shared: Settings, attempts: Attempts, report: Callable[[int], None]
     ) -> None:
-        self.numbers, self.shared, self.attempts, self.told = list(asked), shared, attempts, told
+        """`report` is called often, with the layers that are done since the last call; it raises to stop the work."""
+        self.numbers, self.shared, self.attempts, self.report = list(asked), shared, attempts, report
         self.writes = Writes([one.run for one in asked.values()])
         self.flows = None if shared.through is None else Flows(self.writes, shared.through)
         self.explained: list[Explained] = []
@@ -118,8 +119,7 @@ class Batch:
             return {}
         for layer in reversed(range(len(self.writes.runs[0].layers))):
             self._grow(layer)
-            if self.told is not None:
-                self.told()
+            self.report(1)
         ends = [self.settings[row].end if row in self.settings else 0 for row in range(len(self.numbers))]
         checks, found = check_runs(self.writes, logits_at=ends), dict[int, Callable[[], Circuit]]()
         facts = model_facts(self.writes.model)
@@ -157,6 +157,7 @@ class Batch:
         """Explain the MLPs and then the heads that wait in one layer, and queue what is behind them."""
         if self.flows is not None:
             self.flows.explain_mlps(layer, self.alive)
+            self.report(0)
             reached = [(row, w) for row in self.alive for w in self.flows.flows[row].reached("head", layer)]
             self._wait(_heads(reached))
         alive = set(self.alive)
@@ -168,7 +169,8 @@ class Batch:
         if not len(chosen):
             return
         sites = Sites(*torch.from_numpy(chosen.T.copy()).to(self.writes.device))
-        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys)
+        between = partial(self.report, 0)
+        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys, between=between)
         self.explained.append(found)
         if self.flows is not None:
             self.flows.explain_firings(found)

@@ -7,7 +7,6 @@ together, from the top down. The graph is the recursive one.
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from keyhole.circuits.circuit import Circuit
@@ -148,7 +147,8 @@ def trace_many(
     `against`); or a Probe. `tau`: see `explain`. `keys`: what a src-side removal touches. `sinks`: firings on the first
     token are kept, marked, or collapsed (kept as leaves, not traced further). `through`: circuits go on through MLPs
     to the words ("mlps", or a Through), or end at them, as in the paper ("heads"). `errors`: a prompt that cannot be
-    traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is told the layers done.
+    traced is kept as `Untraced` in the place of its circuit, or raises. `progress` is called with the layers
+    that are done, also between blocks of a layer's firings: an exception from there stops the work.
 
     What is found lies in columns; a circuit's objects are made when it is looked at.
     """
@@ -167,11 +167,17 @@ def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progres
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model
     batches = model.batches([len(one.run) for one in asked], max(1, _MOVED_FLOATS // per_token))
-    found, done = dict[int, Callable[[], Circuit]](), count(1)
+    found, done = dict[int, Callable[[], Circuit]](), 0
+
+    def report(layers: int) -> None:
+        nonlocal done
+        done += layers
+        if progress is not None:
+            progress(done, depth * len(batches))
+
     with exact_matmul(), model.steady(), _no_collection():
         for batch in batches:
-            told = None if progress is None else lambda: progress(next(done), depth * len(batches))
-            found |= Batch({i: asked[i] for i in batch}, shared, attempts, told).circuits()
+            found |= Batch({i: asked[i] for i in batch}, shared, attempts, report).circuits()
     return Circuits([attempts.failed.get(i) or found[i] for i in range(len(asked))])
 
 

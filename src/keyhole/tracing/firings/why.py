@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.progress import Between, nothing
 from keyhole.qk.channels import check_place, score_row
 from keyhole.tracing.firings.attribution import ig_vectors
 from keyhole.tracing.firings.candidates import Keys, Places, dest_candidates, src_candidates
@@ -85,14 +86,22 @@ def thresholds(tau: Tau, runs: list[int], dests: list[int], visible: list[int]) 
 
 
 def explain_layer(
-    writes: Writes, layer: int, sites: Sites, limit: Limits, *, keys: Keys = "all", why: Why = "here"
+    writes: Writes,
+    layer: int,
+    sites: Sites,
+    limit: Limits,
+    *,
+    keys: Keys = "all",
+    why: Why = "here",
+    between: Between = nothing,
 ) -> Explained:
     """Explain firings of any heads of a layer together; they come sorted by run and head."""
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
     tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
     fires = (weights >= tau) == (why == "here")
-    removed = _removed(writes, layer, sites, np.nonzero(fires)[0], tau=tau, keys=keys, lift=why == "not")
+    firing = np.nonzero(fires)[0]
+    removed = _removed(writes, layer, sites, firing, tau=tau, keys=keys, lift=why == "not", between=between)
     sign = -1.0 if why == "not" else 1.0
     dest, src = (
         gather(side, one, weights, token=own[side], writes=writes, layer=layer, sign=sign)
@@ -128,6 +137,7 @@ def _removed(
     tau: Float[np.ndarray, "firing"],
     keys: Keys,
     lift: bool,
+    between: Between,
 ) -> list[Removed]:
     """What the searches on both sides take away, in batches of heads and of firings that fit into memory."""
     pairs = np.stack([sites.run.cpu().numpy()[fires], sites.head.cpu().numpy()[fires]], axis=1)
@@ -145,7 +155,7 @@ def _removed(
             which = torch.from_numpy(pair[own[part]] - heads.start).to(writes.device)
             places = Places(writes, layer, sites[at], -w if lift else w, reads, which)  # what pulls against comes first
             sides = (dest_candidates(places), src_candidates(places, keys))
-            found.append((fires[own[part]], [search(one, rows, lift=lift) for one in sides]))
+            found.append((fires[own[part]], [search(one, rows, lift=lift, between=between) for one in sides]))
     return [joined([(at, sides[i]) for at, sides in found], len(sites)) for i in range(2)]
 
 
