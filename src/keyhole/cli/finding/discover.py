@@ -25,6 +25,7 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.errors import KeyholeError
+from keyhole.files import is_file
 from keyhole.strict import read_text
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
 
 
 def _lines(path: Path, n: int) -> list[str]:
-    if not path.is_file():
+    if not is_file(path):
         raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
     lines = read_text(path).splitlines()
     return [line.strip() for line in lines if line.strip()][:n]
