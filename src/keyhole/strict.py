@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from keyhole.errors import KeyholeError
 
+_LONGEST = 1000  # characters of a reason
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -60,9 +61,9 @@ def parse_json(text: str) -> Any:
 
 
 def require(condition: bool, reason: str) -> None:
-    """Go on only if this holds."""
+    """Go on only if this holds; a reason may quote the file, which is shortened."""
     if not condition:
-        raise KeyholeError(reason)
+        raise KeyholeError(shortened(reason, _LONGEST))
 
 
 def require_fields(record: Any, names: Collection[str], what: str) -> None:

@@ -84,7 +84,7 @@ def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None,
         try:
             rows += _slots_of(number, sample, finder, rng, negatives)
         except KeyholeError as error:
-            raise KeyholeError(f"sample {number} of {contrast.name!r}: {error}") from error
+            raise KeyholeError(f"sample {number} of {quoted(contrast.name)}: {error}") from error
     most = max(len(keys) for _, _, keys, _ in rows)
     padded = [[*keys, *[((0, 0), 0)] * (most - len(keys))] for _, _, keys, _ in rows]
     owner = torch.tensor([row[0] for row in rows])
@@ -190,7 +190,7 @@ class _Finder:
             raise KeyholeError("an empty text is everywhere: give at least one character.")
         matches = list(_matches(place, text))
         if not matches:
-            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {text!r:.80}")
+            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {quoted(text)}")
         if place.nth is None:
             return matches
         if not -len(matches) <= place.nth < len(matches):
