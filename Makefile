@@ -10,6 +10,9 @@ PYTHONS ?= $(BIN)/python
 # the type checker of the pages' modules
 TSC := .cache/node/node_modules/.bin/tsc
 
+# examples of every test of `make fuzz`
+FUZZ ?= 2000
+
 # published items measured at the same time
 JOBS ?= 2
 
@@ -33,6 +36,10 @@ test: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circuit_tr
 
 test-all: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt .cache/circuit_tracer/fetched lint  ## the slow tests too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+
+.PHONY: fuzz
+fuzz: .venv/installed-dev  ## thousands of files and arguments that are almost right, other ones every time; minutes (FUZZ=10000: longer)
+	OMP_NUM_THREADS=1 KEYHOLE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/test_fuzz.py
 
 .PHONY: docs
 docs: .venv/installed-dev  ## the docs as a site in .cache/site, which needs no network

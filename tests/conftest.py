@@ -38,7 +38,11 @@ from tiny import DEFAULT, Sizes, tiny
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, print_blob=True)
-hypothesis.settings.load_profile("tests")
+# `make fuzz` draws so many examples, other ones every time; what fails is kept in .hypothesis and tried first
+hypothesis.settings.register_profile(
+    "fuzz", deadline=None, print_blob=True, max_examples=int(os.environ.get("KEYHOLE_FUZZ", "2000"))
+)
+hypothesis.settings.load_profile("fuzz" if "KEYHOLE_FUZZ" in os.environ else "tests")
 
 SMOLLM2 = ROOT / ".cache" / "smollm2.gguf"
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import keyhole
 from alike import NUMBERS, assert_alike
-from conftest import prompts_of, tiny_model
+from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.writer import Writer
 from keyhole.models.recording.stacks import cut_layer, stack_layer
@@ -18,13 +19,14 @@ from keyhole.tracing.answers import likelihood
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check_run, check_runs
-from keyhole.tracing.firings import why
+from keyhole.tracing.firings import search, why
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.why import explain_sites
 from keyhole.tracing.mlps import Through, causes
 from keyhole.tracing.mlps.along import Directions
 from keyhole.tracing.writes import patterns, reads
 from keyhole.tracing.writes.upstream import Writes
+from tiny import Sizes
 
 # Lengths on both sides of d_head, which is 8, and of where W_O W_Q is composed first: each has its own way to a number.
 SHORT, LONG = (5, 8, 7), (7, 14, 13)
@@ -108,6 +110,52 @@ def test_firings_of_prompts_that_are_too_long_for_short_cuts(variant: str, monke
     monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)
     monkeypatch.setattr(reads, "composing_is_cheaper", lambda *sizes: True)
     same_firings(fired(runs, top), alone)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers has the largest tensor that is made?"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        stored = [
+            one.untyped_storage().nbytes() // one.element_size() for one in (made,) if isinstance(made, torch.Tensor)
+        ]
+        self.numbers = max([self.numbers, *stored])
+        return made
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama"])
+def test_memory_does_not_grow_with_what_is_removed(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tiny tau thousands of candidates go: their rows are built in blocks, and no two are compared at once."""
+    model, room = tiny_model(variant, Sizes(heads=8)), 60_000
+    run = model.run(prompts_of(model, 24)[0])
+    monkeypatch.setattr(why, "_COORD_FLOATS", room)
+    monkeypatch.setattr(search, "_ROW_FLOATS", room)
+    writes = Writes([run])
+    candidates = (writes.moved_below(2) + 6 * 24) * model.dims.d_head
+    with Largest() as largest:
+        found = explain_sites(writes, 2, [(0, 0, 23, 5)], 1e-30)
+    assert max(len(side.removed.firing) for side in found.sides) > 1000
+    assert largest.numbers <= max(room, 4 * candidates), (largest.numbers, candidates)
+
+
+def test_a_stop_is_heard_inside_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("gpt2")
+    run, calls = model.run(prompts_of(model, 12)[0]), list[tuple[int, int]]()
+    monkeypatch.setattr(search, "_ROW_FLOATS", 1000)
+
+    def stop(done: int, total: int) -> None:
+        calls.append((done, total))
+        if calls.count((done, total)) > 3:  # inside a layer, and not only after it
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rich_circuit(run, tau=0.001, progress=stop)
+    assert calls[-1][0] < calls[-1][1] == len(run.layers)
 
 
 @pytest.mark.parametrize("variant", ["mistral", "gemma2", "gpt_oss", "bloom"])

@@ -15,7 +15,7 @@ from keyhole.circuits.writer import Writer
 from keyhole.models import run
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.firings import why
+from keyhole.tracing.firings import search, why
 from keyhole.tracing.firings.firing import Firing, Side
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.levels import trace
@@ -177,6 +177,7 @@ def test_long_prompts_are_traced_alike(variant: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run, "_DEST_BLOCK", 4)
     monkeypatch.setattr(why, "_COORD_FLOATS", 1)
     monkeypatch.setattr(why, "PROJECTED_FLOATS", 1)
+    monkeypatch.setattr(search, "_ROW_FLOATS", 100)
     oracle = oracle_of(variant)
     for layer, head, dest, src in strongest(oracle, per_layer=2):
         fast = explain(oracle.run, (layer, head), dest, src, tau=0.003)

@@ -4,6 +4,7 @@ Places are asked for before long work (`require_file`, `require_folder`): what c
 nothing is lost by it.
 """
 
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from keyhole.errors import KeyholeError, UnwritableError
+from keyhole.strict import quoted
 
 _NOT_XML = re.compile("[^\\t\\n\\r -\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
@@ -53,7 +55,8 @@ def sync_folder(folder: Path) -> None:
 def write_at_once(path: Path | str, content: str | bytes) -> None:
     """A file that appears whole or not at all; text is written as UTF-8."""
     path = Path(path)
-    if not path.parent.is_dir():
+    _require_name(path)
+    if not is_folder(path.parent):
         raise UnwritableError(_no_folder(path))
     try:
         with replacing(path) as out:
@@ -76,14 +79,30 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def is_file(path: Path | str) -> bool:
+    """Is there a file? A name that no file can have (300 characters, a NUL) is that of none."""
+    return os.path.isfile(path)  # where pathlib raises, for some names and some versions of Python
+
+
+def is_folder(path: Path | str) -> bool:
+    """The same for a folder."""
+    return os.path.isdir(path)
+
+
+def user_path(path: Path | str) -> Path:
+    """A path with its ~ as the user's home; ~nobody, who has none, is a name like any other."""
+    return Path(os.path.expanduser(path))
+
+
 def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
     """The path, if a file can be written there; where its suffix decides the format (capitals or not), one of these."""
     path = Path(path)
-    if path.is_dir():
+    _require_name(path)
+    if is_folder(path):
         raise UnwritableError(f"{path} is a folder: name a file, such as {path / ('result' + (suffixes or [''])[0])}.")
     if suffixes and path.suffix.lower() not in suffixes:
         raise KeyholeError(f"{path.name} should end in {', '.join(suffixes[:-1])} or {suffixes[-1]}.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UnwritableError(_no_folder(path))
     _require_room(path.parent)
     return path
@@ -92,6 +111,7 @@ def require_file(path: Path | str, suffixes: Sequence[str] = ()) -> Path:
 def require_folder(path: Path | str) -> Path:
     """The folder, made if need be; refused before long work rather than after it."""
     folder = Path(path)
+    _require_name(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -107,7 +127,7 @@ def user_cache() -> Path | None:
     given = os.environ.get("KEYHOLE_CACHE")
     try:
         if given is not None:
-            return Path(given).expanduser() if given else None
+            return user_path(given) if given else None
         if sys.platform == "win32":
             base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
         elif sys.platform == "darwin":
@@ -128,8 +148,20 @@ def xml_text(text: str) -> str:
     return _NOT_XML.sub("\ufffd", text)
 
 
+def _require_name(path: Path) -> None:
+    """Refuse what no file system takes for a name, before it is looked at."""
+    try:
+        path.lstat()
+    except ValueError as error:  # a NUL, or half of a character
+        raise UnwritableError(f"cannot write {quoted(str(path))}: {error}. Give another name.") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            reason = f"cannot write {quoted(str(path))}: the name is too long. Give a shorter one."
+            raise UnwritableError(reason) from error
+
+
 def _no_folder(path: Path) -> str:
-    if path.parent.exists():
+    if os.path.exists(path.parent):
         return f"{path.parent} is a file, where {path.name} needs a folder: give another name."
     return f"there is no folder {path.parent} to write {path.name} into: make it first."
 

@@ -6,11 +6,16 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 Progress = Callable[[int, int], None]  # done, total
+Between = Callable[[], None]  # called between small pieces of work, often; raises where the work should stop
 Stage = Callable[[str], AbstractContextManager[Progress]]  # one named part of the work
 
 
 def silent(done: int, total: int) -> None:
     """Show nothing."""
+
+
+def nothing() -> None:
+    """Go on."""
 
 
 def part_of(progress: Progress, start: float, end: float) -> Progress:

@@ -14,8 +14,10 @@ from rich.text import Text
 
 from keyhole.files import json_text
 from keyhole.progress import Pace
+from keyhole.strict import shortened
 from keyhole.tables import Cell, lay_out
 
+_LONGEST = 2000  # characters of an error: it may quote a file
 _NO_LIMIT = 100_000  # columns of a file or a pipe
 _PICTURES = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"},
@@ -107,7 +109,8 @@ def note(message: str) -> None:
 
 def error(message: str) -> None:
     """One line on standard error."""
-    _console(stderr=True).print(Text("error: ", style="bold red") + Text(message), soft_wrap=True)
+    text = Text("error: ", style="bold red") + Text(shortened(message, _LONGEST))
+    _console(stderr=True).print(text, soft_wrap=True)
 
 
 def as_json(record: dict[str, Any]) -> None:

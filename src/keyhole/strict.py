@@ -4,11 +4,13 @@ import json
 import re
 import sys
 from collections.abc import Collection, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from keyhole.errors import KeyholeError
 
+_LONGEST = 1000  # characters of a reason
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -17,28 +19,51 @@ def read_text(path: Path | str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise KeyholeError(f"there is no file {path}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyholeError(f"cannot read {path} as text: {getattr(error, 'strerror', None) or error}.") from error
+        raise KeyholeError(f"there is no file {shortened(str(path))}.") from error
+    except (OSError, ValueError) as error:  # the latter of bytes that are no text, and of a path with a NUL in it
+        reason = getattr(error, "strerror", None) or error
+        raise KeyholeError(f"cannot read {shortened(str(path))} as text: {reason}.") from error
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """A text for a message: what is long is cut in the middle, so that its beginning and end are seen.
+
+    >>> shortened("a" * 500, 20)
+    'aaaaaaaa ... aaaaaaa'
+    """
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[: most - 5 - half]} ... {text[-half:]}"
+
+
+def quoted(value: Any, most: int = 80) -> str:
+    """A value of a file for a message, as Python writes it, shortened.
+
+    >>> quoted("Mary"), quoted([1, 2])
+    ("'Mary'", '[1, 2]')
+    """
+    try:
+        return shortened(repr(value), most)
+    except ValueError:  # Python writes out no whole number of thousands of digits
+        return f"a {type(value).__name__} with a number of thousands of digits"
 
 
 def parse_json(text: str) -> Any:
     """A JSON document; NaN and infinity are none of JSON's numbers, and half a character is none of a text's."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         if _HALF.search(text):  # the other half may stand beside it
             json.dumps(found, ensure_ascii=False).encode()
         return found
     except UnicodeEncodeError as error:
         raise KeyholeError(f"it has half of a character ({error.object[error.start]!a}): write it as UTF-8.") from error
     except (ValueError, RecursionError) as error:
-        raise KeyholeError(f"it is not valid JSON ({error}).") from error
+        raise KeyholeError(f"it is not valid JSON ({shortened(str(error))}).") from error
 
 
 def require(condition: bool, reason: str) -> None:
-    """Go on only if this holds."""
+    """Go on only if this holds; a reason may quote the file, which is shortened."""
     if not condition:
-        raise KeyholeError(reason)
+        raise KeyholeError(shortened(reason, _LONGEST))
 
 
 def require_fields(record: Any, names: Collection[str], what: str) -> None:
@@ -89,3 +114,11 @@ def frozen(value: Any) -> Any:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    """A number with a fraction or an exponent; 1e400 would be read as infinity."""
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{shortened(text, 40)} is larger than any number that is kept")
+    return value

@@ -5,29 +5,20 @@ edition `w_dec`, in safetensors), others `decoder.weight` as torch keeps it, [d_
 as long, the name decides.
 """
 
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.strict import shortened
 
 ROWS = ("W_dec", "w_dec", "decoder", "dec")  # a feature per row
 COLUMNS = ("decoder.weight", "W_d", "dec.weight")  # a feature per column
-_DAMAGED = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    BadZipFile,
-    zlib.error,
-)  # what numpy says of pickles, and of bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +47,10 @@ def read_dictionary(path: str | Path, d_model: int) -> Dictionary:
         )
     try:
         name, held, turned = (_from_arrays if path.suffix.lower() == ".npz" else _from_tensors)(path, d_model)
-    except (*_DAMAGED, SafetensorError) as error:
-        raise KeyholeError(f"cannot read {path}: {error}.") from error
+    except KeyholeError:
+        raise
+    except Exception as error:  # of damaged bytes numpy and zipfile raise everything from KeyError to MemoryError
+        raise KeyholeError(f"cannot read {path}: {shortened(str(error) or type(error).__name__)}.") from error
     rows = held.to(torch.float32)
     return dictionary_of(rows.T if turned else rows, name=path.name, tensor=name)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from keyhole.circuits.circuit import Circuit, Node
+from keyhole.circuits.consistency import require_model
 from keyhole.circuits.text import node_label
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
@@ -65,10 +66,13 @@ def to_graphml(circuit: Circuit) -> str:
     import networkx as nx
 
     graph = to_networkx(circuit)
+    graph.graph.update({name: xml_text(text) for name, text in graph.graph.items()})
     for _, attributes in graph.nodes(data=True):
-        for name in [name for name, value in attributes.items() if value is None]:
-            del attributes[name]
-        attributes["label"] = xml_text(attributes["label"])
+        for name, value in list(attributes.items()):
+            if value is None:
+                del attributes[name]
+            elif isinstance(value, str):
+                attributes[name] = xml_text(value)
     for _, _, attributes in graph.edges(data=True):
         attributes["channels"] = " ".join(str(k) for k in attributes["channels"])
     buffer = BytesIO()
@@ -121,8 +125,7 @@ def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
         raise KeyholeError(
             "files for MIB tell the sizes of the model, which a circuit from a file does not know: give it."
         )
-    if model.fingerprint() != circuit.model.get("fingerprint"):
-        raise KeyholeError(f"the circuit is of {circuit.model.get('name')}, and {model.name} has other weights.")
+    require_model(circuit, model)
     facts, dims = mlp_facts(model.hf.config), model.dims
     if facts is None:
         raise KeyholeError(f"it is not known of {model.name} what its MLPs read, which files for MIB tell.")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
+from keyhole.circuits.consistency import require_consistent
 from keyhole.circuits.parameters import Accpp, parameters_from
 from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.files import require_file, write_at_once
-from keyhole.strict import is_index, is_list, is_number, parse_json, read_text, require, require_fields
+from keyhole.files import is_file, require_file, write_at_once
+from keyhole.strict import is_index, is_list, is_number, parse_json, quoted, read_text, require, require_fields
 
 if TYPE_CHECKING:
     from keyhole.story.story import Story
@@ -96,7 +97,7 @@ def _require_own(path: Path) -> None:
 
     ends = (NEURONPEDIA, *SUFFIXES[1:])
     end = next((end for end in ends if path.name.lower().endswith(end)), None)
-    if end is not None and path.is_file():
+    if end is not None and is_file(path):
         own = f"{path.name[: -len(end)]}.json"
         raise KeyholeError(
             f"{path} is a circuit to look at, or for other tools; circuits are read from their .json. Write that, "
@@ -113,7 +114,7 @@ def from_document(document: Any) -> Circuit:
     """A circuit from its document, as JSON or a store has it; everything in it is checked."""
     require(isinstance(document, dict), "it is not a JSON object.")
     schema = document.get("schema")
-    require(schema in (1, SCHEMA), f"its schema is {schema!r}, and this version reads 1 and {SCHEMA}.")
+    require(schema in (1, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1 and {SCHEMA}.")
     through = schema == SCHEMA
     keys = (*_KEYS, "mlps") if through else _KEYS
     require(set(document) == set(keys), f"its keys should be {', '.join(keys)}.")
@@ -130,7 +131,7 @@ def from_document(document: Any) -> Circuit:
     told = isinstance(parameters, Accpp) and parameters.through == "mlps"
     require(told == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
     edges = _edges(document["edges"], len(nodes), through)
-    return Circuit(
+    circuit = Circuit(
         model=document["model"],
         versions=document["versions"],
         parameters=parameters,
@@ -145,6 +146,8 @@ def from_document(document: Any) -> Circuit:
         leaves=tuple(leaf for _, leaf in own),
         mlps=_mlps(document["mlps"], nodes, edges) if through else (),
     )
+    require_consistent(circuit)
+    return circuit
 
 
 def _node_record(circuit: Circuit, index: int) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
     nodes, attention = [], []
     for record in records:
         require_fields(record, {"kind", "layer", "head", "dest", "src", "attention"}, "a node")
-        require(record["kind"] in _NODE_KINDS, f"there is no kind of node {record['kind']!r}.")
+        require(record["kind"] in _NODE_KINDS, f"there is no kind of node {quoted(record['kind'])}.")
         require(is_index(record["dest"], n) and is_index(record["src"], n), "a node's tokens are outside the prompt.")
         target, head = record["kind"] == "target", record["kind"] in ("head", "offset", "value_offset")
         require((record["layer"] is None) if target else is_index(record["layer"]), "a node's layer is wrong.")
@@ -229,7 +232,7 @@ def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
         require(not through or is_number(share), "an edge's influence is no number.")
         require(through or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
         require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
-        require(record["side"] in _SIDES, f"there is no side {record['side']!r}.")
+        require(record["side"] in _SIDES, f"there is no side {quoted(record['side'])}.")
         require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")
         require(isinstance(record["channels"], list) and all(map(is_index, record["channels"])), "wrong channels.")
         edges.append(

@@ -16,7 +16,7 @@ from typing import Any
 
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.errors import KeyholeError
-from keyhole.strict import is_index, is_number, is_whole, parse_json, read_text, require
+from keyhole.strict import is_index, is_number, is_whole, parse_json, quoted, read_text, require
 
 Place = tuple[str, int | None, int | None]  # kind, layer, head
 _MOST = 1_000_000  # heads: all of a model's are listed, to draw random ones
@@ -119,15 +119,18 @@ def mib_from(document: Any, name: str) -> MibFile:
 
 def _edge(text: str, file: MibFile) -> MibEdge:
     parts = _EDGE.fullmatch(text)
-    require(parts is not None, f"it has an edge {text!r}, and edges are called as in a1.h2->a3.h0<q> or m0->logits.")
+    require(
+        parts is not None, f"it has an edge {quoted(text)}, and edges are called as in a1.h2->a3.h0<q> or m0->logits."
+    )
     assert parts is not None
     source, target = (_place(parts[end], file) for end in ("source", "target"))
     of_head = target[0] == "head"
     require(
-        of_head == (parts["slot"] is not None), f"{text!r}: edges into heads, and no others, end in <q>, <k> or <v>."
+        of_head == (parts["slot"] is not None),
+        f"{quoted(text)}: edges into heads, and no others, end in <q>, <k> or <v>.",
     )
     early = _when(source, file, reads=False) < _when(target, file, reads=True)
-    require(early and source[0] != "target", f"{text!r}: what is written there is not read here.")
+    require(early and source[0] != "target", f"{quoted(text)}: what is written there is not read here.")
     own: EdgeSide = "target" if target[0] == "target" else "mlp"
     return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else own)
 
@@ -151,7 +154,7 @@ def _when(place: Place, file: MibFile, *, reads: bool) -> float:
 
 
 def _scored(text: str, own: Any) -> Scored:
-    require(isinstance(own, dict), f"{text!r} should have a score and in_graph.")
+    require(isinstance(own, dict), f"{quoted(text)} should have a score and in_graph.")
     score, kept = own.get("score", 0.0), own.get("in_graph")
-    require(is_number(score) and isinstance(kept, bool), f"{text!r} should have a score and in_graph.")
+    require(is_number(score) and isinstance(kept, bool), f"{quoted(text)} should have a score and in_graph.")
     return Scored(float(score), kept)

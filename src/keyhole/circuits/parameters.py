@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, get_type_hints
 
-from keyhole.strict import fits, frozen, require
+from keyhole.strict import fits, frozen, quoted, require, shortened
 
 Place = tuple[int, int, int, int]  # layer, head, dest, src
 
@@ -74,14 +74,14 @@ def parameters_from(record: Mapping[str, Any]) -> Parameters:
     """Parameters out of a file; what is missing, unknown or of another kind is refused by its name."""
     told = dict(record)
     method = told.pop("method", None)
-    require(method in list(METHODS), f"its method is {method!r}, and this version knows {', '.join(METHODS)}.")
+    require(method in list(METHODS), f"its method is {quoted(method)}, and this version knows {', '.join(METHODS)}.")
     kind = METHODS[method]
     hints = get_type_hints(kind)
     known = {one.name: one for one in fields(kind)}
     missing = {name for name, one in known.items() if one.default is MISSING} - set(told)
     odd = missing | (set(told) - set(known))
-    require(not odd, f"its parameters lack or do not know {', '.join(sorted(odd))}.")
+    require(not odd, f"its parameters lack or do not know {shortened(', '.join(sorted(odd)))}.")
     values = {name: frozen(value) for name, value in told.items()}
     for name, value in values.items():
-        require(fits(value, hints[name]), f"its parameter {name} is {told[name]!r}, which {method} cannot have.")
+        require(fits(value, hints[name]), f"its parameter {name} is {quoted(told[name])}, which {method} cannot have.")
     return kind(**values)

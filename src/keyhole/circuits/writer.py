@@ -50,7 +50,7 @@ class Signal:
         return self.basis == "homogeneous"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a circuit may have millions
 class Removal:
     """One candidate taken away in the search: a writer's share of one channel."""
 

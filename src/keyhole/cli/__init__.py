@@ -6,6 +6,7 @@ errors and `--version` then load neither torch nor transformers, which take seco
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -35,6 +36,7 @@ from keyhole.cli.store.stability import stability
 from keyhole.cli.tasks import tasks
 from keyhole.cli.words import words
 from keyhole.errors import KeyholeError
+from keyhole.strict import shortened
 from keyhole.version import __version__
 
 app = typer.Typer(
@@ -83,10 +85,27 @@ def main() -> None:
     _quiet_libraries()
     show.tell_notes()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except KeyholeError as error:
         show.error(str(error))
         sys.exit(2)
+    except BrokenPipeError:  # whoever read the answer has gone
+        _forget_output()
+        sys.exit(1)
+    except OSError as error:  # a full disk above all: files that are named are looked at before
+        _forget_output()
+        where = "the answer" if error.filename is None else shortened(str(error.filename))
+        show.error(f"cannot read or write {where}: {error.strerror or error}. Give another place, or make room.")
+        sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Send what is still to be printed nowhere: Python would try once more at its end, and complain."""
+    with suppress(OSError, ValueError):  # no file is behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _quiet_libraries() -> None:

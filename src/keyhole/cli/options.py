@@ -11,7 +11,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Dtype, Keys, Method, Sinks, SvtChannels
 from keyhole.errors import KeyholeError
-from keyhole.strict import parse_json
+from keyhole.strict import parse_json, quoted
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.svt_settings import Start
 
+_DIGITS = 19  # no layer, head or position has so many, and Python makes no numbers of thousands
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
 ModelOption = Annotated[
     str | None,
@@ -128,7 +129,7 @@ def read_ids(text: str) -> list[int]:
     try:
         return [int(part) for part in text.replace(",", " ").split()]
     except ValueError as error:
-        raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {text!r}.") from error
+        raise KeyholeError(f"--token-ids takes whole numbers such as 8,10,84, not {quoted(text)}.") from error
 
 
 def read_choices(texts: list[str] | None, option: str = "--with", example: str = "design=mixed") -> dict[str, Any]:
@@ -154,8 +155,8 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
 def read_head(text: str, option: str = "--head") -> tuple[int, int]:
     """A head such as 3.1."""
     layer, dot, head = text.partition(".")
-    if not (dot and layer.isdecimal() and head.isdecimal()):
-        raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {text!r}.")
+    if not (dot and layer.isdecimal() and head.isdecimal() and len(text) < _DIGITS):
+        raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {quoted(text)}.")
     return int(layer), int(head)
 
 
@@ -169,6 +170,8 @@ def read_place(run: Run | None, text: str | None) -> int | str | None:
     number = rest if colon and kind == "pos" else text
     if not number.removeprefix("-").isdecimal():
         return text
+    if len(number) >= _DIGITS:
+        raise KeyholeError(f"there is no position {quoted(number)}: positions are numbered from 0.")
     if run is not None and number == text and any(token.strip() == text for token in run.tokens):
         raise KeyholeError(f"{text} is a position, but a token also reads so: write pos:{text} or token:{text}.")
     return int(number)
@@ -222,4 +225,4 @@ def read_tau(text: str) -> Tau:
     try:
         return float(text)
     except ValueError as error:
-        raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {text!r}.") from error
+        raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {quoted(text)}.") from error

@@ -28,8 +28,10 @@ from keyhole.family.columns import Granularity
 from keyhole.family.distances import jaccard
 from keyhole.family.representatives import medoid
 from keyhole.family.sets import Sets, circuit_sets, store_sets
+from keyhole.files import is_folder
 from keyhole.store.chosen import label_columns, traced_prompts
 from keyhole.store.store import Store, open_store
+from keyhole.strict import shortened
 
 if TYPE_CHECKING:
     from keyhole.family.record import Families
@@ -117,7 +119,7 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
     text = str(what)
     if text.startswith(PREFIX):
         return operand(published(text.removeprefix(PREFIX)))
-    if Path(text).is_dir():
+    if is_folder(text):
         return _whole(open_store(text), text)
     if text.lower().endswith((".json", ".mib")) and is_mib(text):
         return Operand(text, reference=published_in(read_mib(text)))
@@ -128,10 +130,10 @@ def operand(what: Comparable, known: "dict[Path, Families] | None" = None) -> Op
 
 def store_of(text: str) -> Store | None:
     """The store that a text names, whichever part of it; None: it names none."""
-    if Path(text).is_dir():
+    if is_folder(text):
         return open_store(text)
     parts = _PARTS.fullmatch(text)
-    return None if parts is None or not Path(parts["path"]).is_dir() else open_store(parts["path"])
+    return None if parts is None or not is_folder(parts["path"]) else open_store(parts["path"])
 
 
 def select(store: Store, where: Mapping[str, str], label: str) -> Operand:
@@ -154,9 +156,9 @@ def _part_of(text: str, known: "dict[Path, Families]") -> Operand:
     parts, store = _PARTS.fullmatch(text), store_of(text)
     if parts is None or store is None:
         raise KeyholeError(
-            f"{text} cannot be compared: there is no such store or circuit. Give a store, a family (ioi.store:1), "
-            "prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit file (.json, or "
-            f".mib of EAP-IG and MIB), or {PREFIX}gpt2-ioi."
+            f"{shortened(text)} cannot be compared: there is no such store or circuit. Give a store, a family "
+            "(ioi.store:1), prompts of it (ioi.store[order=ABBA]), one of its circuits (ioi.store#129), a circuit "
+            f"file (.json, or .mib of EAP-IG and MIB), or {PREFIX}gpt2-ioi."
         )
     if parts["prompt"] is not None:
         number = int(parts["prompt"])

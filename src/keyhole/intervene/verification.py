@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from keyhole.circuits.circuit import Circuit, Edge, Traced
+from keyhole.circuits.consistency import require_fits, require_model
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
@@ -215,9 +216,7 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
         return circuit.run
     if model is None:
         raise KeyholeError("this circuit was read from a file: give the model that made it as `model`.")
-    if model.fingerprint() != circuit.model["fingerprint"]:
-        raise KeyholeError(
-            f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "
-            "load the model that made it."
-        )
-    return model.run(list(circuit.token_ids), bos=False)
+    require_model(circuit, model)
+    run = model.run(list(circuit.token_ids), bos=False)
+    require_fits(circuit, run)
+    return run

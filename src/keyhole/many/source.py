@@ -1,13 +1,14 @@
 """Where do workers get the model from? By its name, as the driver did; its fingerprint says whether it is the same."""
 
+import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from keyhole.errors import KeyholeError
+from keyhole.files import user_path
 from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 
@@ -27,8 +28,8 @@ class ModelSource:
 
 def source_of(model: Model) -> ModelSource:
     """Where another process finds this model. Paths are made absolute: workers may stand elsewhere."""
-    path = Path(model.name).expanduser()
-    organism, here = model.name == "organism", path.exists()
+    path = user_path(model.name)
+    organism, here = model.name == "organism", os.path.exists(path)
     return ModelSource(
         name=model.name,
         path=None if organism else str(path.resolve()) if here else model.name,

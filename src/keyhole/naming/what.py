@@ -16,6 +16,7 @@ from keyhole.contrast.found import Found, FoundHead
 from keyhole.contrast.studies import Study
 from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
+from keyhole.files import is_file, is_folder
 from keyhole.naming.attached.same import distinct
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, signal_subjects, store_subjects
@@ -25,6 +26,7 @@ from keyhole.progress import Progress, silent
 from keyhole.store.model import model_of
 from keyhole.store.reading import Where
 from keyhole.store.store import Store, open_store
+from keyhole.strict import shortened
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -46,11 +48,12 @@ def read(what: What) -> Known:
     if dot and layer.isdecimal() and head.isdecimal():
         return int(layer), int(head)
     path = Path(what)
-    if path.is_dir():
+    if is_folder(path):
         return open_store(path)
-    if not path.exists():
+    if not is_file(path):
         raise KeyholeError(
-            f"there is no {path}: give a circuit or features (.json), a store of circuits, or a head such as 3.1."
+            f"there is no {shortened(str(path))}: give a circuit or features (.json), a store of circuits, or a head "
+            "such as 3.1."
         )
     return load_subjects(path) if holds_subjects(path) else load_circuit(path)
 

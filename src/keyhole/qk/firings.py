@@ -10,6 +10,7 @@ from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import token_label
+from keyhole.strict import quoted
 
 if TYPE_CHECKING:
     from keyhole.models.run import AttentionRun, Run
@@ -104,8 +105,8 @@ def check_tau(tau: float) -> float:
     """The threshold as a number, or why it is none: no weight is below 0, and none above 1."""
     try:
         value = float(tau)
-    except (TypeError, ValueError) as error:
-        raise KeyholeError(f"tau is 'dynamic' or a number such as 0.2, not {tau!r}.") from error
+    except (TypeError, ValueError, OverflowError) as error:  # the last of whole numbers of hundreds of digits
+        raise KeyholeError(f"tau is 'dynamic' or a number such as 0.2, not {quoted(tau)}.") from error
     if not 0 < value <= 1:
         raise KeyholeError(f"tau is {value}, but a threshold lies between 0 and 1 and is not 0: no weight is below 0.")
     return value

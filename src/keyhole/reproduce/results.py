@@ -16,7 +16,7 @@ from filelock import FileLock
 from keyhole.errors import KeyholeError
 from keyhole.files import finite, write_at_once
 from keyhole.reproduce.outcome import Verdict
-from keyhole.strict import fits, frozen, is_whole, parse_json, read_text, require
+from keyhole.strict import fits, frozen, is_whole, parse_json, quoted, read_text, require
 
 State = Verdict | Literal["quick", "failed", "schematic"]
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
@@ -94,7 +94,7 @@ def read_results(place: Path) -> dict[str, Result]:
         whole = isinstance(told, dict) and isinstance(told.get("results"), dict) and "version" in told
         require(whole, "it needs a version and results.")
         same = is_whole(told["version"]) and told["version"] == _VERSION
-        require(same, f"its version is {told['version']!r}, and {_VERSION} is read here.")
+        require(same, f"its version is {quoted(told['version'])}, and {_VERSION} is read here.")
         found = [_result(key, one) for key, one in told["results"].items()]
     except KeyholeError as error:
         raise KeyholeError(f"{path} is no file of results: {error} Remove it or choose another folder.") from error
@@ -187,15 +187,15 @@ def _result(key: str, told: Any) -> Result:
     require(isinstance(told, dict) and "state" in told, f"{key} has no state.")
     values = {name: frozen(value) for name, value in told.items()}
     for name, value in values.items():
-        require(name in _FIELDS, f"{key} has an unknown field {name!r}.")
-        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {value!r}.")
+        require(name in _FIELDS, f"{key} has an unknown field {quoted(name)}.")
+        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {quoted(value)}.")
     one = Result(key.partition(" ")[0], **values)
     require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
     for name in _OPTIONS:
         value, kind = one.settings.get(name), bool if name in _SWITCHES else str
-        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {one.settings!r}.")
+        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {quoted(one.settings)}.")
     quick = bool(one.settings.get("quick"))
-    require(one.seconds >= 0, f"seconds of {key} cannot be {one.seconds!r}.")
+    require(one.seconds >= 0, f"seconds of {key} cannot be {quoted(one.seconds)}.")
     return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
 
 

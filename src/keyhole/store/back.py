@@ -10,7 +10,7 @@ from keyhole.errors import KeyholeError
 from keyhole.store.manifest import Manifest
 from keyhole.store.outcome import Outcome
 from keyhole.store.rows import ERRORS, OWN, SHARES
-from keyhole.strict import parse_json, require
+from keyhole.strict import is_index, is_list, parse_json, require
 from keyhole.tasks.example import Example
 
 Row = dict[str, Any]
@@ -59,6 +59,7 @@ def by_prompt(rows: Iterable[Row]) -> dict[int, list[Row]]:
 
 
 def _example(manifest: Manifest, row: Row) -> Example:
+    _require_example(row)
     spans = zip(row["role_start"], row["role_end"], strict=True)
     labels = {name: row[f"label_{name}"] for name in manifest.labels}
     return Example(
@@ -70,7 +71,17 @@ def _example(manifest: Manifest, row: Row) -> Example:
     )
 
 
+def _require_example(row: Row) -> None:
+    """Refuse null where a text or a list should be: another program may have written the table."""
+    texts, lists = ("task", "text", "answer", "template", "continuation"), ("answers", "against", "roles")
+    good = all(isinstance(row[name], str) for name in texts) and all(is_list(row[name], str) for name in lists)
+    spans = [row["role_start"], row["role_end"]]
+    good = good and all(is_list(ends, int) and len(ends) == len(row["roles"]) for ends in spans)
+    require(good, f"prompt {row['prompt']} cannot be read: its text, answers or roles are missing.")
+
+
 def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dict[str, Any]:
+    require(isinstance(row["parameters"], str), "it has no parameters.")
     told = parse_json(row["parameters"])
     require(isinstance(told, dict), "its parameters are no object.")
     through = told.get("through") == "mlps"
@@ -103,16 +114,27 @@ def _firings(own: Mapping[str, list[Row]]) -> list[Row]:
     removed: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in own["removals"]:
         removed[row["node"], row["side"]].append({name: row[name] for name in _REMOVAL})
-    found = sorted((one for one in own["nodes"] if one["tau"] is not None), key=lambda one: int(one["explained"]))
+    found = _in_order(one for one in own["nodes"] if one["tau"] is not None)
     return [
         {name: one[name] for name in _TRACED} | {side: removed[one["node"], side] for side in ("dest", "src")}
         for one in found
     ]
 
 
+def _in_order(nodes: Iterable[Row]) -> list[Row]:
+    """Nodes that were explained, as they were kept."""
+    found = list(nodes)
+    require(all(is_index(one["explained"]) for one in found), "the order of its nodes is missing.")
+    return sorted(found, key=lambda one: int(one["explained"]))
+
+
 def _mlps(nodes: list[Row]) -> list[Row]:
     """The MLPs that were explained, in the order in which they were kept."""
-    found = sorted((one for one in nodes if one["kept"] is not None), key=lambda one: int(one["explained"]))
+    found = _in_order(one for one in nodes if one["kept"] is not None)
+    for one in found:
+        neurons, shares = one["neurons"], one["neuron_shares"]
+        good = isinstance(neurons, list) and isinstance(shares, list) and len(neurons) == len(shares)
+        require(good, "the neurons of an MLP are missing.")
     return [
         {name: one[name] for name in _MLP}
         | {"neurons": [list(pair) for pair in zip(one["neurons"], one["neuron_shares"], strict=True)]}

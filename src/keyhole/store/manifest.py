@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from keyhole.errors import KeyholeError
-from keyhole.strict import is_index, is_list, parse_json, require, require_fields
+from keyhole.strict import is_index, is_list, parse_json, quoted, require, require_fields
 from keyhole.tasks.example import Example
 
 SCHEMA = 1
@@ -99,7 +99,7 @@ def manifest_from(text: str) -> Manifest:
     require(isinstance(told, dict) and told.pop("keyhole", None) == "store", "it is no manifest of a store.")
     schema = told.get("schema")
     newer = " A newer Keyhole wrote it: update." if is_index(schema) and schema > SCHEMA else ""
-    require(schema == SCHEMA, f"its schema is {schema!r}, and this version reads {SCHEMA}.{newer}")
+    require(schema == SCHEMA, f"its schema is {quoted(schema)}, and this version reads {SCHEMA}.{newer}")
     require_fields(told, {one.name for one in fields(Manifest)}, "a manifest")
     for name in ("model", "settings", "task", "versions"):
         require(isinstance(told[name], dict), f"{name} should be an object.")
@@ -132,7 +132,7 @@ def differences(there: Manifest, here: Manifest) -> list[str]:
 
 def _differ(name: str, there: Any, here: Any) -> Iterator[str]:
     if there != here:
-        yield f"{name} is {there!r} there and {here!r} here"
+        yield f"{name} is {quoted(there)} there and {quoted(here)} here"
 
 
 def _told(manifest: Manifest, number: int) -> str:

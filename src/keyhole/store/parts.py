@@ -19,7 +19,7 @@ from keyhole.store.manifest import Manifest, prompts_digest
 from keyhole.store.outcome import Outcome
 from keyhole.store.rows import rows_of
 from keyhole.store.schema import tables
-from keyhole.strict import is_index, parse_json, read_text, require, require_fields
+from keyhole.strict import is_index, parse_json, quoted, read_text, require, require_fields
 
 RECORDS = "parts"
 
@@ -108,7 +108,7 @@ def damage(root: Path, manifest: Manifest, number: int, checked: Collection[str]
 def _read_record(path: Path, manifest: Manifest, number: int) -> dict[str, dict[str, Any]]:
     told = parse_json(read_text(path))
     require_fields(told, {"part", "files"}, "a record")
-    require(told["part"] == number, f"it is of part {told['part']!r}.")
+    require(told["part"] == number, f"it is of part {quoted(told['part'])}.")
     require_fields(told["files"], tables(manifest), "its files")
     for file in told["files"].values():
         require_fields(file, {"rows", "bytes", "sha256"}, "a file")

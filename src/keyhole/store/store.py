@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, UnwritableError
-from keyhole.files import require_folder, write_at_once
+from keyhole.files import is_file, require_folder, write_at_once
 from keyhole.store.back import NEEDED, Row, by_prompt, circuit_from, outcome_from
 from keyhole.store.lock import alone, unwritable
 from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
@@ -19,7 +19,7 @@ from keyhole.store.parts import Damaged, Part, damage, has_record, keep_part, ma
 from keyhole.store.reading import AGAIN, Where, dataset, expression, require_columns, rows_in, split
 from keyhole.store.schema import TABLES, tables
 from keyhole.store.tidy import FOLDERS, disk_size, prepare, put_aside, strays
-from keyhole.strict import read_text
+from keyhole.strict import read_text, shortened
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -213,8 +213,8 @@ def make_store(path: Path | str, manifest: Manifest) -> Store:
 def open_store(path: Path | str) -> Store:
     """A store that was made before, to read or to go on with."""
     root = Path(path)
-    if not (root / MANIFEST).is_file():
-        raise KeyholeError(f"{root} is no store: it has no {MANIFEST}. `keyhole bulk` makes one.")
+    if not is_file(root / MANIFEST):
+        raise KeyholeError(f"{shortened(str(root))} is no store: it has no {MANIFEST}. `keyhole bulk` makes one.")
     try:
         return Store(root, manifest_from(read_text(root / MANIFEST)))
     except KeyholeError as error:

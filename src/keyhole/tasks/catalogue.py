@@ -1,12 +1,14 @@
 """Which tasks are there, and what are their prompts for a model at hand?"""
 
 import difflib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.strict import shortened
 from keyhole.tasks import fitting
 from keyhole.tasks.boxes import boxes
 from keyhole.tasks.choosing import check_choices, choices_of
@@ -19,6 +21,8 @@ from keyhole.tasks.ioi import Design, ioi
 from keyhole.tasks.lists import lists
 from keyhole.tasks.pronouns import pronouns
 from keyhole.tasks.published import published_ioi
+
+MOST = 1_000_000  # prompts of a task that are made at once: they are held in memory
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -56,10 +60,11 @@ def examples(
         return _of_task(name, model, n, seed, choices)
     if choices:
         raise KeyholeError(f"{', '.join(choices)}: these are chosen for a task, and a file is taken as it is.")
-    if not Path(task).exists():
+    if not os.path.exists(task):  # pathlib raises for a name that is too long
         near = difflib.get_close_matches(name, CATALOGUE, 1)
         meant = f", such as {near[0]}" if near else ""
-        raise KeyholeError(f"{task} is neither a file nor a task{meant}: there are {', '.join(CATALOGUE)}.")
+        told = shortened(str(task))
+        raise KeyholeError(f"{told} is neither a file nor a task{meant}: there are {', '.join(CATALOGUE)}.")
     found = read_examples(task)
     if n is not None and not 0 <= n <= len(found):
         raise KeyholeError(f"{task} has {len(found)} prompts, so that {n} of them cannot be taken.")
@@ -68,6 +73,8 @@ def examples(
 
 def _of_task(name: str, model: "Model | None", n: int | None, seed: int, choices: dict[str, Any]) -> list[Example]:
     task = CATALOGUE[name]
+    if n is not None and n > MOST:
+        raise KeyholeError(f"{n:,} prompts of {name} are too many: at most {MOST:,} are made at once. Ask for fewer.")
     check_choices(name, task.make, choices)
     if model is not None:
         choices = task.fit(model, _both_sides(model, task, choices))

@@ -18,7 +18,7 @@ from typing import Any
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
 from keyhole.models.tokens.spans import Span
-from keyhole.strict import is_index, is_list, is_whole, parse_json, read_text, require
+from keyhole.strict import is_index, is_list, is_whole, parse_json, quoted, read_text, require
 from keyhole.tasks.example import Example
 
 _TEXTS = ("task", "answer", "template", "continuation")
@@ -87,7 +87,7 @@ def _example(record: Any, *, task: str) -> Example:
     require(not both, f'{", ".join(map(repr, both))} cannot be a "target" and "against" it.')
     texts = {key: _text(record[key], key) for key in _TEXTS if key in record}
     answer = texts.get("answer", answers[0])
-    require(answer in answers, f'"answer", {answer!r}, is none of "target".')
+    require(answer in answers, f'"answer", {quoted(answer)}, is none of "target".')
     texts = {"task": task, **_usual(answers, answer), **texts}
     return Example(
         task=texts["task"],
@@ -103,13 +103,15 @@ def _example(record: Any, *, task: str) -> Example:
 
 
 def _text(value: Any, key: str) -> str:
-    require(isinstance(value, str), f'"{key}" is text, not {value!r:.60}.')
+    require(isinstance(value, str), f'"{key}" is text, not {quoted(value)}.')
     return str(value)
 
 
 def _words(value: Any, key: str) -> tuple[str, ...]:
     """One word or several. Space around them says nothing: "continuation" says whether one stands before the answer."""
-    require(isinstance(value, str) or is_list(value, str), f'"{key}" is a word or a list of words, not {value!r:.60}.')
+    require(
+        isinstance(value, str) or is_list(value, str), f'"{key}" is a word or a list of words, not {quoted(value)}.'
+    )
     words = [_text(word, key).strip() for word in ([value] if isinstance(value, str) else value)]
     require(all(words), f'"{key}" has an empty word.')
     twice = sorted({word for word in words if words.count(word) > 1})
@@ -118,14 +120,14 @@ def _words(value: Any, key: str) -> tuple[str, ...]:
 
 
 def _labels(labels: Any) -> dict[str, str]:
-    require(isinstance(labels, dict), f'"labels" is an object such as {{"order": "ABBA"}}, not {labels!r:.60}.')
+    require(isinstance(labels, dict), f'"labels" is an object such as {{"order": "ABBA"}}, not {quoted(labels)}.')
     for key, value in labels.items():
-        require(isinstance(value, str) or is_whole(value), f"the label {key!r} is text, not {value!r:.60}.")
+        require(isinstance(value, str) or is_whole(value), f"the label {quoted(key)} is text, not {quoted(value)}.")
     return {_text(key, "labels"): _text(str(value), "labels") for key, value in labels.items()}
 
 
 def _roles(roles: Any, text: str) -> dict[str, Span]:
-    require(isinstance(roles, dict), f'"roles" is an object such as {{"IO": "Mary"}}, not {roles!r:.60}.')
+    require(isinstance(roles, dict), f'"roles" is an object such as {{"IO": "Mary"}}, not {quoted(roles)}.')
     found = {_text(role, "roles"): _span(role, place, text) for role, place in roles.items()}
     return found if "END" in found else {**found, "END": (len(text) - 1, len(text))}
 
@@ -133,11 +135,12 @@ def _roles(roles: Any, text: str) -> dict[str, Span]:
 def _span(role: str, place: Any, text: str) -> Span:
     if isinstance(place, str) and place:
         found = [match.span() for match in re.finditer(rf"(?<!\w){re.escape(place)}(?!\w)", text)]
-        told = f"the role {role!r}, {place!r}, occurs {len(found)} times in the prompt"
+        told = f"the role {quoted(role)}, {quoted(place)}, occurs {len(found)} times in the prompt"
         require(len(found) == 1, f"{told}: give its [start, end] in characters.")
         return found[0]
     if is_list(place, int) and len(place) == 2 and is_index(place[0]) and place[0] < place[1] <= len(text):
         return place[0], place[1]
     raise KeyholeError(
-        f"the role {role!r} is a word of the prompt or [start, end] in its {len(text)} characters, not {place!r:.60}."
+        f"the role {quoted(role)} is a word of the prompt or [start, end] in its {len(text)} characters, not "
+        f"{quoted(place)}."
     )

@@ -95,8 +95,8 @@ class Batch:
     def __init__(
         self, asked: Mapping[int, Asked], shared: Settings, attempts: Attempts, report: Callable[[int], None]
     ) -> None:
-        self.numbers, self.shared, self.attempts = list(asked), shared, attempts
-        self.report = report  # how many layers more are done: 1, or 0 inside a layer
+        """`report` is called often, with the layers that are done since the last call; it raises to stop the work."""
+        self.numbers, self.shared, self.attempts, self.report = list(asked), shared, attempts, report
         self.writes = Writes([one.run for one in asked.values()])
         self.flows = None if shared.through is None else Flows(self.writes, shared.through)
         self.explained: list[Explained] = []
@@ -157,6 +157,7 @@ class Batch:
         """Explain the MLPs and then the heads that wait in one layer, and queue what is behind them."""
         if self.flows is not None:
             self.flows.explain_mlps(layer, self.alive)
+            self.report(0)
             reached = [(row, w) for row in self.alive for w in self.flows.flows[row].reached("head", layer)]
             self._wait(_heads(reached))
         alive = set(self.alive)
@@ -168,8 +169,8 @@ class Batch:
         if not len(chosen):
             return
         sites = Sites(*torch.from_numpy(chosen.T.copy()).to(self.writes.device))
-        heard = partial(self.report, 0)
-        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys, heard=heard)
+        between = partial(self.report, 0)
+        found = explain_layer(self.writes, layer, sites, self._limits, keys=self.shared.keys, between=between)
         self.explained.append(found)
         if self.flows is not None:
             self.flows.explain_firings(found)

@@ -182,7 +182,8 @@ def trace_many(
         sinks: What to do with attention to the first token.
         through: Whether circuits go on through MLPs.
         errors: A prompt that cannot be traced is kept as `Untraced` in the place of its circuit ("keep"), or raises.
-        progress: Called with the number of layers done and their total.
+        progress: Called with the number of layers done and their total, also between blocks of a layer's firings: an
+            exception from there stops the work.
 
     Returns:
         The circuits, in the order of the runs. `to_dataframe` makes one table of all. What was found lies in columns;

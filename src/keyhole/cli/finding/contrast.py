@@ -24,7 +24,7 @@ from keyhole.cli.options import (
     read_kinds,
 )
 from keyhole.errors import KeyholeError
-from keyhole.files import json_text, require_folder, write_at_once
+from keyhole.files import is_file, json_text, require_folder, write_at_once
 
 if TYPE_CHECKING:
     from keyhole.contrast import Contrast, Study
@@ -171,7 +171,7 @@ def _counts(what: str, sweep: str | None) -> list[int]:
 def _files(path: str, test: Path | None) -> tuple[dict[str, Contrast], Contrast | None]:
     from keyhole.contrast import read_contrast
 
-    if not Path(path).is_file():
+    if not is_file(path):
         raise KeyholeError(f"{path!r} is neither boxes, lists, nor a file of samples.")
     given = read_contrast(path)
     return {given.name: given}, None if test is None else read_contrast(test)

@@ -25,6 +25,7 @@ from keyhole.cli.options import (
     read_head,
 )
 from keyhole.errors import KeyholeError
+from keyhole.files import is_file
 from keyhole.strict import read_text
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _found(model: Model, n: int, seed: int) -> Sequence[Prompt]:
 
 def _lines(path: Path, n: int) -> list[str]:
     """The prompts of a file: its lines, or of JSON Lines what each has as its prompt."""
-    if not path.is_file():
+    if not is_file(path):
         raise KeyholeError(f"there is no file {path}: give a text file with a prompt a line.")
     if path.suffix.lower() in (".jsonl", ".json"):  # as prose, its braces and keys would be tokens of the prompts
         from keyhole.tasks.files import read_examples

@@ -95,6 +95,7 @@ def reproduce(
         return
     if not wanted and not merge:
         raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
+    chosen = resolve(wanted, paper)  # before a folder is made
     folder = out or Path("reproduction-quick" if quick else "reproduction")
     require_writable(folder, markdown)
     for source in merge or []:
@@ -112,7 +113,6 @@ def reproduce(
     options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
     options["choices"] = choices
     try:
-        chosen = resolve(wanted, paper)
         results = measure(chosen, folder, jobs=jobs, stage=show.progress_bar, **options) if chosen else {}
     except KeyholeError:  # a refusal: nothing was measured
         raise

@@ -16,7 +16,7 @@ from typing import Any
 from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
-from keyhole.strict import is_index, is_list, is_number, is_whole, parse_json, read_text, require
+from keyhole.strict import is_index, is_list, is_number, is_whole, parse_json, quoted, read_text, require
 
 _KEYS = {"prompt", "prompts", "query", "positive", "negative", "negative_query", "label", "group", "weight"}
 _PLACES = {"token", "span", "find", "regex"}
@@ -71,7 +71,7 @@ def _header(record: dict[str, Any], *, first: bool) -> tuple[str, bool | None]:
     if set(record) - {"contrast", "bos"} or not isinstance(record["contrast"], str):
         raise KeyholeError('the first line has "contrast", a name, and "bos" (true, false or null), nothing else.')
     bos = record.get("bos")
-    require(isinstance(bos, bool | None), f'"bos" is true, false or null, not {bos!r}.')
+    require(isinstance(bos, bool | None), f'"bos" is true, false or null, not {quoted(bos)}.')
     return record["contrast"], bos
 
 
@@ -85,9 +85,9 @@ def _sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
     for key in ("query", "positive", "negative"):
         require(key in record, f'there is no "{key}".')
     for key in ("label", "group"):
-        require(isinstance(record.get(key, ""), str), f'"{key}" is text, not {record.get(key)!r}.')
+        require(isinstance(record.get(key, ""), str), f'"{key}" is text, not {quoted(record.get(key))}.')
     weight = record.get("weight", 1.0)
-    require(is_number(weight), f'"weight" is a number, not {weight!r}.')
+    require(is_number(weight), f'"weight" is a number, not {quoted(weight)}.')
     other = record.get("negative_query")
     return Sample(
         query=_site(record["query"], numbers),
@@ -102,7 +102,7 @@ def _sample(record: dict[str, Any], prompts: dict[Any, int]) -> Sample:
 
 def _prompt(prompt: Any) -> Any:
     text = isinstance(prompt, str)
-    require(text or is_list(prompt, int), f"a prompt is text or a list of token ids, not {prompt!r:.60}.")
+    require(text or is_list(prompt, int), f"a prompt is text or a list of token ids, not {quoted(prompt)}.")
     return prompt if text else tuple(prompt)
 
 
@@ -118,9 +118,9 @@ def _site(place: Any, numbers: list[int]) -> Site:
         place = {"token": place}
     kinds = set(place) & _PLACES if isinstance(place, dict) else set()
     if len(kinds) != 1 or set(place) - kinds - {"nth", "prompt"}:
-        raise KeyholeError(f'{place!r:.80} is no place: a position, "last", or one of token, span, find, regex.')
+        raise KeyholeError(f'{quoted(place)} is no place: a position, "last", or one of token, span, find, regex.')
     prompt = place.get("prompt", 0)
-    told = f"there is no prompt {prompt!r}: the line has {len(numbers)}, numbered from 0."
+    told = f"there is no prompt {quoted(prompt)}: the line has {len(numbers)}, numbered from 0."
     require(is_index(prompt, len(numbers)), told)
     return Site(_place(place, kinds.pop()), numbers[prompt])
 
@@ -134,7 +134,7 @@ def _place(place: dict[str, Any], kind: str) -> Place:
     if kind in ("find", "regex") and isinstance(value, str) and (nth == "all" or is_whole(nth)):
         nth = None if nth == "all" else nth
         return Place(text=value, nth=nth) if kind == "find" else Place(pattern=value, nth=nth)
-    raise KeyholeError(f"{place!r:.80} is no place.")
+    raise KeyholeError(f"{quoted(place)} is no place.")
 
 
 def _plain(prompt: Any) -> Any:

@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from keyhole.contrast.data.patterns import bounded_spans, is_quick
 from keyhole.contrast.data.sites import Contrast, Place, Sample, Site
 from keyhole.contrast.islands import islands
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.prompts import Encoded, Prompt, encode
 from keyhole.models.tokens.spans import Span, token_spans, tokens_in
+from keyhole.strict import quoted
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -82,7 +84,7 @@ def resolve(model: "Model", contrast: Contrast, *, negatives: int | None = None,
         try:
             rows += _slots_of(number, sample, finder, rng, negatives)
         except KeyholeError as error:
-            raise KeyholeError(f"sample {number} of {contrast.name!r}: {error}") from error
+            raise KeyholeError(f"sample {number} of {quoted(contrast.name)}: {error}") from error
     most = max(len(keys) for _, _, keys, _ in rows)
     padded = [[*keys, *[((0, 0), 0)] * (most - len(keys))] for _, _, keys, _ in rows]
     owner = torch.tensor([row[0] for row in rows])
@@ -188,7 +190,7 @@ class _Finder:
             raise KeyholeError("an empty text is everywhere: give at least one character.")
         matches = list(_matches(place, text))
         if not matches:
-            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {text!r:.80}")
+            raise KeyholeError(f"{_told(place)} is not in prompt {site.prompt}: {quoted(text)}")
         if place.nth is None:
             return matches
         if not -len(matches) <= place.nth < len(matches):
@@ -208,10 +210,14 @@ class _Finder:
 def _matches(place: Place, text: str) -> list[Span]:
     try:
         pattern = re.compile(re.escape(place.text) if place.text is not None else place.pattern or "")
-    except re.error as error:
-        raise KeyholeError(f"{place.pattern!r} is not a regular expression: {error}.") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise KeyholeError(f"{quoted(place.pattern)} is not a regular expression: {error}.") from error
     inside = 1 if pattern.groups else 0
-    return [match.span(inside) for match in pattern.finditer(text) if match.start(inside) < match.end(inside)]
+    if place.text is not None or is_quick(pattern.pattern):
+        found = tuple(match.span(inside) for match in pattern.finditer(text))
+    else:
+        found = bounded_spans(pattern.pattern, text, inside)
+    return [span for span in found if span[0] < span[1]]
 
 
 def _told(place: Place) -> str:
@@ -219,5 +225,5 @@ def _told(place: Place) -> str:
         return f"token {place.token}"
     if place.span is not None:
         return f"the span {list(place.span)}"
-    what = repr(place.text) if place.text is not None else f"the pattern {place.pattern!r}"
+    what = quoted(place.text) if place.text is not None else f"the pattern {quoted(place.pattern)}"
     return what if place.nth in (0, None) else f"occurrence {place.nth} of {what}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.prompts import Prompt
+from keyhole.strict import quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,18 +93,18 @@ class Contrast:
 
     def __post_init__(self) -> None:
         if not self.samples:
-            raise KeyholeError(f"the contrast {self.name!r} has no samples.")
+            raise KeyholeError(f"the contrast {quoted(self.name)} has no samples.")
         for number, sample in enumerate(self.samples):
             for site in sample.sites:
                 if not 0 <= site.prompt < len(self.prompts):
                     raise KeyholeError(
-                        f"sample {number} of {self.name!r} names prompt {site.prompt}, but there are "
+                        f"sample {number} of {quoted(self.name)} names prompt {site.prompt}, but there are "
                         f"{len(self.prompts)} prompts, numbered from 0."
                     )
         labelled = sum(sample.label is not None for sample in self.samples)
         if labelled not in (0, len(self.samples)):
             raise KeyholeError(
-                f"{labelled} of the {len(self.samples)} samples of {self.name!r} have a label: label all or none."
+                f"{labelled} of the {len(self.samples)} samples of {quoted(self.name)} have a label: label all or none."
             )
 
     @property

@@ -43,6 +43,13 @@ class Rotary:
         """R_t^T x_t for every position."""
         return turn(x, self.cos, -self.sin, self.pairing)
 
+    def dots(self, x: Float[Tensor, "any d_head"], y: Float[Tensor, "any d_head"]) -> Float[Tensor, "any pos"]:
+        """The dot product of x and R_t y at every position t; y need not be turned, as all pairs share cos and sin."""
+        n = self.cos.shape[1]
+        (x1, x2), (y1, y2) = (_paired(one, n, self.pairing) for one in (x, y))
+        turning = (x1 * y1 + x2 * y2) @ self.cos.T.to(x.dtype) + (x2 * y1 - x1 * y2) @ self.sin.T.to(x.dtype)
+        return turning + (x[:, 2 * n :] * y[:, 2 * n :]).sum(-1, keepdim=True)
+
     def at(self, positions: Tensor | slice) -> "Rotary":
         """The same map at chosen positions only."""
         return Rotary(self.cos[positions], self.sin[positions], self.pairing)
@@ -54,13 +61,16 @@ def turn(
     """(x1 cos - x2 sin, x2 cos + x1 sin) on each pair of dimensions; those beyond the last pair pass."""
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     n = cos.shape[-1]
-    turning, passing = x[..., : 2 * n], x[..., 2 * n :]
-    if pairing == "halves":
-        first, second = turning[..., :n], turning[..., n:]
-    else:
-        first, second = turning[..., ::2], turning[..., 1::2]
+    first, second = _paired(x, n, pairing)
+    passing = x[..., 2 * n :]
     first, second = first * cos - second * sin, second * cos + first * sin
     if pairing == "halves":
         return torch.cat([first, second, passing.expand(*first.shape[:-1], -1)], dim=-1)
     pairs = torch.stack([first, second], dim=-1).flatten(-2)
     return torch.cat([pairs, passing.expand(*pairs.shape[:-1], -1)], dim=-1)
+
+
+def _paired(x: Float[Tensor, "... d_head"], n: int, pairing: Pairing) -> tuple[Tensor, Tensor]:
+    """The first and the second of the n pairs of dimensions that turn together."""
+    turning = x[..., : 2 * n]
+    return (turning[..., :n], turning[..., n:]) if pairing == "halves" else (turning[..., ::2], turning[..., 1::2])

@@ -12,6 +12,7 @@ from keyhole.errors import KeyholeError
 
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes per type of value
 _STRING, _ARRAY = 8, 9
+_DIMENSIONS = 4  # of a tensor, at most: as the format has it
 
 
 class _DamagedError(Exception):
@@ -100,8 +101,10 @@ def _end(data: mmap.mmap) -> int:
     end = 0
     for _ in range(tensors):
         cursor.text()
-        elements = 1
-        for _ in range(cursor.number("I")):
+        elements, dimensions = 1, cursor.number("I")
+        if dimensions > _DIMENSIONS:  # a product of thousands would take for ever
+            raise _DamagedError
+        for _ in range(dimensions):
             elements *= cursor.number("Q")
         kind, offset = cursor.number("I"), cursor.number("Q")
         if kind not in GGML_QUANT_SIZES:

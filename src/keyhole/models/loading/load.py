@@ -16,11 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.files import is_file, is_folder, user_path
 from keyhole.models.architecture.families import FAMILIES
 from keyhole.models.loading.gguf import Opened, open_gguf
 from keyhole.models.loading.neighbours import unwrapped
 from keyhole.models.loading.quiet import quiet_libraries
 from keyhole.models.model import Model, make_model
+from keyhole.strict import shortened
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -112,18 +114,18 @@ def _placed(hf: Any, device: Any) -> Any:
 
 def _resolve(source: str | Path, revision: str | None) -> tuple[Any, dict[str, Any]]:
     """The path or hub name to load from, and what else transformers needs to know."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.suffix == ".gguf":
-        if not path.is_file():
-            raise KeyholeError(f"there is no file {source}.")
+        if not is_file(path):
+            raise KeyholeError(f"there is no file {shortened(str(source))}.")
         return path.parent, {"gguf_file": path.name}
-    if path.is_dir():
+    if is_folder(path):
         _require_no_adapter(path)
-        if not (path / "config.json").is_file():
+        if not is_file(path / "config.json"):
             raise KeyholeError(f"the folder {source} is no model: it has no config.json.")
         return path, {}
-    if path.is_file() or len(path.parts) > 2 or str(source).startswith((".", "~", "/")):
-        raise KeyholeError(f"{source} is neither a model folder nor a .gguf file.")
+    if is_file(path) or len(path.parts) > 2 or str(source).startswith((".", "~", "/")):
+        raise KeyholeError(f"{shortened(str(source))} is neither a model folder nor a .gguf file.")
     options: dict[str, Any] = {} if revision is None else {"revision": revision}
     if not _hub_reachable():  # huggingface_hub would retry for half a minute before it looks into its cache
         options["local_files_only"] = True

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.vocabulary import nearest_words
+from keyhole.strict import quoted, shortened
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -38,7 +39,8 @@ def encode(model: "Model", prompt: Prompt, bos: bool | None) -> Encoded:
         ids = ids if ids and ids[0] == bos_id else (bos_id, *ids)
     if len(ids) < 2:
         raise KeyholeError(
-            f"the prompt {prompt!r} is {len(ids)} token(s) long: attention needs at least two. Write a longer one."
+            f"the prompt {quoted(prompt)} is {len(ids)} token(s) long: attention needs at least two. Write a longer "
+            "one."
         )
     limit = model.dims.positions
     if limit is not None and len(ids) > limit:
@@ -73,14 +75,14 @@ def token_id(model: "Model", text: str | int, logits: Float[Tensor, "vocab"] | N
     if isinstance(text, int):
         return _given_ids(model, [text])[0]
     if model.tokenizer is None:
-        raise KeyholeError(f"{model.name} has no tokenizer: give {text!r} as a token id.")
+        raise KeyholeError(f"{model.name} has no tokenizer: give {quoted(text)} as a token id.")
     forms = _forms(model, text)
     single = [ids[0] for ids in forms if len(ids) == 1]
     if not single:
         pieces = " + ".join(map(repr, token_texts(model.tokenizer, min(forms, key=len)))) or "nothing"
         raise KeyholeError(
-            f"{text!r} is {pieces} for {model.name}, and not one token: give its first one, another word "
-            f"(`keyhole words '{text.strip()[:1]}*' --model ...` lists some), or an id."
+            f"{quoted(text)} is {shortened(pieces)} for {model.name}, and not one token: give its first one, another "
+            f"word (`keyhole words '{text.strip()[:1]}*' --model ...` lists some), or an id."
         )
     return single[0] if logits is None else max(single, key=lambda i: float(logits[i]))
 
@@ -91,7 +93,8 @@ def _forms(model: "Model", text: str) -> list[tuple[int, ...]]:
     if not word:
         return [text_ids(model, text)]
     spaced, bare = (text_ids(model, form) for form in (" " + word, word))
-    own = str(model.tokenizer.convert_ids_to_tokens(list(bare[:1]))[0]).startswith(("\u2581", "\u0120"))
+    first = model.tokenizer.convert_ids_to_tokens(list(bare[:1]))  # none: some tokenizers drop a tab or a line feed
+    own = str(first[0] if first else "").startswith(("\u2581", "\u0120"))
     return [spaced] if text.startswith(" ") and not own else [spaced, bare]
 
 
@@ -150,8 +153,8 @@ def _unknown_words(tokenizer: Any, text: str) -> str:
     near = list(dict.fromkeys(other for word in unknown for other in nearest_words(tokenizer, word)))
     instead = f" such as {', '.join(near)}" if near else ""
     return (
-        f"{', '.join(map(repr, unknown))}: use other words{instead} (`keyhole words` lists them), or another model "
-        "(--model)"
+        f"{shortened(', '.join(map(repr, unknown)))}: use other words{instead} (`keyhole words` lists them), or "
+        "another model (--model)"
     )
 
 

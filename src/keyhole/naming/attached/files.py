@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, write_at_once
 from keyhole.naming.named import Naming
-from keyhole.strict import fits, frozen, parse_json, read_text, require, require_fields
+from keyhole.strict import fits, frozen, parse_json, quoted, read_text, require, require_fields
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -43,7 +43,9 @@ def from_json(text: str) -> Naming:
     """Names from their JSON document."""
     document = parse_json(text)
     require_fields(document, ("schema", "naming"), "the document")
-    require(document["schema"] == SCHEMA, f"its schema is {document['schema']!r}, and this version reads {SCHEMA}.")
+    require(
+        document["schema"] == SCHEMA, f"its schema is {quoted(document['schema'])}, and this version reads {SCHEMA}."
+    )
     naming = _record(Naming, document["naming"])
     ids = [one.id for one in naming.signals]
     require(len(set(ids)) == len(ids), "two signals have the same id.")
@@ -74,7 +76,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         require(good, f"{where} should be an object of texts.")
         return value
     plain = frozen(value)
-    require(fits(plain, hint), f"{where} is {value!r}, which it cannot be.")
+    require(fits(plain, hint), f"{where} is {quoted(value)}, which it cannot be.")
     return (
         float(plain)
         if hint is float or (isinstance(hint, UnionType) and float in inside and plain is not None)

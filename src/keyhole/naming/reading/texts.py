@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
+from keyhole.files import is_file
 from keyhole.strict import parse_json
 from keyhole.tasks.text.corpus import documents
 from keyhole.tasks.text.prose import knows_tasks_alone
@@ -50,7 +51,7 @@ def texts_of(model: "Model", source: Source | None, *, seed: int = 0) -> Texts:
         return Texts(_dataset(source), True)
     if isinstance(source, str | Path):
         path = Path(source)
-        if not path.is_file():
+        if not is_file(path):
             raise KeyholeError(
                 f"there is no file {path}: give a text with a paragraph a line, a .jsonl with a text a line, or "
                 f"{HUB}NAME for a dataset of the Hugging Face hub."

@@ -12,7 +12,7 @@ from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, require_file, write_at_once
 from keyhole.naming.subject import Subject, SubjectKind
-from keyhole.strict import is_index, is_number, parse_json, read_text, require, require_fields
+from keyhole.strict import is_index, is_number, parse_json, quoted, read_text, require, require_fields
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -52,7 +52,10 @@ def load_subjects(path: str | Path) -> StoredSubjects:
     try:
         document = parse_json(read_text(path))
         require_fields(document, ("schema", "model", "subjects"), "the document")
-        require(document["schema"] == SCHEMA, f"its schema is {document['schema']!r}, and this version reads {SCHEMA}.")
+        require(
+            document["schema"] == SCHEMA,
+            f"its schema is {quoted(document['schema'])}, and this version reads {SCHEMA}.",
+        )
         require_fields(document["model"], ("name", "fingerprint"), "the model")
         require(all(isinstance(one, str) for one in document["model"].values()), "the model's name is no text.")
         require(isinstance(document["subjects"], list) and bool(document["subjects"]), "it has no features.")

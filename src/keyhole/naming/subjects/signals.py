@@ -10,7 +10,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Signal, Writer
-from keyhole.errors import KeyholeError
+from keyhole.intervene.verification import run_of as run_again
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
@@ -72,11 +72,7 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     if circuit.run is not None:
         circuit.run.require_fresh()
         return circuit.run
-    if model is None:
-        raise KeyholeError("this circuit came without its run: give the model that made it.")
-    if model.fingerprint() != circuit.model.get("fingerprint"):
-        raise KeyholeError(f"the circuit is of {circuit.model.get('name')}, and {model.name} has other weights.")
-    return model.run(circuit.token_ids)
+    return run_again(circuit, model)
 
 
 def term_text(head: tuple[int, int], side: str, channels: tuple[int, ...], writer: Writer) -> str:

@@ -39,9 +39,18 @@ class Candidates:
     build: Callable[[Tensor, Tensor, Tensor], Tensor]  # firings, components, channels -> rows
 
     @property
+    def components(self) -> int:
+        """Number of components: moved writes, local writers and the offset."""
+        return self.factor.shape[1] + self.local.shape[1]
+
+    @property
     def n(self) -> int:
         """Number of candidates."""
-        return (self.factor.shape[1] + self.local.shape[1]) * self.gain.shape[1]
+        return self.components * self.gain.shape[1]
+
+    def row_floats(self, keys: int) -> int:
+        """How many numbers a row takes while it is built: an entry per key, out of an entry per channel."""
+        return max(keys, self.gain.shape[1])
 
     @property
     def _coord(self) -> Float[Tensor, "#firing moved channel"]:
@@ -52,6 +61,12 @@ class Candidates:
     ) -> Float[Tensor, "firing pick key"]:
         """What chosen candidates add to the scores of their firing."""
         return self.build(self.firing, components, channels)
+
+    def single_rows(
+        self, firing: Int[Tensor, "pick"], component: Int[Tensor, "pick"], channel: Int[Tensor, "pick"]
+    ) -> Float[Tensor, "pick key"]:
+        """The same for candidates of any firings, one by one."""
+        return self.build(self.firing[firing], component[:, None], channel[:, None])[:, 0]
 
     def top(
         self, m: int
@@ -200,8 +215,4 @@ def _along_keys(
     y: Float[Tensor, "pick d_head"], k: Int[Tensor, "pick"], rotary: Rotary | None, G_s: Float[Tensor, "pick d_head"]
 ) -> Float[Tensor, "pick pos"]:
     """(G_s R_t y)_k over all keys t, for chosen writes and channels."""
-    if rotary is None:
-        return y.gather(1, k[:, None])
-    # R_t turns y; equivalently R_t^T turns the channel's direction, and the dot product is the same.
-    turned = rotary.transpose(G_s[:, None].expand(-1, len(rotary.cos), -1))
-    return (turned @ y[:, :, None])[..., 0]
+    return y.gather(1, k[:, None]) if rotary is None else rotary.dots(G_s, y)

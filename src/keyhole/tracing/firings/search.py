@@ -2,10 +2,11 @@
 
 The order is fixed once, so the greedy search is a prefix rule: take the m best rows, subtract them cumulatively,
 apply softmax to all prefixes at once, and stop at the first below tau. m grows until one is found or no candidate
-with a positive attribution is left.
+with a positive attribution is left. A row has an entry per key, and a small tau takes thousands of rows: they are built
+some at a time, so that memory does not grow with their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.models.recording.attention import AttentionRule
+from keyhole.progress import Between, nothing
 from keyhole.tracing.firings.candidates import Candidates
 
 _FIRST_PICKS = 16
+_ROW_FLOATS = 4_000_000  # of candidates' rows held at once: 32 MB a copy in float64
 _COLUMNS = ("component", "channel", "ig", "after", "alone")
 _NO_IG = 1e-12  # attributions at most this, or the rounding of their dtype, are none
 
@@ -60,11 +63,20 @@ class Rows:
         return Rows(*own, self.rule, self.heads[firings])
 
 
-def search(candidates: Candidates, rows: Rows, picks: int = _FIRST_PICKS, *, lift: bool = False) -> Removed:
-    """The shortest prefix for each firing whose removal takes it below tau or, with `lift`, up to it."""
+def search(
+    candidates: Candidates,
+    rows: Rows,
+    picks: int = _FIRST_PICKS,
+    *,
+    lift: bool = False,
+    between: Between = nothing,
+) -> Removed:
+    """The shortest prefix for each firing whose removal takes it below tau or, with `lift`, up to it.
+
+    `between` is called between blocks of rows, and may raise to stop.
+    """
     ig, components, channels = candidates.top(picks)
-    removed = candidates.rows(components, channels).double()
-    after = rows.weight_after(removed.cumsum(1))
+    after = _weights_after(candidates, rows, components, channels, between=between)
     useful = ig > max(torch.finfo(ig.dtype).eps, _NO_IG)
     done = ((after >= rows.tau[:, None]) if lift else (after < rows.tau[:, None])) & useful
     reached = done.any(1)
@@ -73,34 +85,67 @@ def search(candidates: Candidates, rows: Rows, picks: int = _FIRST_PICKS, *, lif
     taken = torch.arange(ig.shape[1], device=ig.device) < length[:, None]
     more = torch.nonzero(~reached & ~exhausted).flatten()
     taken[more] = False
-    alone = _left_alone(components, removed, taken, rows)
-    columns = dict(zip(_COLUMNS, (components, channels, ig, after, alone), strict=True))
+    firing, columns = torch.nonzero(taken)[:, 0], [column[taken] for column in (components, channels, ig, after)]
+    alone = _left_alone(candidates, rows, firing, *columns[:2], between=between)
     found = Removed(
-        firing=torch.nonzero(taken)[:, 0].cpu().numpy(),
+        firing=firing.cpu().numpy(),
         reached=reached.cpu().numpy(),
-        **{name: column[taken].cpu().numpy() for name, column in columns.items()},
+        **{name: column.cpu().numpy() for name, column in zip(_COLUMNS, (*columns, alone), strict=True)},
     )
     if not len(more):
         return found
-    longer = search(candidates.subset(more), rows.subset(more), 4 * picks, lift=lift)
+    longer = search(candidates.subset(more), rows.subset(more), 4 * picks, lift=lift, between=between)
     return _merged(found, longer, more.cpu().numpy())
 
 
-def _left_alone(
-    components: Int[Tensor, "firing pick"],
-    removed: Float[Tensor, "firing pick key"],
-    taken: Bool[Tensor, "firing pick"],
+def _weights_after(
+    candidates: Candidates,
     rows: Rows,
+    components: Int[Tensor, "firing pick"],
+    channels: Int[Tensor, "firing pick"],
+    *,
+    between: Between,
 ) -> Float[Tensor, "firing pick"]:
+    """The weight of each firing after each of its removals, one after another."""
+    found, total = [], torch.zeros_like(rows.scores, dtype=torch.float64)
+    for part in _parts(components.shape[1], len(rows.scores) * candidates.row_floats(rows.scores.shape[1])):
+        between()
+        removed = candidates.rows(components[:, part], channels[:, part]).double()
+        removed[:, 0] += total
+        removed = removed.cumsum(1)
+        found.append(rows.weight_after(removed))
+        total = removed[:, -1]
+    return torch.cat(found, dim=1)
+
+
+def _left_alone(
+    candidates: Candidates,
+    rows: Rows,
+    firing: Int[Tensor, "removal"],
+    component: Int[Tensor, "removal"],
+    channel: Int[Tensor, "removal"],
+    *,
+    between: Between,
+) -> Float[Tensor, "removal"]:
     """The weight left when one component alone goes, with all that was taken of it."""
-    most = int(taken.sum(1).max()) if len(taken) else 0
-    if not most:
-        return torch.zeros_like(removed[..., 0])
-    named, gone = components[:, :most], removed[:, :most] * taken[:, :most, None]
-    first = (named[:, :, None] == named[:, None]).int().argmax(-1)  # where the component was taken first
-    sums = torch.zeros_like(gone).scatter_add_(1, first[..., None].expand_as(gone), gone)
-    left = rows.weight_after(sums).gather(1, first)
-    return torch.nn.functional.pad(left, (0, components.shape[1] - most))
+    n, most = candidates.components, candidates.gain.shape[1]  # a component has a row per channel
+    pairs, pair = torch.unique(firing * n + component, return_inverse=True)
+    order = pair.argsort(stable=True)
+    start = torch.searchsorted(pair[order], torch.arange(len(pairs) + 1, device=pair.device)).tolist()
+    left = rows.tau.new_empty(len(pairs))
+    for part in _parts(len(pairs), most * candidates.row_floats(rows.scores.shape[1])):
+        between()
+        at, whose = order[start[part.start] : start[part.stop]], rows.subset(pairs[part] // n)
+        removed = candidates.single_rows(firing[at], component[at], channel[at]).double()
+        sums = torch.zeros_like(whose.scores, dtype=torch.float64).index_add_(0, pair[at] - part.start, removed)
+        left[part] = whose.weight_after(sums)
+    return left[pair]
+
+
+def _parts(n: int, floats: int) -> Iterator[slice]:
+    """Some of n rows, or groups of them, at a time: as many as fit into memory together."""
+    size = max(1, _ROW_FLOATS // max(1, floats))
+    return (slice(i, min(i + size, n)) for i in range(0, n, size))
 
 
 def _merged(short: Removed, longer: Removed, of: Int[np.ndarray, "more"]) -> Removed:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.progress import Between, nothing
 from keyhole.qk.channels import check_place, score_row
 from keyhole.tracing.firings.attribution import ig_vectors
 from keyhole.tracing.firings.candidates import Keys, Places, dest_candidates, src_candidates
@@ -32,10 +33,6 @@ Site = tuple[int, int, int, int]  # run, head, dest, src
 PROJECTED_FLOATS = 48_000_000  # projections held at once (about 200 MB in float32)
 ON_ACCELERATORS = 16  # times as much
 _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
-
-
-def _nobody() -> None:
-    """Nobody listens."""
 
 
 def explain(
@@ -96,19 +93,19 @@ def explain_layer(
     *,
     keys: Keys = "all",
     why: Why = "here",
-    heard: Callable[[], None] = _nobody,
+    between: Between = nothing,
 ) -> Explained:
     """Explain firings of any heads of a layer together; they come sorted by run and head.
 
-    `heard` is called between batches of them: whoever wants the work to stop raises there.
+    `between` is called between batches of them: whoever wants the work to stop raises there.
     """
     weights, counts = _weights(writes, layer, sites)
     own = {name: getattr(sites, name).cpu().numpy() for name in ("run", "head", "dest", "src")}
     tau = np.array(limit(own["run"].tolist(), own["dest"].tolist(), counts.tolist()), dtype=np.float64)
     fires = (weights >= tau) == (why == "here")
-    lift = why == "not"
-    removed = _removed(writes, layer, sites, np.nonzero(fires)[0], tau=tau, keys=keys, lift=lift, heard=heard)
-    sign = -1.0 if lift else 1.0
+    firing = np.nonzero(fires)[0]
+    removed = _removed(writes, layer, sites, firing, tau=tau, keys=keys, lift=why == "not", between=between)
+    sign = -1.0 if why == "not" else 1.0
     dest, src = (
         gather(side, one, weights, token=own[side], writes=writes, layer=layer, sign=sign)
         for side, one in zip(get_args(SideName), removed, strict=True)
@@ -143,7 +140,7 @@ def _removed(
     tau: Float[np.ndarray, "firing"],
     keys: Keys,
     lift: bool,
-    heard: Callable[[], None],
+    between: Between,
 ) -> list[Removed]:
     """What the searches on both sides take away, in batches of heads and of firings that fit into memory."""
     pairs = np.stack([sites.run.cpu().numpy()[fires], sites.head.cpu().numpy()[fires]], axis=1)
@@ -155,14 +152,14 @@ def _removed(
         reads = reads_of(writes, layer, [(run, head) for run, head in distinct[heads].tolist()])
         own = np.nonzero((pair >= heads.start) & (pair < heads.stop))[0]
         for part in _parts(len(own), size * writes.model.dims.d_head, _room(writes, _COORD_FLOATS)):
-            heard()
+            between()
             at = torch.from_numpy(fires[own[part]]).to(writes.device)
             rows = _rows(writes, layer, sites[at], tau[fires[own[part]]])
             w = ig_vectors(rows.scores, rows.visible, rows.src, rows.rule, heads=rows.heads)
             which = torch.from_numpy(pair[own[part]] - heads.start).to(writes.device)
             places = Places(writes, layer, sites[at], -w if lift else w, reads, which)  # what pulls against comes first
             sides = (dest_candidates(places), src_candidates(places, keys))
-            found.append((fires[own[part]], [search(one, rows, lift=lift) for one in sides]))
+            found.append((fires[own[part]], [search(one, rows, lift=lift, between=between) for one in sides]))
     return [joined([(at, sides[i]) for at, sides in found], len(sites)) for i in range(2)]
 
 

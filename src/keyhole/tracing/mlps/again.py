@@ -73,7 +73,7 @@ def _mlps(flows: Flows, circuit: Circuit, layer: int) -> dict[int, ReadMlp]:
     spots = [(0, circuit.nodes[node].dest) for node in nodes]
     weights = weights_of(flows.writes.runs[0], layer)
     places = mlp_places(flows.writes, spots, weights, layer, constants=flows.settings.constants == "baseline")
-    D = flows.directions.of([(0, circuit.nodes[node].writer) for node in nodes]).to(places.x)
+    D = _directions(flows, circuit, nodes).to(places.x)
     g, _ = places.back(places.along(D))
     _reach(flows, circuit, [(edge, g[i]) for i, node in enumerate(nodes) for edge in _into(circuit, "mlp", node)])
     return {node: ReadMlp(node, places.at(i), D[i]) for i, node in enumerate(nodes)}
@@ -91,7 +91,7 @@ def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
     if values:
         at = torch.tensor([i for i, _ in values], device=writes.device)
         weights = torch.tensor([circuit.attention[nodes[i]] for i, _ in values], dtype=torch.float64)
-        D = flows.directions.of([(0, heads[i]) for i, _ in values])
+        D = _directions(flows, circuit, [nodes[i] for i, _ in values])
         g = values_along(writes, layer, sites[at], weights.to(at.device), D)
         _reach(flows, circuit, [(edge, along) for (_, edge), along in zip(values, g, strict=True)])
     handed = [
@@ -101,6 +101,18 @@ def _heads(flows: Flows, circuit: Circuit, layer: int) -> None:
         for edge in _into(circuit, side, node)
     ]
     flows.reach_signals(Readings(writes, layer, sites), handed)
+
+
+def _directions(flows: Flows, circuit: Circuit, nodes: Sequence[int]) -> Float[Tensor, "node d_model"]:
+    """Along which directions some nodes are read; a file may tell of readers that read nothing of them."""
+    keys = [(0, circuit.nodes[node].writer) for node in nodes]
+    for node, key in zip(nodes, keys, strict=True):
+        if key not in flows.directions:
+            raise KeyholeError(
+                f"node {node} of the circuit hands on influence, and in this prompt nobody reads what it writes: the "
+                "file was changed. Trace the circuit again."
+            )
+    return flows.directions.of(keys)
 
 
 def _signal(circuit: Circuit, edge: Edge, side: SideName) -> Signal:

@@ -1,0 +1,324 @@
+"""Nothing but KeyholeError: files and arguments that are almost right are used, or refused in a sentence or two.
+
+A few examples in every run of the tests; `make fuzz` draws thousands (`KEYHOLE_FUZZ`, see conftest.py).
+"""
+
+import contextlib
+import io
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+import keyhole
+from fuzzing import STRANGE, damaged, mutated
+from ggufs import write_gguf
+from keyhole import KeyholeError
+from keyhole.bridges.dictionary import read_dictionary
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib
+from keyhole.circuits.files import from_json, save, to_json
+from keyhole.circuits.mib import read_mib
+from keyhole.circuits.neuronpedia import to_neuronpedia
+from keyhole.cli import main
+from keyhole.comparison.compare import compare
+from keyhole.comparison.published import published_in
+from keyhole.contrast import read_contrast
+from keyhole.intervene.verification import verify
+from keyhole.models.loading.gguf_header import require_whole
+from keyhole.naming.attached.files import from_json as naming_from_json
+from keyhole.naming.attached.files import to_json as naming_to_json
+from keyhole.naming.judging import scores
+from keyhole.naming.name import Name
+from keyhole.naming.named import Named, Naming
+from keyhole.naming.shown import Shown
+from keyhole.naming.subjects.signals import signal_subjects
+from keyhole.store import open_store
+from keyhole.store.manifest import manifest_from, manifest_text
+from keyhole.story.story import tell
+from stores import stored
+
+PROMPT = "When Mary and John went to the store, John gave a drink to"
+LONGEST = 2100  # characters of a message: what is quoted is shortened
+randoms = st.randoms(use_true_random=False)
+
+
+def some(share: float) -> settings:
+    """A share of the examples that the profile draws: these are slow."""
+    return settings(max_examples=max(1, round(share * settings.default.max_examples)))
+
+
+@contextlib.contextmanager
+def refused_or_done() -> Iterator[None]:
+    """What is inside may refuse, in a sentence; anything else that it raises fails the test."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except KeyholeError as error:
+        assert 0 < len(str(error)) < LONGEST, str(error)[:300]
+
+
+@pytest.fixture(scope="module")
+def circuits(organism: keyhole.Model) -> list[Circuit]:
+    run = organism.run(PROMPT)
+    return [
+        run.trace("Mary", against="John", through="heads"),
+        run.trace("Mary", against="John"),
+        run.trace("Mary", method="svt"),
+    ]
+
+
+def views(circuit: Circuit) -> list[Callable[[], object]]:
+    """How a circuit is shown, and written for other tools."""
+    return [
+        lambda: str(circuit),
+        lambda: repr(circuit),
+        lambda: circuit.to_html(),
+        lambda: str(tell(circuit)),
+        lambda: to_graphml(circuit),
+        lambda: to_neuronpedia(circuit),
+        lambda: to_dataframe(circuit),
+    ]
+
+
+def uses(circuit: Circuit, other: Circuit, model: keyhole.Model, folder: Path) -> list[Callable[[], object]]:
+    """What a circuit is used for together with its model, and what takes longer."""
+    return [
+        lambda: save(circuit, folder / "c.svg"),
+        lambda: to_mib(circuit, model),
+        lambda: verify(circuit, model, draws=1),
+        lambda: verify(circuit, model, draws=0, mode="chain"),
+        lambda: verify(circuit, model, draws=0, mode="global", edges=False),
+        lambda: str(tell(circuit, model)),
+        lambda: compare(circuit, other, model=model, members=1, draws=1),
+        lambda: signal_subjects(circuit, model),
+    ]
+
+
+@given(random=randoms, which=st.integers(0, 2))
+def test_circuits_are_shown_or_refused(random: Random, which: int, circuits: list[Circuit]) -> None:
+    with refused_or_done():
+        circuit = from_json(json.dumps(mutated(json.loads(to_json(circuits[which])), random)))
+        assert from_json(to_json(circuit)) == circuit
+        for view in views(circuit):
+            with refused_or_done():
+                view()
+
+
+@some(0.06)
+@given(random=randoms, which=st.integers(0, 2))
+def test_circuits_are_used_or_refused(
+    random: Random, which: int, circuits: list[Circuit], organism: keyhole.Model, tmp_path_factory: Any
+) -> None:
+    with refused_or_done():
+        circuit = from_json(json.dumps(mutated(json.loads(to_json(circuits[which])), random, most=1)))
+        for use in uses(circuit, circuits[0], organism, tmp_path_factory.getbasetemp()):
+            with refused_or_done():
+                use()
+
+
+def names() -> Naming:
+    test = scores.Tested("detection", "top", 10, 0, 10, 1.0, 1.0, 1.0, None, 1e-4, 1e-3, 0.01, 0.01)
+    shown = Shown(0, ("the", " cat", " sat"), 2, 1, 0.5, 0.4, "top")
+    signal = Named("3.1 dest", "signal", (3, 1), {"side": "dest"}, Name("dest is a name", "hand"), (test,), (shown,))
+    return Naming("organism", "hand", 0, (signal,), (), "0123")
+
+
+@given(random=randoms)
+def test_names_are_read_or_refused(random: Random) -> None:
+    with refused_or_done():
+        naming = naming_from_json(json.dumps(mutated(json.loads(naming_to_json(names())), random)))
+        str(naming)
+        assert naming_from_json(naming_to_json(naming)) == naming
+
+
+@pytest.fixture(scope="module")
+def store(outcomes: list[Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fuzzed") / "store"
+    stored(path, outcomes)
+    return path
+
+
+@given(random=randoms)
+def test_manifests_are_read_or_refused(random: Random, store: Path) -> None:
+    document = json.loads((store / "manifest.json").read_text())
+    with refused_or_done():
+        manifest = manifest_from(json.dumps(mutated(document, random)))
+        assert manifest_from(manifest_text(manifest)) == manifest
+
+
+@some(0.1)
+@given(random=randoms, table=st.sampled_from(["prompts", "circuits", "nodes", "edges", "removals"]))
+def test_parts_are_read_or_refused(random: Random, table: str, store: Path) -> None:
+    """Another program may have written a table anew, with the same columns."""
+    path = random.choice(sorted((store / table).glob("*.parquet")))
+    whole, record = path.read_bytes(), store / "parts" / f"{path.stem}.json"
+    told = record.read_text()
+    try:
+        content = damaged(whole, random) if random.random() < 0.3 else _rewritten(path, random)
+        path.write_bytes(content)
+        if random.random() < 0.8:  # and the record says so, as if it were right
+            files = json.loads(told)
+            files["files"][table]["bytes"] = len(content)
+            record.write_text(json.dumps(files))
+        for index in range(10):
+            with refused_or_done():
+                opened = open_store(store)
+                _ = opened[index]
+        with refused_or_done():
+            list(open_store(store))
+    finally:
+        path.write_bytes(whole)
+        record.write_text(told)
+
+
+def _rewritten(path: Path, random: Random) -> bytes:
+    """The same table with some values of a column null, moved or strange, where its type can have them."""
+    table = pq.ParquetFile(path).read()
+    at = random.randrange(table.num_columns)
+    column, values = table.schema.field(at), table.column(at).to_pylist()
+    for _ in range(random.randint(1, 3)):
+        if values:
+            row = random.randrange(len(values))
+            values[row] = random.choice([None, random.choice(values), [], [None], *STRANGE[:12], float("nan")])
+    try:
+        changed = pa.array(values, column.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        changed = pa.nulls(len(values), column.type)
+    out = pa.BufferOutputStream()
+    pq.write_table(table.set_column(at, column, changed), out)
+    return bytes(out.getvalue())
+
+
+@given(random=randoms)
+def test_gguf_headers_are_read_or_refused(random: Random, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    whole = folder / "whole.gguf"
+    if not whole.exists():
+        write_gguf(whole)
+    header, rest = whole.read_bytes()[:4000], whole.read_bytes()[4000:]
+    (folder / "damaged.gguf").write_bytes(damaged(header, random) + rest)
+    with refused_or_done():
+        require_whole(folder / "damaged.gguf")
+
+
+@given(random=randoms)
+def test_files_of_mib_are_read_or_refused(
+    random: Random, circuits: list[Circuit], organism: keyhole.Model, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.mib"
+    path.write_text(json.dumps(mutated(json.loads(to_mib(circuits[1], organism)), random)))
+    with refused_or_done():
+        published = published_in(read_mib(path))
+        compare(circuits[1], published)
+
+
+@given(random=randoms, suffix=st.sampled_from([".npz", ".safetensors"]))
+def test_autoencoders_are_read_or_refused(
+    random: Random, suffix: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    whole = folder / f"sae{suffix}"
+    if not whole.exists():
+        tensors = {"W_dec": np.eye(8, 4, dtype=np.float32), "b_dec": np.zeros(4, dtype=np.float32)}
+        np.savez_compressed(whole, **tensors) if suffix == ".npz" else save_file(tensors, whole)
+    path = folder / f"damaged{suffix}"
+    path.write_bytes(damaged(whole.read_bytes(), random))
+    with refused_or_done():
+        read_dictionary(path, 4)
+
+
+SAMPLE = {
+    "prompt": "the cats saw the dog",
+    "query": "last",
+    "positive": [{"find": "cats"}],
+    "negative": [{"regex": "d."}],
+}
+
+
+@given(random=randoms)
+def test_contrasts_are_read_or_refused(random: Random, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzzed.jsonl"
+    lines = [{"contrast": "plurals", "bos": None}, SAMPLE, {**SAMPLE, "label": "b", "weight": 0.5}]
+    path.write_text("\n".join(json.dumps(line) for line in mutated(lines, random)))
+    with refused_or_done():
+        read_contrast(path)
+
+
+WORDS = [
+    "\n",
+    "\t",
+    "\u00a0",
+    "",
+    "~nobody/x",
+    "n" * 300,
+    "9" * 5000,
+    "-1",
+    "1e400",
+    "nan",
+    "\x00",
+    "3.1",
+    "é",
+    "[",
+    "(",
+]
+COMMANDS = {
+    "heads": ["--dest", "--src", "--tau", "--model", "--token-ids"],
+    "channels": ["--head", "--dest", "--src"],
+    "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
+    "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--seeds", "--start"],
+    "verify": ["--model", "--draws", "--mode"],
+    "compare": ["--threshold", "--out"],
+    "families": ["--out", "--model"],
+    "bulk": ["--n", "--with", "--tau", "--batch", "--model"],
+    "contrast": ["--head", "--rank", "--sweep", "--boxes"],
+    "words": ["--model"],
+    "tasks": ["--n", "--with", "--seed"],
+    "name": ["--corpus", "--out"],
+    "features": ["--sae"],
+    "reproduce": ["--model", "--seed"],
+}
+
+
+@st.composite
+def commands(draw: Any) -> list[str]:
+    """A command with a prompt or a strange word, and some of its options with strange values."""
+    command = draw(st.sampled_from(sorted(COMMANDS)))
+    word = st.sampled_from(WORDS) | st.text(max_size=20)
+    if command == "name":  # the head 3.1 could be named, in a minute
+        word = word.filter(lambda text: text != "3.1")
+    prompts = command in ("heads", "channels", "explain", "trace")
+    given_ = [draw(st.just(PROMPT) | word) if prompts else draw(word)] + ([draw(word)] if command == "compare" else [])
+    options = draw(st.lists(st.sampled_from(COMMANDS[command]), max_size=2, unique=True))
+    estimate = ["--estimate"] if command == "bulk" else []
+    return [command, *given_, *(part for option in options for part in (option, draw(word))), *estimate]
+
+
+@some(0.3)
+@given(arguments=commands())
+def test_arguments_are_obeyed_or_refused(arguments: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In this process: an exception that is no exit fails the test."""
+    folder = tmp_path_factory.getbasetemp() / "arguments"
+    folder.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setattr(sys, "argv", ["keyhole", *arguments])
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+            main()
+            raise SystemExit(0)
+    assert stop.value.code in (0, 1, 2, None), err.getvalue()
+    assert "Traceback" not in err.getvalue() and len(err.getvalue()) < LONGEST + 500
+    assert stop.value.code != 2 or err.getvalue().strip()
