@@ -2,10 +2,12 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
-from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node
+from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
 from keyhole.circuits.parameters import Accpp
+from keyhole.circuits.writer import Removal
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", " ", "\n", "'\"&amp;")
 _PLACES = 19  # tokens where something happens
@@ -28,14 +30,20 @@ def synthetic(nodes: int, tokens: int, *, layers: int = 12, further: int = 2, th
     return Circuit(
         model={"name": "made up", "family": "gpt2", "fingerprint": "0" * 64},
         versions={},
-        parameters=Accpp(end=tokens - 1, seeds="linear", through="mlps" if through else "heads", target_text=("Mary",)),
+        parameters=Accpp(
+            end=tokens - 1,
+            seeds="linear",
+            through="mlps" if through else "heads",
+            target_ids=(0,),
+            target_text=("Mary",),
+        ),
         errors={"scores": 0.0},
         token_ids=tuple(range(tokens)),
         tokens=tuple(f" word{i}" for i in range(tokens)),
         nodes=tuple(kept),
         attention=tuple(rng.random() if node.kind == "head" else None for node in kept),
         edges=tuple(edges),
-        firings=(),
+        firings=_searched(kept, edges),
         influence=tuple(influence) if through else (),
         leaves=tuple(None if node in read else "pruned" for node in kept) if through else (),
     )
@@ -70,6 +78,16 @@ def _edge(rng: random.Random, writer: tuple[int, Node], reader: tuple[int, Node]
     side = sides.get(reader[1].kind, aimed)
     channels = tuple(rng.sample(range(32), 3)) if side in ("dest", "src") else ()
     return Edge(writer[0], reader[0], side, rng.random(), rng.random(), rng.random(), channels, share)
+
+
+def _searched(nodes: Sequence[Node], edges: Sequence[Edge]) -> tuple[Traced, ...]:
+    """The firings that signals end at, with what was removed: a candidate for every channel of a signal."""
+    removed: dict[int, dict[str, list[Removal]]] = {}
+    for edge in edges:
+        if edge.side in ("dest", "src"):
+            sides = removed.setdefault(edge.target, {"dest": [], "src": []})
+            sides[edge.side] += [Removal(nodes[edge.source].writer, channel, 0.1, 0.0) for channel in edge.channels]
+    return tuple(Traced(i, 0.1, 1, tuple(sides["dest"]), tuple(sides["src"])) for i, sides in sorted(removed.items()))
 
 
 def hostile(circuit: Circuit) -> Circuit:

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 from keyhole.errors import KeyholeError
 
 _LONGEST = 1000  # characters of a reason
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f]")
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -45,6 +46,15 @@ def quoted(value: Any, most: int = 80) -> str:
         return shortened(repr(value), most)
     except ValueError:  # Python writes out no whole number of thousands of digits
         return f"a {type(value).__name__} with a number of thousands of digits"
+
+
+def printable(text: str) -> str:
+    r"""A text without control characters, which terminals obey and some files cannot hold: U+FFFD stands for each.
+
+    >>> printable("a\x1b[2J") == "a\ufffd[2J"
+    True
+    """
+    return _CONTROL.sub("\ufffd", text)
 
 
 def parse_json(text: str) -> Any:

@@ -14,7 +14,7 @@ from keyhole.circuits.circuit import Circuit, Node, Traced
 from keyhole.circuits.parameters import Accpp, Parameters, Svt
 from keyhole.circuits.writer import Removal, Writer
 from keyhole.errors import KeyholeError
-from keyhole.strict import is_index, quoted, require
+from keyhole.strict import is_index, printable, quoted, require
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -87,8 +87,7 @@ def _require_texts(model: Mapping[str, str], versions: Mapping[str, str]) -> Non
     for name in ("name", "family", "fingerprint"):
         text = model.get(name)
         require(isinstance(text, str) and 0 < len(text) <= _NAME, f"its model has no {name}.")
-        plain = all(ord(character) >= 32 and not 127 <= ord(character) < 160 for character in str(text))
-        require(plain, f"its model's {name} is {quoted(text)}, which has control characters.")
+        require(printable(str(text)) == text, f"its model's {name} is {quoted(text)}, which has control characters.")
     require(
         all(isinstance(text, str) for text in (*model.values(), *versions.values())),
         "its model and versions should be texts.",

@@ -26,6 +26,7 @@ from keyhole.store.manifest import PART
 from keyhole.tasks import CATALOGUE
 from keyhole.tasks import examples as examples_of
 from keyhole.tasks.example import Example
+from keyhole.tracing.assemble import model_facts
 from keyhole.version import __version__
 
 _LOG = logging.getLogger("keyhole")
@@ -124,7 +125,7 @@ def _plan(
     examples, task = _examples(what, loaded, *asked)
     manifest = manifest_of(
         examples,
-        model={"name": loaded.name, "family": loaded.hf.config.model_type, "fingerprint": loaded.fingerprint()},
+        model=model_facts(loaded),
         settings=tracing.plain(),
         task=task,
         versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},

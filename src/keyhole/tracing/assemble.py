@@ -15,6 +15,7 @@ from keyhole.errors import KeyholeError, require_choice
 from keyhole.models.numbers.tolerance import require_exact
 from keyhole.models.tokens.prompts import token_texts
 from keyhole.qk.firings import check_tau
+from keyhole.strict import printable
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.answers.seeds import Seed
@@ -111,8 +112,8 @@ def checked(check: Check, run: "Run") -> Check:
 
 
 def model_facts(model: "Model") -> dict[str, str]:
-    """Which model a circuit is of."""
-    return {"name": model.name, "family": model.hf.config.model_type, "fingerprint": model.fingerprint()}
+    """Which model a circuit is of; a folder may be called anything, and files that name it are read strictly."""
+    return {"name": printable(model.name), "family": model.hf.config.model_type, "fingerprint": model.fingerprint()}
 
 
 def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts: Mapping[str, str]) -> Circuit:
