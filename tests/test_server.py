@@ -196,8 +196,18 @@ def test_a_foreign_origin_is_refused(served: Served, client: httpx.Client, origi
         assert other.delete("/api/jobs/x", headers=own).status_code == 403
         expected = 403 if own else 400  # without one, events and answers are asked for by the page itself
         assert other.get("/api/jobs/x/events", headers={**own, "Accept": "text/event-stream"}).status_code == expected
-        across = other.get("/api/hello", headers={"Sec-Fetch-Site": "cross-site"})
-        assert across.status_code == 403 and "access-control-allow-origin" not in across.headers
+        for site in ("cross-site", "same-site", "anything"):  # another port of this machine is the same site
+            across = other.get("/api/hello", headers={"Sec-Fetch-Site": site})
+            assert across.status_code == 403 and "access-control-allow-origin" not in across.headers
+        assert other.get("/api/hello", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
+def test_cookies_of_two_servers_have_two_names(served: Served) -> None:
+    """Browsers send the cookies of a host to all of its ports: under one name two servers would sign each other out."""
+    given = httpx.get(served.door.address).headers["set-cookie"]
+    assert given.startswith(f"keyhole-{served.door.port}=")
+    with serving() as other:
+        assert other.door.cookie_name != served.door.cookie_name
 
 
 def test_without_the_token_nothing_is_told(served: Served) -> None:
@@ -445,11 +455,11 @@ def test_quick_work_goes_before_long_work(client: httpx.Client, counted: Counted
     ask(client, "run", prompt=PROMPT)
     number = begin(client, kind="count", n=10_000)
     until(lambda: counted.done > 2)
-    begun = time.monotonic()
     ask(client, "firing", **FIRING)
-    assert time.monotonic() - begun < 2 and client.get(f"/api/jobs/{number}").json()["state"] == "running"
+    # whatever the machine does beside it: the long work takes 100 seconds at least, and is not over yet
+    assert client.get(f"/api/jobs/{number}").json()["state"] == "running"
     client.delete(f"/api/jobs/{number}")
-    until(lambda: not served.jobs.busy, 2)
+    until(lambda: not served.jobs.busy, 60)
 
 
 def test_a_job_knows_how_many_go_before_it(counted: Counted) -> None:
@@ -477,6 +487,31 @@ def test_only_so_much_waits_and_is_kept(counted: Counted) -> None:
         assert "ended long ago" in client.get(f"/api/jobs/{first}").json()["error"]
 
 
+def test_results_are_forgotten_by_their_size(counted: Counted) -> None:
+    with serving(limits=Limits(kept=50, kept_bytes=45, grace=60)) as own, own.client() as client:
+        numbers = [begin(client, kind="count", n=1) for _ in range(6)]
+        until(lambda: counted.begun == 6 and not own.jobs.busy, 60)
+        until(lambda: all(job.ended for job in own.jobs._jobs.values()), 60)
+        sizes = [len(job.last[1]) for job in own.jobs._jobs.values() if job.last]
+        assert 1 <= len(sizes) < 6 and sum(sizes) <= 45
+        assert client.get(f"/api/jobs/{numbers[-1]}").json()["state"] == "done"  # the latest is kept
+
+
+@pytest.mark.parametrize(("off", "agrees"), [(0.0, True), (5e-5, True), (1e-3, False), (0.05, False)])
+def test_a_page_calls_a_removal_predicted_only_where_it_is(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, off: float, agrees: bool
+) -> None:
+    from keyhole.web.server.work import removal
+
+    def missed(*args: Any, **options: Any) -> list[Any]:
+        return [replace(one, predicted=one.after + off) for one in real(*args, **options)]
+
+    real = removal.make
+    monkeypatch.setattr(removal, "make", missed)
+    told = ask(client, "intervene", **FIRING, side="src", draws=0, seed=int(1e6 * off))
+    assert told["agrees"] is agrees
+
+
 def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyhole.web.server.work.prompt.run", lambda *_: 1 / 0)
     answer = client.post("/api/run", json={"prompt": PROMPT})
@@ -485,16 +520,17 @@ def test_a_fault_of_ours_is_told_and_the_worker_goes_on(client: httpx.Client, mo
     assert ask(client, "run", prompt=PROMPT)["model"] == "organism"
 
 
-def test_twenty_clients_at_once(served: Served) -> None:
+def test_twenty_clients_at_once() -> None:
     places = [(layer, head) for layer in range(1, 4) for head in range(8)][:20]
 
     def one(place: tuple[int, int]) -> tuple[Any, ...]:
-        with served.client() as own:
+        with server.client() as own:
             found = ask(own, "firing", prompt=PROMPT, layer=place[0], head=place[1], dest=-1)
             done = list(events(own, begin(own, kind="run", prompt=PROMPT)))[-1]
             return found["layer"], found["head"], done[0]
 
-    with ThreadPoolExecutor(20) as pool:
+    # on a busy machine a client may take longer to listen to its work than one that has left would be waited for
+    with serving(limits=Limits(grace=120)) as server, ThreadPoolExecutor(20) as pool:
         assert list(pool.map(one, places)) == [(*place, "result") for place in places]
 
 

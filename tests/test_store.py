@@ -302,6 +302,20 @@ def test_signals_are_what_the_firings_say(outcomes: list[Outcome], tmp_path: Pat
     assert list(store) == found and store.manifest.signals == width
 
 
+def test_a_part_is_named_after_all_that_decides_it(outcomes: list[Outcome]) -> None:
+    manifest = manifest_for(outcomes)
+    others = (
+        replace(manifest, labels=()),
+        replace(manifest, signals=8),
+        replace(manifest, settings={**manifest.settings, "tau": 0.5}),
+        replace(manifest, model={**manifest.model, "fingerprint": "other"}),
+        replace(manifest, prompts=("other", *manifest.prompts[1:])),
+        replace(manifest, schema=manifest.schema + 1),
+    )
+    assert manifest.labels and len({one.key(0) for one in (manifest, *others)}) == 7
+    assert replace(manifest, versions={"keyhole": "other"}).key(0) == manifest.key(0)
+
+
 def test_signals_that_are_not_there_are_refused(outcomes: list[Outcome], organism: keyhole.Model) -> None:
     manifest = manifest_for(outcomes, signals=organism.dims.d_model)
     with pytest.raises(KeyholeError, match="prompt 0 has no such"):
