@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.circuit import Circuit, Edge, Node, Traced
+from keyhole.circuits.writer import Removal
 from keyhole.store import Outcome, Store
 from keyhole.tasks import ioi
 from stores import stored
@@ -51,6 +52,9 @@ def _with_edges(circuit: Circuit, terms: Sequence[int]) -> Circuit:
     target = Node("target", None, None, end, end)
     nodes = [*sorted({node for pair in pairs for node in pair}, key=lambda node: node.key), target]
     edges = [Edge(nodes.index(a), nodes.index(b), "dest", 0.1, 0.1, 0.1, (0,)) for a, b in pairs]
-    return replace(
-        circuit, nodes=tuple(nodes), attention=(0.5,) * (len(nodes) - 1) + (None,), edges=tuple(edges), firings=()
-    )
+    gone: dict[int, list[Removal]] = {}
+    for edge in edges:
+        gone.setdefault(edge.target, []).append(Removal(nodes[edge.source].writer, 0, 0.1, 0.4))
+    firings = [Traced(node, 0.2, end + 1, tuple(gone[node]), ()) for node in sorted(gone)]
+    attention = (0.5,) * (len(nodes) - 1) + (None,)
+    return replace(circuit, nodes=tuple(nodes), attention=attention, edges=tuple(edges), firings=tuple(firings))

@@ -157,7 +157,7 @@ def test_one_answer_with_and_without_mlps(page: Page, made: Made) -> None:
 def test_one_answer_by_two_methods(page: Page, made: Made) -> None:
     """Their channels are numbered in other bases, so that heads and edges alone are compared."""
     opened(page, made, tab="compare", compared="1", terms="channels", **{"b.method": "svt"})
-    expect(page.locator(".terms p.faint").first).to_contain_text("traced with accpp and with svt")
+    expect(page.locator(".terms p.note").first).to_contain_text("Traced with accpp and with svt")
     assert page.locator("[data-choice=edges]").count() == 1 and page.locator("[data-choice=channels]").count() == 0
     expect(page.locator("tr[data-term='1.6'] .dot.shared")).to_be_visible()
 

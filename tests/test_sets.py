@@ -123,6 +123,6 @@ def test_bad_requests(organism: Model, store: Store, tmp_path: Path) -> None:
     nothing = store_sets(store, "edges", where={"correct": False})
     assert len(nothing) == 0 and nothing.matrix.shape == (0, 0)
     heads = bulk(ioi(2, seed=5), organism, out=tmp_path / "heads", tracing=Tracing(through="heads"))
-    with pytest.raises(KeyholeError, match="end at MLPs"):
+    with pytest.raises(KeyholeError, match="keep to heads and have no influence to weigh by"):
         store_sets(heads, "heads", weighted=True)
     assert len(circuit_sets([replace(circuit, nodes=(), edges=())], "edges").terms) == 0

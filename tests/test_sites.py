@@ -120,7 +120,7 @@ def test_a_file_without_a_header_is_named_after_itself(tmp_path: Path) -> None:
         ('{"prompt": "a b", "query": {"token": 1, "prompt": 2}, "positive": [0], "negative": [1]}', "no prompt 2"),
         ('{"prompt": "a b", "query": true, "positive": [0], "negative": [1]}', "no place"),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": "2"}', "is a number"),
-        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1e999}', "is a number"),
+        ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1e999}', "larger than any number"),
         (f'{{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "weight": 1{"0" * 400}}}', "is a number"),
         ('{"prompt": "a b", "query": 1, "positive": [0], "negative": [1], "label": 3}', "is text"),
         ('{"prompt": "a b", "query": 1, "positive": 0, "negative": [1]}', "list of places"),

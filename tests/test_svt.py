@@ -351,7 +351,8 @@ def test_a_picture_is_as_wide_as_contributions_are(organism: Model) -> None:
     widths = [patch.get_linewidth() for patch in axis.patches]
     assert most > 2 and max(widths) == pytest.approx(14.0)  # the answer has one edge
     assert sorted(widths)[-2] == pytest.approx(7.0)
-    assert "as wide as contributions (equation 8)" in " ".join(axis.get_title(loc="left").split())
+    below = [text.get_text() for text in axis.texts if "contributions" in text.get_text()]
+    assert " ".join(" ".join(below).split()) == "edges are as wide as contributions (equation 8)"
 
 
 @pytest.mark.parametrize("variant", [*FAMILIES[1:], DEFICIENT])

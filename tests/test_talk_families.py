@@ -438,9 +438,10 @@ def test_families_are_of_all_published_prompts(tmp_path: Path, monkeypatch: pyte
 
     for module in (study, names):
         monkeypatch.setattr(module, "bulk", stop)
-    for made in (study._study.__wrapped__, names._names.__wrapped__):
+    real = Job(tmp_path, model=str(SMOLLM2)).asked
+    for study_of in (lambda: study._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
         with pytest.raises(KeyholeError, match="enough"):
-            made(Job(tmp_path, model=str(SMOLLM2)).asked)
+            study_of()
     assert list(asked[0]) == published_ioi(3000)
     assert {one.labels["wordings"] for one in asked[1]} == {"published"} and len(asked[1]) == 600
     with pytest.raises(KeyholeError, match="enough"):

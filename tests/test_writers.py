@@ -6,7 +6,7 @@ import torch
 import keyhole
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError
-from keyhole.circuits.writer import Writer
+from keyhole.circuits.writer import Signal, Writer
 from keyhole.tracing.writes.writers import attention_writes, bias_writes, head_writes
 from keyhole.tracing.writes.written import read_of
 from test_exact import SUPPORTED
@@ -43,7 +43,7 @@ def test_what_a_head_reads_of_all_writers_is_its_query_and_key(variant: str) -> 
     record, kv = run.layer(2), model.weights(2).kv(1)
     writers = (*run.writers(2, 7).writers, Writer("offset", 2, 1, 7, 7))
     for own, side in ((record.q[1, 7], "dest"), (record.k[kv, 7], "src")):
-        shares = [read_of(run, (2, 1), writer, [7], side=side)[0] for writer in writers]
+        shares = [read_of(run, (2, 1), Signal(writer, side, ()), [7])[0] for writer in writers]
         torch.testing.assert_close(sum(shares), own, rtol=1e-4, atol=1e-4 * float(own.abs().max()))
 
 
