@@ -19,8 +19,8 @@ from keyhole.faithful.cohort import Group, Question, groups_of, means_of, usable
 from keyhole.faithful.curves import _halves, compare_methods, curves, kept, own_circuits
 from keyhole.faithful.edge_scores import circuit_scores, ranking, slopes
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
-from keyhole.faithful.masked import Masked, masked
-from keyhole.faithful.wiring import Reader, Source
+from keyhole.faithfulness.masked import Masked, masked
+from keyhole.faithfulness.wiring import Reader, Source
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
 from keyhole.models.tokens.prompts import token_id

@@ -19,7 +19,7 @@ from keyhole.comparison.unified import unify
 from keyhole.faithful.cohort import Question, groups_of
 from keyhole.faithful.curves import compare_methods
 from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes
-from keyhole.faithful.masked import masked
+from keyhole.faithfulness.masked import masked
 from keyhole.intervene import Metric
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
-from keyhole.faithful.masked import Masked, masked
+from keyhole.faithfulness.masked import FLOATS, Masked, masked
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
 from keyhole.models.architecture.weights import Dims
@@ -28,7 +28,6 @@ Baseline = Literal["mean", "zero"]
 Means = Mapping[int, Float[Tensor, "writer pos d_model"]]  # by the length of prompts
 LEAST = 8  # prompts that a mean is taken over, of each length
 MOST = 32
-_FLOATS = 1 << 25  # of what all components write, held at once
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def means_of(model: "Model", prompts: Iterable[Sequence[int]]) -> dict[int, Floa
 
 def _chunks(items: Sequence[T], dims: Dims, length: int) -> Iterator[Sequence[T]]:
     """As many at a time as there is room for what all components write in prompts so long."""
-    size = max(1, _FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * length))
+    size = max(1, FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * length))
     return (items[start : start + size] for start in range(0, len(items), size))
 
 

@@ -20,7 +20,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.mib import MibFile
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import Group, Question
-from keyhole.faithful.wiring import Reader, Source, Wiring
+from keyhole.faithfulness.wiring import Reader, Source, Wiring
 from keyhole.models.architecture.weights import Dims
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.levels import ThroughOption

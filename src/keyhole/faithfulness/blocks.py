@@ -5,7 +5,7 @@ windows, grouped heads (each query head reads keys and values of its own here), 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,6 +37,14 @@ class Side:
     b: Float[Tensor, "head d_head"]
     own: Norm | None = None  # QK-norm
     spans_all: bool = False  # one scale of it over all heads together
+
+    def of(self, heads: list[int]) -> "Side":
+        """Some heads alone."""
+        own = self.own
+        if own is not None:
+            gain, bias = (_per_head(p, *self.b.shape) for p in (own.gain, own.bias))
+            own = replace(own, gain=None if gain is None else gain[heads], bias=None if bias is None else bias[heads])
+        return replace(self, W=self.W[heads], b=self.b[heads], own=own)
 
     def linear(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
         """X through the norm before, and the weights; without the bias."""
@@ -82,17 +90,38 @@ class Block:
     mlp_norm: Norm | None
     mlp_after: Norm | None
 
-    def attend(self, q: Read, k: Read, v: Read) -> tuple[Read, Float[Tensor, "prompt pos d_model"]]:
-        """What each head writes, and what the layer's bias does, from what the heads' three sides read."""
-        queries, keys, values = self.query.read(q), self.key.read(k), self.value.linear(v)
+    @property
+    def separable(self) -> bool:
+        """Can some heads be left out? Not where a norm reads all of them, or sinks scale the biases of their values."""
+        normed = self.after is not None or (self.query.own is not None and self.query.spans_all)
+        return not normed and (self.rule.sinks is None or not bool(self.value.b.any()))
+
+    def constant(self) -> Float[Tensor, "d_model"]:
+        """What a separable layer's biases write, whatever its heads do."""
+        return self.b_O + (self.value.b[:, None] @ self.W_O)[:, 0].sum(0)
+
+    def attend(
+        self, q: Read, k: Read, v: Read, heads: Sequence[int] | None = None
+    ) -> tuple[Read, Float[Tensor, "prompt pos d_model"]]:
+        """What each head writes, and what the layer's bias does, from what the heads' three sides read.
+
+        `heads`: these alone, where heads are `separable`.
+        """
+        some = None if heads is None or len(heads) == len(self.W_O) else list(heads)
+        query, key, value = (side if some is None else side.of(some) for side in (self.query, self.key, self.value))
+        rule, W_O = (self.rule, self.W_O) if some is None else (self.rule.heads(some), self.W_O[some])
+        queries, keys, values = query.read(q), key.read(k), value.linear(v)
         if self.factor is not None:
             queries = queries * self.factor[:, None]
         if self.rotary is not None:
             queries, keys = self.rotary.rotate(queries), self.rotary.rotate(keys)
-        scores = (queries @ keys.mT * self.rule.scaling).transpose(0, 1)
-        A = self.rule.weights(scores, self.visible).transpose(0, 1).to(values)
-        mixed, mass = A @ values, A.sum(-1, keepdim=True)  # less than 1 with sinks
-        moved = (mixed.flatten(1, 2) @ self.W_O).view(*v.shape)
+        scores = (queries @ keys.mT * rule.scaling).transpose(0, 1)
+        A = rule.weights(scores, self.visible).transpose(0, 1).to(values)
+        mixed = A @ values
+        moved = (mixed.flatten(1, 2) @ W_O).view(*v.shape)
+        if some is not None:
+            return moved, self.constant().expand_as(v[0])
+        mass = A.sum(-1, keepdim=True)  # less than 1 with sinks
         constant = self.b_O + (mass * (self.value.b[:, None] @ self.W_O)[:, None]).sum(0)
         if self.after is None:
             return moved, constant

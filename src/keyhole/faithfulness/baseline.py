@@ -1,0 +1,227 @@
+"""What stands in for a writer that is taken away? What it writes on other text, and never nothing.
+
+    mean            over prompts like this one: the same template, other names or values; this prompt left out
+    counterfactual  one prompt of equal length (patching)
+    resting         over text that has nothing to do with the prompt, the first token apart; the same for all prompts
+
+Zero is no baseline: under a norm the answer does not depend on the size of a stream, so that halves of it are worth as
+much as the whole.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from keyhole import cache
+from keyhole.brief import brief
+from keyhole.errors import KeyholeError
+from keyhole.faithfulness.masked import FLOATS, masked
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import Prompt, encode, prompt_text, text_ids
+from keyhole.progress import Progress, silent
+from keyhole.strict import quoted, read_text
+from keyhole.tasks.text.corpus import documents
+from keyhole.tasks.text.prose import knows_tasks_alone
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+    from keyhole.models.run import Run
+
+LEAST, MOST = 8, 64  # prompts that a mean is taken over
+AGREE = 0.5  # share of tokens that prompts of one template have in common, at least
+PIECES, LENGTH = 24, 24  # of text for the resting state, in tokens
+BaselineKind = Literal["mean", "counterfactual", "resting"]
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What every writer writes at every token instead of what it wrote in the prompt."""
+
+    __repr__ = brief
+
+    kind: BaselineKind
+    name: str  # as it stands beside numbers: "the mean of 31 prompts like this one"
+    writes: Float[Tensor, "writer pos d_model"]
+    note: str = ""  # what to be careful about
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def baseline(
+    run: "Run",
+    *,
+    like: Sequence[Prompt] | None = None,
+    counterfactual: Prompt | None = None,
+    text: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Baseline:
+    """The baseline for a prompt: the mean over prompts `like` it, a `counterfactual` prompt, or the resting state.
+
+    `text` is a file to take the resting state of, a paragraph a line. Without it, the organism reads its own corpus and
+    other models what they write themselves.
+    """
+    if sum(given is not None for given in (like, counterfactual, text)) > 1:
+        raise KeyholeError("give prompts like this one, or a counterfactual prompt, or a text: one baseline at a time.")
+    with run.model.steady():
+        if like is not None:
+            return mean_of(run, like, progress=progress)
+        if counterfactual is not None:
+            return patched(run, counterfactual)
+        return resting(run, text, progress=progress)
+
+
+def mean_of(run: "Run", like: Sequence[Prompt], *, progress: Progress | None = None) -> Baseline:
+    """The mean over prompts of the same template, of which at least eight others are needed."""
+    if isinstance(like, str):
+        raise KeyholeError("prompts like this one are a list of prompts, and not one text.")
+    encoded = [_ids(run, prompt) for prompt in like]
+    lengths = sorted({len(ids) for ids in encoded if len(ids) != len(run)})
+    if lengths:
+        odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
+        raise KeyholeError(
+            f"prompts like this one have as many tokens, {len(run)}: {quoted(odd)} has {len(_ids(run, odd))}. "
+            "Writers are matched token by token, so give the same template with other words of as many tokens."
+        )
+    others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
+    if len(others) < LEAST:
+        raise KeyholeError(
+            f"a mean is taken over at least {LEAST} different prompts like this one, itself left out: these are "
+            f"{len(others)}. Give more, or a counterfactual prompt."
+        )
+    shared = sum(a == b for ids in others for a, b in zip(ids[1:], run.token_ids[1:], strict=True))
+    agree = shared / (len(others) * max(1, len(run) - 1))
+    note = ""
+    if agree < AGREE:
+        note = (
+            f"the prompts have only {agree:.0%} of their tokens in common with this one: a mean over prompts that "
+            "merely have the same length is a poor baseline"
+        )
+    writes = _mean_writes(run.model, others, progress or silent)
+    return Baseline("mean", f"the mean of {len(others)} prompts like this one", writes, note)
+
+
+def patched(run: "Run", counterfactual: Prompt) -> Baseline:
+    """What writers write in another prompt of equal length."""
+    ids = _ids(run, counterfactual)
+    if len(ids) != len(run):
+        raise KeyholeError(
+            f"the counterfactual prompt {quoted(counterfactual)} has {len(ids)} tokens, and this one {len(run)}: "
+            "writers are matched token by token, so give one of equal length."
+        )
+    if ids == run.token_ids:
+        raise KeyholeError("the counterfactual prompt is this prompt itself: nothing would change.")
+    writes = _mean_writes(run.model, [ids], silent)
+    name = f"the prompt {prompt_text(run.model.tokenizer, ids)!r}"
+    return Baseline("counterfactual", name, writes)
+
+
+def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
+    """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
+    model = run.model
+    rest = model.cached(("resting", str(text)), lambda: model.hf.parameters(), lambda: _rest(model, text, progress))
+    writes = rest[:, [0] + [1] * (len(run) - 1)]
+    return Baseline("resting", "the resting state", writes)
+
+
+def _rest(model: "Model", text: Path | str | None, progress: Progress | None) -> Float[Tensor, "writer 2 d_model"]:
+    """Mean writes at first tokens and at all others; kept on disk by the model's weights."""
+    lines = None if text is None else read_text(text)
+    which = "own" if lines is None else hashlib.sha256(lines.encode()).hexdigest()
+    parameter = next(model.hf.parameters())
+    key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
+    if (entry := cache.find(key)) is not None:
+        return load_file(entry.path / "resting.safetensors")["rest"].to(parameter.device)
+    pieces = _pieces(model, lines)
+    by_length: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for ids in pieces:
+        by_length[len(ids)].append(ids)
+    sums, done = [], 0
+    for length, alike in by_length.items():
+        written = _mean_writes(model, alike, partial(_report, progress or silent, done, len(pieces))) * len(alike)
+        sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
+        done += len(alike)
+    counts = parameter.new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)], dtype=sums[0].dtype)
+    rest = torch.stack(sums).sum(0) / counts[:, None]
+    size = rest.numel() * rest.element_size()
+
+    def write(folder: Path) -> None:
+        save_file({"rest": rest.cpu().contiguous()}, folder / "resting.safetensors")
+
+    cache.keep(key, f"resting state of {model.name}", {}, size=size, write=write)
+    return rest
+
+
+def _pieces(model: "Model", lines: str | None) -> list[tuple[int, ...]]:
+    """Pieces of text, with what the tokenizer puts before text."""
+    if lines is not None:
+        texts = [line for line in lines.splitlines() if line.strip()]
+    elif knows_tasks_alone(model):
+        texts = documents(PIECES)
+    else:
+        return _written_by(model)
+    cut = (text_ids(model, line, special=True)[:LENGTH] for line in texts[: 8 * PIECES])
+    pieces = [ids for ids in cut if len(ids) >= LENGTH // 4]
+    if len(pieces) < LEAST:
+        raise KeyholeError(
+            f"the text has {len(pieces)} lines of at least {LENGTH // 4} tokens: a resting state needs {LEAST}. Give a "
+            "longer text, a paragraph a line."
+        )
+    return pieces[:PIECES]
+
+
+def _written_by(model: "Model") -> list[tuple[int, ...]]:
+    """What the model writes by itself, from the token that texts begin with."""
+    tokenizer, config = model.tokenizer, model.hf.config
+    starts = [getattr(which, name, None) for name in ("bos_token_id", "eos_token_id") for which in (tokenizer, config)]
+    first = next((start for start in starts if isinstance(start, int)), 0)
+    ids = torch.full((PIECES, 1), first, device=next(model.hf.parameters()).device)
+    length = min(LENGTH, model.dims.positions or LENGTH)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        written = model.hf.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=length - 1,
+            min_new_tokens=length - 1,
+            pad_token_id=first,
+        )
+    return [tuple(row) for row in written.tolist()]
+
+
+def _report(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    """A part's progress within the whole."""
+    progress(before + done, total)
+
+
+def _mean_writes(
+    model: "Model", prompts: Sequence[Sequence[int]], progress: Progress
+) -> Float[Tensor, "writer pos d_model"]:
+    """The mean of what every component writes over prompts of one length."""
+    dims, length = model.dims, len(prompts[0])
+    size = max(1, FLOATS // (dims.layers * (dims.heads + 1) * dims.d_model * length))
+    total = None
+    with exact_matmul(), torch.no_grad():
+        for start in range(0, len(prompts), size):
+            runs = model.run_many([list(ids) for ids in prompts[start : start + size]], bos=False)
+            part = masked(runs, check=False).written().sum(1)
+            total = part if total is None else total + part
+            progress(min(start + size, len(prompts)), len(prompts))
+    assert total is not None
+    return total / len(prompts)
+
+
+def _ids(run: "Run", prompt: Prompt) -> tuple[int, ...]:
+    """A prompt as this run's was made: with a beginning-of-sequence token if that has one."""
+    return encode(run.model, prompt, run.bos if isinstance(prompt, str) else None).ids

@@ -1,0 +1,86 @@
+"""Which edges of a set lie on a way from a token to the answer? The rest goes: orphans are not silent.
+
+A component that reads only baselines does not write its baseline, so an edge out of it adds noise; one whose write
+nobody reads does nothing. Two sweeps, from the answer down and from the tokens up, until nothing changes.
+
+A query edge at t is read by its head at t. A key or value edge at s is read by its head wherever that attends to s.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+
+from keyhole.faithfulness.token_masks import EdgeList
+from keyhole.faithfulness.wiring import Wiring
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+LOOKS, USUAL = 0.05, 2.5  # a head looks at a key of at least this weight, or of this multiple of the uniform weight
+_ANSWER = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """What joins edges to each other in one prompt."""
+
+    looks: Bool[np.ndarray, "writer dest src"]  # does this head attend there? False for all that are no heads
+    component: Int[np.ndarray, "reader"]  # the writer that a reader belongs to; -1: the answer
+    moves: Bool[np.ndarray, "reader"]  # is it a key or a value, read wherever its head attends to it?
+
+    def connected(self, edges: EdgeList) -> EdgeList:
+        """The edges of this list that lie on a way from a token to the answer."""
+        before = -1
+        while len(edges) != before:
+            before = len(edges)
+            writes = np.zeros(self.looks.shape[:2], dtype=bool)
+            writes[edges[:, 0], edges[:, 2]] = True
+            edges = edges[self._is_read(edges, writes)]
+            edges = edges[self._fed(edges)[edges[:, 0], edges[:, 2]]]
+        return edges
+
+    def _fed(self, edges: EdgeList) -> Bool[np.ndarray, "writer pos"]:
+        """Which writers read one of these edges for what they write at a token?"""
+        reads = np.zeros(self.looks.shape[:2], dtype=bool)
+        reads[0] = True  # embeddings
+        component, moves, token = self.component[edges[:, 1]], self.moves[edges[:, 1]], edges[:, 2]
+        here = ~moves & (component != _ANSWER)
+        reads[component[here], token[here]] = True
+        for head, src in set(zip(component[moves].tolist(), token[moves].tolist(), strict=True)):
+            reads[head] |= self.looks[head, :, src]
+        return reads
+
+    def _is_read(self, edges: EdgeList, writes: Bool[np.ndarray, "writer pos"]) -> Bool[np.ndarray, "edge"]:
+        """Which edges end at a component that somebody reads, at the token that it writes to with them?"""
+        component, moves, token = self.component[edges[:, 1]], self.moves[edges[:, 1]], edges[:, 2]
+        read = component == _ANSWER
+        here = ~moves & ~read
+        read[here] = writes[component[here], token[here]]
+        # at token s by its head anywhere that it looks at s from, and is read at
+        heads = component[moves]
+        read[moves] = (self.looks[heads, :, token[moves]] & writes[heads]).any(1)
+        return read
+
+
+def reach_of(run: "Run", wiring: Wiring) -> Reach:
+    """What joins the edges of a prompt, by the attention weights of its run."""
+    n, heads = len(run), run.model.dims.heads
+    looks = np.zeros((len(wiring.writers), n, n), dtype=bool)
+    usual = np.minimum(LOOKS, USUAL / np.arange(1, n + 1))[:, None]
+    for layer in range(run.model.dims.layers):
+        record = run.layer(layer)
+        weights = torch.cat([record.weights(record.heads, dests) for dests in record.blocks], 1).float().cpu().numpy()
+        first = 1 + layer * (heads + 1)
+        looks[first : first + heads] = weights >= usual
+    numbers = {(writer.kind, writer.layer, writer.head): i for i, writer in enumerate(wiring.writers)}
+    component = [
+        _ANSWER
+        if reader.layer is None
+        else numbers["mlp" if reader.head is None else "head", reader.layer, reader.head]
+        for reader in wiring.readers
+    ]
+    moves = [reader.side in ("src", "value") for reader in wiring.readers]
+    return Reach(looks, np.array(component), np.array(moves))

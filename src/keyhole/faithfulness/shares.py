@@ -1,0 +1,157 @@
+"""Which edges is the answer made of? Shares by integration from the baseline to the prompt; they add up to the gap.
+
+All masks go from 0 to 1 together (m is the answer, w_u(a) what u writes in the pass at a, base_u its baseline):
+
+    share(u, r, t) = integral_0^1 (w_u(a) - base_u)[t] . dm/dx_r[t] da,        sum of all shares = m(1) - m(0)
+
+with x_r what reader r reads. The answer changes quickly in a small part of the way, so the points are placed where it
+does. A share ranks edges and is no effect: each of three edges in a chain has a third of what taking any away costs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from keyhole.brief import brief
+from keyhole.faithfulness.masked import Masked, Writes, rows_at_once
+from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.qk.omega import omega
+
+if TYPE_CHECKING:
+    from keyhole.intervene.remove import Metric
+
+LOOK = 17  # points at which the answer is looked at, to place the others
+FEWEST, MOST = 8, 32  # points that gradients are taken at
+CLOSE = 0.05  # of the gap: how far the sum of shares may be from it
+WITHIN = ((0.4, 0.35), (0.7, 0.25), (0.9, 0.2), (1.0, 0.2))  # points and weights along the edges of a circuit
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Every token-level edge's part of the answer's gap to its baseline."""
+
+    __repr__ = brief
+
+    values: Float[np.ndarray, "writer reader pos"]
+    everything: float  # the answer of the model
+    nothing: float  # at the baseline
+    points: int  # that gradients were taken at
+
+    @property
+    def gap(self) -> float:
+        """What the shares should add up to."""
+        return self.everything - self.nothing
+
+    @property
+    def completeness(self) -> float:
+        """The sum of all shares over the gap: 1 if they add up."""
+        return float(self.values.sum()) / self.gap if self.gap else float("nan")
+
+
+def shares(masked: Masked, metric: "Metric", prompt: int = 0) -> Shares:
+    """Shares of all token-level edges of one prompt; as many points as it takes to add up within 5 %, at most 32."""
+    looks = np.linspace(0.0, 1.0, LOOK)
+    with torch.no_grad(), exact_matmul():
+        logits = masked.masked_logits([everything(float(a), prompt) for a in looks])
+        answers = np.array([metric.of(row) for row in logits])
+    points = FEWEST
+    while True:
+        values = _integrated(masked, metric, placed(looks, answers, points), prompt)
+        found = Shares(values, float(answers[-1]), float(answers[0]), points)
+        if points >= MOST or abs(found.completeness - 1) <= CLOSE or not found.gap:
+            return found
+        points *= 2
+
+
+def placed(
+    looks: Float[np.ndarray, "look"], answers: Float[np.ndarray, "look"], points: int
+) -> list[tuple[float, float]]:
+    """Middles and widths of cells that hold equal parts of half the way and half the answer's changes.
+
+    >>> placed(np.array([0.0, 0.5, 1.0]), np.array([0.0, 0.0, 1.0]), 2)
+    [(0.333..., 0.666...), (0.833..., 0.333...)]
+    """
+    changes = np.abs(np.diff(answers))
+    total = changes.sum()
+    mass = 0.5 * np.diff(looks) + (0.5 * changes / total if total > 0 else 0.5 * np.diff(looks))
+    ends = np.interp(np.linspace(0.0, 1.0, points + 1), np.concatenate([[0.0], mass.cumsum()]), looks)
+    return [(float(a + b) / 2, float(b - a)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def _integrated(
+    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
+) -> Float[np.ndarray, "writer reader pos"]:
+    shape = (*masked.wiring.joined.shape, masked.words.shape[1])
+    total = torch.zeros(shape, dtype=masked.words.dtype, device=masked.words.device)
+    size = max(1, rows_at_once(masked) // 3)  # the way back keeps what readers read, too
+    for start in range(0, len(cells), size):
+        part = cells[start : start + size]
+        changes, slopes = _slopes(masked, metric, [everything(point, prompt) for point, _ in part])
+        widths = total.new_tensor([width for _, width in part])[:, None, None]
+        for readers, slope in slopes:
+            below = int(masked.wiring.joined[:, readers[0]].sum())  # the same for all readers of one side of a layer
+            values = torch.einsum("wbtd,rbtd->wrt", changes[:below], slope * widths)
+            total[:below, readers[0] : readers[-1] + 1] += values
+    return total.cpu().double().numpy()
+
+
+def along(masked: Masked, metric: "Metric", edges: EdgeList, prompt: int = 0) -> Float[np.ndarray, "edge"]:
+    """Shares of the edges of a circuit along the way on which these alone come in: what each is worth among them."""
+    changes, slopes = _slopes(masked, metric, [Mask(edges, a, 0.0, prompt) for a, _ in WITHIN])
+    widths = changes.new_tensor([width for _, width in WITHIN])
+    values = np.zeros(len(edges))
+    for readers, slope in slopes:
+        row = {reader: i for i, reader in enumerate(readers)}
+        here = [i for i, reader in enumerate(edges[:, 1].tolist()) if reader in row]
+        writer, _, token = torch.from_numpy(edges[here]).to(changes.device).unbind(1)
+        reader = torch.tensor([row[number] for number in edges[here, 1].tolist()], dtype=torch.long).to(writer.device)
+        parts = (changes[writer, :, token] * slope[reader, :, token]).sum(-1)
+        values[here] = (parts * widths).sum(-1).cpu().numpy()
+    return values
+
+
+def channel_shares(
+    masked: Masked, metric: "Metric", edges: EdgeList, cells: Sequence[tuple[float, float]], prompt: int = 0
+) -> list[Float[np.ndarray, "channel_and_rest"]]:
+    """Shares of edges into queries and keys by singular channel; the last is the rest, which no channel reads.
+
+    The rest is what the edge does through the norm before attention. Channels and rest add up to the edge's share.
+    """
+    changes, slopes = _slopes(masked, metric, [everything(point, prompt) for point, _ in cells])
+    widths = changes.new_tensor([width for _, width in cells])[:, None]
+    by_reader = {reader: slope[i] for readers, slope in slopes for i, reader in enumerate(readers)}
+    by_edge = []
+    for writer, reader, token in edges.tolist():
+        change, slope = changes[writer, :, token], by_reader[reader][:, token] * widths
+        basis = basis_of(masked, reader).to(change)
+        by_channel = ((change @ basis) * (slope @ basis)).sum(0)
+        rest = (change * slope).sum() - by_channel.sum()
+        by_edge.append(torch.cat([by_channel, rest[None]]).cpu().double().numpy())
+    return by_edge
+
+
+def basis_of(masked: Masked, reader: int) -> Float[Tensor, "d_model channel"]:
+    """The singular directions that a query (dest) or key (src) reads, in the order of a head's channels."""
+    place = masked.wiring.readers[reader]
+    assert place.layer is not None and place.head is not None and place.side in ("dest", "src")
+    channels = omega(masked.model, place.layer)
+    return channels.u(place.head) if place.side == "dest" else channels.v(place.head)
+
+
+def _slopes(
+    masked: Masked, metric: "Metric", masks: Sequence[Mask]
+) -> tuple[Writes, list[tuple[list[int], Float[Tensor, "reader row pos d_model"]]]]:
+    """Writes less baselines in a pass of these copies, and the slope of their answers by what readers read."""
+    with exact_matmul(), torch.inference_mode(False), torch.enable_grad():
+        logits, stream = masked.read(masks)
+        assert stream.reads is not None
+        answers = torch.stack([metric.value(row) for row in logits]).sum()
+        reads = [read for _, read in stream.reads]
+        slopes = torch.autograd.grad(answers, reads, materialize_grads=True, allow_unused=True)
+    return stream.changes.detach(), [(readers, slope) for (readers, _), slope in zip(stream.reads, slopes, strict=True)]
