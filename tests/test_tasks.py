@@ -9,7 +9,7 @@ import pytest
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks import TASKS, boxes, documents, filler, greater_than, ioi, lists, pronouns, vocabulary
-from keyhole.tasks.boxes import counterfactual
+from keyhole.tasks.boxes import with_other_thing
 from keyhole.tasks.example import Example, pieces
 from keyhole.tasks.ioi import WORDINGS as IOI_WORDINGS
 from keyhole.tasks.ioi import ioi_combination
@@ -168,7 +168,7 @@ def test_the_instruct_wordings() -> None:
 @pytest.mark.parametrize("wording", ["plain", "instruct"])
 def test_a_counterfactual_changes_two_mentions_and_nothing_else(wording: str) -> None:
     for e in boxes(80, 1, wording=wording, held_out=None):
-        changed = counterfactual(e, "marmalade")
+        changed = with_other_thing(e, "marmalade")
         assert changed.text == e.text.replace(f" {e.word('QUERY')} ", " marmalade ")
         assert changed.text.count("marmalade") == 2
         assert e.word("QUERY") not in pieces(changed.text + changed.continuation)
@@ -176,7 +176,7 @@ def test_a_counterfactual_changes_two_mentions_and_nothing_else(wording: str) ->
         assert {name: changed.word(name) for name in same} == {name: e.word(name) for name in same}
         assert {changed.word(name) for name in e.roles if name not in same} == {"marmalade"}
         assert (changed.answer, changed.wrong, changed.template) == (e.answer, e.wrong, e.template)
-        assert counterfactual(changed, e.word("QUERY")) == e
+        assert with_other_thing(changed, e.word("QUERY")) == e
 
 
 def test_lists_with_as_many_of_each_category() -> None:
@@ -224,8 +224,8 @@ def test_filler_and_documents_stay_inside_the_vocabulary_and_the_line() -> None:
         lambda: lists(1, category="colors", categories=["fruits", "animals"]),
         lambda: boxes(1, wording="formal"),
         lambda: boxes(1, n_boxes=3, things=["jam", "cup"], query="jam"),
-        lambda: counterfactual(boxes(1, n_boxes=2, things=["jam", "cup"])[0], "jam"),
-        lambda: counterfactual(lists(1)[0], "jam"),
+        lambda: with_other_thing(boxes(1, n_boxes=2, things=["jam", "cup"])[0], "jam"),
+        lambda: with_other_thing(lists(1)[0], "jam"),
         lambda: pronouns(1, names=["River"]),
     ],
 )

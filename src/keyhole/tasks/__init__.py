@@ -9,6 +9,7 @@ from keyhole.tasks.files import read_examples, write_examples
 from keyhole.tasks.greater_than import greater_than
 from keyhole.tasks.induction import induction
 from keyhole.tasks.ioi import ioi
+from keyhole.tasks.like import counterfactual, counterfactual_kinds, like
 from keyhole.tasks.lists import lists
 from keyhole.tasks.pronouns import pronouns
 from keyhole.tasks.published import published_ioi
@@ -25,6 +26,8 @@ __all__ = [
     "answer_ids",
     "answered",
     "boxes",
+    "counterfactual",
+    "counterfactual_kinds",
     "documents",
     "examples",
     "facts",
@@ -33,6 +36,7 @@ __all__ = [
     "induction",
     "ioi",
     "is_held_out",
+    "like",
     "lists",
     "pronouns",
     "published_ioi",

@@ -3,11 +3,10 @@
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from keyhole.errors import KeyholeError
-from keyhole.models.tokens.spans import Span
-from keyhole.tasks.example import Example, collect, fill, is_held_out
+from keyhole.tasks.example import Example, collect, exchanged, fill, is_held_out
 from keyhole.tasks.text.words import LETTERS, THINGS
 
 FIRST = "The {item} is in box {box}"
@@ -77,15 +76,15 @@ def boxes(
     return collect(n, seed, held_out, draw)
 
 
-def counterfactual(example: Example, replacement: str) -> Example:
+def with_other_thing(example: Example, thing: str) -> Example:
     """What would the prompt be, were another thing in the queried box? Both mentions change, the answer does not.
 
     >>> [example] = boxes(1, n_boxes=2, things=["jam", "knife"], letters="AB", query="jam")
-    >>> other = counterfactual(example, "spoon")
+    >>> other = with_other_thing(example, "spoon")
     >>> other.word("ITEM"), other.word("QUERY"), other.answer == example.answer
     ('spoon', 'spoon', True)
     """
-    return _exchanged(example, ("ITEM", "QUERY"), replacement)
+    return _with_other(example, "ITEM", thing)
 
 
 def relettered(example: Example, letter: str) -> Example:
@@ -96,32 +95,16 @@ def relettered(example: Example, letter: str) -> Example:
     >>> other.word("BOX"), other.answer, other.word("ITEM")
     ('F', 'F', 'jam')
     """
-    return replace(_exchanged(example, ("BOX",), letter), answer=letter, answers=(letter,))
+    return _with_other(example, "BOX", letter)
 
 
-def _exchanged(example: Example, roles: tuple[str, ...], replacement: str) -> Example:
+def _with_other(example: Example, role: str, replacement: str) -> Example:
     if example.task != "boxes":
-        raise KeyholeError(f"a counterfactual is made of a boxes example, not of {example.task!r}.")
-    old = example.word(roles[0])
+        raise KeyholeError(f"another thing or letter is for an example of boxes, not of {example.task!r}.")
+    old = example.word(role)
     if re.search(rf"\b{re.escape(replacement)}\b", example.text):
         raise KeyholeError(f"{replacement!r} already stands in this prompt: replace {old!r} by an unused word.")
-    mentions = sorted(example.roles[role] for role in roles)
-    longer = len(replacement) - len(old)
-
-    def moved(span: Span) -> Span:
-        start, end = (at + longer * sum(mention[1] <= at for mention in mentions) for at in span)
-        return start, end
-
-    text = example.text
-    for start, end in reversed(mentions):
-        text = text[:start] + replacement + text[end:]
-    return replace(
-        example,
-        text=text,
-        roles={role: moved(span) for role, span in example.roles.items()},
-        # A lambda, so that no character of the replacement is read as a group reference.
-        continuation=re.sub(rf"\b{re.escape(old)}\b", lambda _: replacement, example.continuation),
-    )
+    return exchanged(example, {old: replacement})
 
 
 def _further_questions(rng: random.Random, pairs: list[tuple[str, str]]) -> str:

@@ -93,6 +93,20 @@ class Example:
         found = self._among(spans_among(self.text, tokens))
         return {role: own[0] for role, own in found.items() if len(own) == 1}
 
+    def tokens(self, model: "Model") -> dict[str, tuple[int, ...]]:
+        """Which tokens of this prompt play each role for a model? Counted from the first token of the text itself.
+
+        >>> import keyhole
+        >>> text, roles = fill("{name} went to the store", {"name": ("WHO", "Mary")})
+        >>> Example("demo", text, "", (), (), roles, "", "").tokens(keyhole.load())
+        {'WHO': (0,), 'END': (4,)}
+        """
+        from keyhole.models.tokens.prompts import text_ids
+        from keyhole.models.tokens.spans import token_spans
+
+        spans = token_spans(model, self.text, text_ids(model, self.text))
+        return {role: tuple(found) for role, found in self._among(spans).items()}
+
     def _tokens(self, run: "Run") -> dict[str, list[int]]:
         """Which tokens of a run of this prompt play each role."""
         from keyhole.models.tokens.spans import token_spans
@@ -128,6 +142,48 @@ def fill(wording: str, slots: Mapping[str, tuple[str, str]]) -> tuple[str, dict[
             text += word
     roles["END"] = last_piece(text)
     return text, roles
+
+
+def reworded(example: Example, words: Mapping[str, str]) -> Example:
+    """What does a prompt say with other words at some of its roles? Its answers stay as they are.
+
+    >>> text, roles = fill("{A} saw {B}", {"A": ("WHO", "Mary"), "B": ("WHOM", "John")})
+    >>> other = reworded(Example("demo", text, "", (), (), roles, "", ""), {"WHO": "Alexander"})
+    >>> other.text, other.word("WHOM")
+    ('Alexander saw John', 'John')
+    """
+    placed = sorted({example.span(role): word for role, word in words.items()}.items())
+
+    def moved(at: int) -> int:
+        return at + sum(len(word) - (end - start) for (start, end), word in placed if end <= at)
+
+    text, done = "", 0
+    for (start, end), word in placed:
+        text, done = text + example.text[done:start] + word, end
+    roles = {role: (moved(start), moved(end)) for role, (start, end) in example.roles.items()}
+    return replace(example, text=text + example.text[done:], roles=roles)
+
+
+def exchanged(example: Example, words: Mapping[str, str]) -> Example:
+    """What is an example with words exchanged wherever they play a role, in its answers and labels, too?
+
+    >>> text, roles = fill("{A} and {B} ran, {A2} and", {s: (s, w) for s, w in zip(("A", "B", "A2"), "xyx")})
+    >>> example = Example("demo", text, "y", ("x",), ("y",), roles, "", " y.")
+    >>> other = exchanged(example, {"x": "y", "y": "z"})
+    >>> other.text, other.answer, other.against, other.continuation
+    ('y and z ran, y and', 'z', ('y',), ' z.')
+    """
+    at = {role: words[example.word(role)] for role in example.roles if example.word(role) in words}
+    old = "|".join(map(re.escape, words)) or "(?!)"  # nothing to exchange: a pattern that never fits
+    return replace(
+        reworded(example, at),
+        answer=words.get(example.answer, example.answer),
+        answers=tuple(words.get(word, word) for word in example.answers),
+        against=tuple(words.get(word, word) for word in example.against),
+        # A function, so that no character of a new word is read as a group reference.
+        continuation=re.sub(rf"\b({old})\b", lambda match: words[match[0]], example.continuation),
+        labels={name: words.get(label, label) for name, label in example.labels.items()},
+    )
 
 
 def pieces(text: str) -> list[str]:

@@ -61,9 +61,20 @@ def _example(noun: str, century: str, start: str, *, end: str, digits: bool) -> 
         "XX2": ("XX2", century),
     }
     text, roles = fill(WORDING, slots)
+    later, against = ends_of(start, digits=digits)
+    labels = {"noun": noun, "century": century, "YY": start, "asks": "tens" if digits else "years"}
+    answer = end[: len(later[0])]
+    return Example("greater_than", text, answer, against, later, roles, "lasted", f"{end}.", labels)
+
+
+def ends_of(start: str, *, digits: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which ends are right after this start, and which are wrong? Two digits each, or with `digits` the first of them.
+
+    >>> ends_of("97", digits=False)[0], ends_of("79", digits=True)
+    (('98', '99'), (('8', '9'), ('7', '6', '5', '4', '3', '2', '1', '0')))
+    """
     shown = 1 if digits else 2  # of the year's last two
     later = tuple(dict.fromkeys(number[:shown] for number in NUMBERS if number > start))
     # The nearest years first.
-    against = tuple(dict.fromkeys(number[:shown] for number in reversed(NUMBERS) if number <= start))
-    labels = {"noun": noun, "century": century, "YY": start, "asks": "tens" if digits else "years"}
-    return Example("greater_than", text, end[:shown], against, later, roles, "lasted", f"{end}.", labels)
+    against = dict.fromkeys(number[:shown] for number in reversed(NUMBERS) if number <= start)
+    return later, tuple(end for end in against if end not in later)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from keyhole.contrast.data.sites import Contrast, Sample, Site, last, role
 from keyhole.errors import KeyholeError
 from keyhole.models.tokens.prompts import one_token_words
-from keyhole.tasks.boxes import boxes, counterfactual, relettered
+from keyhole.tasks.boxes import boxes, relettered, with_other_thing
 from keyhole.tasks.example import Example
 from keyhole.tasks.text.words import LETTERS, THINGS
 
@@ -73,7 +73,7 @@ def lexical_contrast(
         raise KeyholeError(_too_few(model, "things", len(words.told), n_boxes + 1))
     examples = words.examples(n, seed, asked)
     rng = random.Random(seed)
-    copies = [counterfactual(example, rng.choice(words.spare)) for example in examples]
+    copies = [with_other_thing(example, rng.choice(words.spare)) for example in examples]
     name = "boxes by thing, crossed" if cross else "boxes by thing"
     return _against_copies(name, model, examples, copies, label="QUERY", cross=cross, how=how)
 
