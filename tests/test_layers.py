@@ -21,8 +21,9 @@ LAYERS = [
         ("circuits",),
         ("tracing",),
         ("intervene",),
-        ("story",),
         ("tasks",),
+        ("faithfulness",),
+        ("story",),
         ("store",),
         ("many",),
         ("contrast", "discover"),
@@ -46,9 +47,9 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # One-line convenience methods of records may call up, to where the work is done; so may the types they promise.
 CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
-    *[("models/run.py", f"Run.{name}") for name in ("next", "toward", "trace", "writers", "_repr_html_")],
+    *[("models/run.py", f"Run.{name}") for name in ("next", "sufficient", "toward", "trace", "writers", "_repr_html_")],
     ("models/model.py", "Model.contrast"),
-    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("plot", "show", "story", "to_html", "verify")],
+    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("effects", "plot", "show", "story", "to_html", "verify")],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Parameters
 from keyhole.circuits.writer import Kind, Removal, SideName, Signal, Writer
 from keyhole.errors import KeyholeError
@@ -16,16 +17,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.dataframes import Table
+    from keyhole.faithfulness.baseline import Likes
+    from keyhole.faithfulness.effects import What
     from keyhole.intervene.remove import Mode
     from keyhole.intervene.rows import Verification
     from keyhole.models.model import Model
     from keyhole.models.run import Run
+    from keyhole.models.tokens.prompts import Prompt
     from keyhole.progress import Progress
     from keyhole.story.story import Story
     from keyhole.web.browser import Page
     from keyhole.web.notebook import Widget
 
-SCHEMA = 2  # of circuits that go through MLPs; others are written as 1, as ever
+SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
 NodeKind = Literal[Kind, "target"]
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
@@ -121,6 +125,7 @@ class Circuit:
     influence: tuple[float, ...] = ()  # of each node, if the circuit goes through MLPs
     leaves: tuple[str | None, ...] = ()  # why a node was not explained; None: it was
     mlps: tuple[TracedMlp, ...] = ()  # those that were explained
+    measured: Measured | None = None  # effects, shares and faithfulness, if they were asked for
     run: "Run | None" = field(default=None, repr=False, compare=False)  # that it was traced in; None: read from a file
     probe: "Tensor | None" = field(default=None, repr=False, compare=False)  # of seeds; files have none
 
@@ -228,6 +233,37 @@ class Circuit:
         from keyhole.intervene.verification import verify
 
         return verify(self, model, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
+
+    def effects(
+        self,
+        model: "Model | None" = None,
+        *,
+        like: "Likes | None" = None,
+        counterfactual: "Prompt | None" = None,
+        text: "str | Path | None" = None,
+        what: "Sequence[What]" = ("words", "nodes", "edges", "shares", "faithfulness"),
+        progress: "Progress | None" = None,
+    ) -> "Circuit":
+        """What does the answer lose without each token, node and edge? The same circuit, with what was measured.
+
+        Args:
+            model: The model that made the circuit, if it was read from a file.
+            like: Prompts of the same template with other names or values (texts, token ids or `Example`s), at least
+                eight: their mean is the baseline. Of `Example`s the answers are known, and the circuit is tried on them.
+            counterfactual: One prompt of equal length, whose writes are the baseline.
+            text: A file to take the resting state of, a paragraph a line. Without any of these three, the resting state
+                is that of the organism's corpus, or of what the model writes itself.
+            what: Some of it alone: "words", "nodes", "edges" (a pass each), "shares", "faithfulness" (a handful).
+            progress: Called with the number of passes done and their total.
+
+        Returns:
+            The circuit with `circuit.measured`: effects, shares and faithfulness. It is saved with them.
+        """
+        from keyhole.faithfulness.effects import effects
+
+        return effects(
+            self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress
+        )
 
     def story(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Node, Traced
-from keyhole.circuits.parameters import Accpp, Parameters, Svt
+from keyhole.circuits.parameters import Accpp, Parameters, Sufficient, Svt
 from keyhole.circuits.writer import Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.strict import is_index, printable, quoted, require
@@ -135,7 +135,7 @@ def _require_parameters(told: Parameters, n: int, *, target: Node) -> None:
     require(told.probe_layer is None or is_index(told.probe_layer, _SIZE), "its probe_layer is wrong.")
     require(told.top_k is None or is_index(told.top_k, _TOKEN_IDS), "its parameter top_k is wrong.")
     shares = {
-        name: getattr(told, name, None) for name in ("seed_tau", "top_p", "tau", "cover", "eps", "share", "threshold")
+        name: getattr(told, name, None) for name in ("seed_tau", "top_p", "tau", "cover", "eps", "share", "threshold", "level")
     }
     for name, value in shares.items():
         require(
@@ -148,6 +148,9 @@ def _require_parameters(told: Parameters, n: int, *, target: Node) -> None:
 
 
 def _require_edges(circuit: Circuit) -> None:
+    if isinstance(circuit.parameters, Sufficient):
+        found = circuit.parameters.found
+        require(0 < found <= len(circuit.edges), f"it says that {found} of its {len(circuit.edges)} edges suffice.")
     joined = {(edge.source, edge.target, edge.side) for edge in circuit.edges}
     require(len(joined) == len(circuit.edges), "an edge occurs twice.")
     searched = {traced.node for traced in circuit.firings}
@@ -181,6 +184,8 @@ def _require_firings(circuit: Circuit) -> None:
         )
         for side in ("dest", "src"):
             _require_removals(getattr(traced, side), node, f"{name}, {side}")
+    if isinstance(circuit.parameters, Sufficient):
+        return  # its edges are whole, all channels of a head; signals are attached to them
     if isinstance(circuit.parameters, Accpp):
         _require_removed(circuit)
     else:
@@ -288,6 +293,8 @@ def _numbers(circuit: Circuit) -> Iterator[float]:
         yield from (edge.weight, edge.ig, edge.alone)
     for removal in _removals(circuit.firings):
         yield from (removal.ig, removal.after)
+    if circuit.measured is not None:
+        yield from (circuit.measured.everything, circuit.measured.nothing)
     for one in circuit.mlps:
         yield from (one.offset, one.left, one.left_renormed, one.kept, one.cancellation)
         yield from (share for _, share in one.neurons)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
 from keyhole.circuits.consistency import require_consistent
-from keyhole.circuits.parameters import Accpp, parameters_from
+from keyhole.circuits.measured import measured_from
+from keyhole.circuits.parameters import Accpp, Sufficient, parameters_from
 from keyhole.circuits.writer import Kind, Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
@@ -64,8 +65,9 @@ def _draw(circuit: Circuit, path: Path, names: Mapping[Edge, str] | None) -> Non
 def to_json(circuit: Circuit) -> str:
     """A circuit as a JSON document; `from_json` gives back an equal one."""
     through = bool(circuit.influence)
+    later = circuit.measured is not None or isinstance(circuit.parameters, Sufficient)
     document = {
-        "schema": SCHEMA if through else 1,
+        "schema": SCHEMA if later else 2 if through else 1,
         "model": dict(circuit.model),
         "versions": dict(circuit.versions),
         "parameters": circuit.parameters.record(),
@@ -78,6 +80,8 @@ def to_json(circuit: Circuit) -> str:
     }
     if through:
         document["mlps"] = [asdict(one) for one in circuit.mlps]
+    if circuit.measured is not None:
+        document["measured"] = circuit.measured.record()
     return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
@@ -114,10 +118,11 @@ def from_document(document: Any) -> Circuit:
     """A circuit from its document, as JSON or a store has it; everything in it is checked."""
     require(isinstance(document, dict), "it is not a JSON object.")
     schema = document.get("schema")
-    require(schema in (1, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1 and {SCHEMA}.")
-    through = schema == SCHEMA
+    require(schema in (1, 2, SCHEMA), f"its schema is {quoted(schema)}, and this version reads 1, 2 and {SCHEMA}.")
+    through = schema == 2 or (schema == SCHEMA and "mlps" in document)
     keys = (*_KEYS, "mlps") if through else _KEYS
-    require(set(document) == set(keys), f"its keys should be {', '.join(keys)}.")
+    optional = {"measured"} if schema == SCHEMA else set()
+    require(set(document) - optional == set(keys), f"its keys should be {', '.join(keys)}.")
     for name in ("model", "versions", "parameters", "errors"):
         require(isinstance(document[name], dict), f"{name} should be an object.")
     ids, tokens = document["token_ids"], document["tokens"]
@@ -130,7 +135,8 @@ def from_document(document: Any) -> Circuit:
     parameters = parameters_from(document["parameters"])
     told = isinstance(parameters, Accpp) and parameters.through == "mlps"
     require(told == through, f"its schema is {schema}, but its parameters are of a circuit of the other kind.")
-    edges = _edges(document["edges"], len(nodes), through)
+    edges = _edges(document["edges"], len(nodes), through, joined=through or isinstance(parameters, Sufficient))
+    sizes = {"nodes": len(nodes), "edges": len(edges), "tokens": len(ids)}
     circuit = Circuit(
         model=document["model"],
         versions=document["versions"],
@@ -145,6 +151,7 @@ def from_document(document: Any) -> Circuit:
         influence=tuple(influence for influence, _ in own),
         leaves=tuple(leaf for _, leaf in own),
         mlps=_mlps(document["mlps"], nodes, edges) if through else (),
+        measured=measured_from(document["measured"], **sizes) if "measured" in document else None,
     )
     require_consistent(circuit)
     return circuit
@@ -222,7 +229,7 @@ def _nodes(records: Any, n: int) -> tuple[tuple[Node, ...], tuple[float | None, 
     return tuple(nodes), tuple(attention)
 
 
-def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
+def _edges(records: Any, n: int, through: bool, *, joined: bool) -> tuple[Edge, ...]:
     require(isinstance(records, list), "edges should be a list.")
     edges = []
     names = {"from", "to", "side", "weight", "ig", "alone", "channels", *(["influence"] if through else [])}
@@ -230,7 +237,7 @@ def _edges(records: Any, n: int, through: bool) -> tuple[Edge, ...]:
         require_fields(record, names, "an edge")
         share = record.get("influence")
         require(not through or is_number(share), "an edge's influence is no number.")
-        require(through or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
+        require(joined or record["side"] not in ("mlp", "value"), "a circuit of heads has no edges into MLPs.")
         require(is_index(record["from"], n) and is_index(record["to"], n), "an edge joins nodes that do not exist.")
         require(record["side"] in _SIDES, f"there is no side {quoted(record['side'])}.")
         require(all(is_number(record[name]) for name in ("weight", "ig", "alone")), "an edge's weight is no number.")

@@ -55,6 +55,18 @@ class Accpp(Parameters):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sufficient(Accpp):
+    """The smallest edges that keep enough of the answer, with signals that say why their heads look there."""
+
+    method: ClassVar[str] = "sufficient"
+    level: float  # of the answer's gap to the baseline, that is kept at least
+    both_signs: bool  # with edges that hold the answer back
+    baseline: str  # in whose place everything else stands
+    signals: int  # at most so many for each side of a firing
+    found: int  # the circuit's first edges, which suffice; those after them are signals that say why heads look there
+
+
+@dataclass(frozen=True, kw_only=True)
 class Svt(Parameters):
     """Singular vector tracing, heads alone."""
 
@@ -67,7 +79,7 @@ class Svt(Parameters):
     threshold: float = 0.5
 
 
-METHODS: dict[str, type[Parameters]] = {kind.method: kind for kind in (Accpp, Svt)}
+METHODS: dict[str, type[Parameters]] = {kind.method: kind for kind in (Accpp, Sufficient, Svt)}
 
 
 def parameters_from(record: Mapping[str, Any]) -> Parameters:

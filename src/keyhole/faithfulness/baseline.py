@@ -11,7 +11,7 @@ much as the whole.
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +29,7 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt, encode, prompt_text, text_ids
 from keyhole.progress import Progress, silent
 from keyhole.strict import quoted, read_text
+from keyhole.tasks.example import Example
 from keyhole.tasks.text.corpus import documents
 from keyhole.tasks.text.prose import knows_tasks_alone
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 LEAST, MOST = 8, 64  # prompts that a mean is taken over
 AGREE = 0.5  # share of tokens that prompts of one template have in common, at least
 PIECES, LENGTH = 24, 24  # of text for the resting state, in tokens
+Likes = Sequence[Prompt | Example]  # prompts like one at hand; of examples, the answers are known
 BaselineKind = Literal["mean", "counterfactual", "resting"]
 
 
@@ -52,6 +54,7 @@ class Baseline:
     name: str  # as it stands beside numbers: "the mean of 31 prompts like this one"
     writes: Float[Tensor, "writer pos d_model"]
     note: str = ""  # what to be careful about
+    prompts: tuple[tuple[int, ...], ...] = ()  # token ids of those that a mean was taken over
 
     def __str__(self) -> str:
         return self.name
@@ -60,8 +63,8 @@ class Baseline:
 def baseline(
     run: "Run",
     *,
-    like: Sequence[Prompt] | None = None,
-    counterfactual: Prompt | None = None,
+    like: Likes | None = None,
+    counterfactual: Prompt | Example | None = None,
     text: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Baseline:
@@ -80,16 +83,16 @@ def baseline(
         return resting(run, text, progress=progress)
 
 
-def mean_of(run: "Run", like: Sequence[Prompt], *, progress: Progress | None = None) -> Baseline:
+def mean_of(run: "Run", like: Likes, *, progress: Progress | None = None) -> Baseline:
     """The mean over prompts of the same template, of which at least eight others are needed."""
     if isinstance(like, str):
         raise KeyholeError("prompts like this one are a list of prompts, and not one text.")
-    encoded = [_ids(run, prompt) for prompt in like]
+    encoded = [ids_like(run, prompt) for prompt in like]
     lengths = sorted({len(ids) for ids in encoded if len(ids) != len(run)})
     if lengths:
         odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
         raise KeyholeError(
-            f"prompts like this one have as many tokens, {len(run)}: {quoted(odd)} has {len(_ids(run, odd))}. "
+            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has {len(ids_like(run, odd))}. "
             "Writers are matched token by token, so give the same template with other words of as many tokens."
         )
     others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
@@ -107,15 +110,23 @@ def mean_of(run: "Run", like: Sequence[Prompt], *, progress: Progress | None = N
             "merely have the same length is a poor baseline"
         )
     writes = _mean_writes(run.model, others, progress or silent)
-    return Baseline("mean", f"the mean of {len(others)} prompts like this one", writes, note)
+    return Baseline("mean", f"the mean of {len(others)} prompts like this one", writes, note, tuple(others))
 
 
-def patched(run: "Run", counterfactual: Prompt) -> Baseline:
+def exchanged(run: "Run", mean: Baseline, other: "Run") -> Baseline:
+    """A mean for another of its prompts: with this run's writes in the place of that one's."""
+    n = len(mean.prompts)
+    with exact_matmul(), torch.no_grad():
+        this, that = (masked([one], check=False).written()[:, 0] for one in (run, other))
+    return replace(mean, writes=mean.writes + (this - that) / n)
+
+
+def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
     """What writers write in another prompt of equal length."""
-    ids = _ids(run, counterfactual)
+    ids = ids_like(run, counterfactual)
     if len(ids) != len(run):
         raise KeyholeError(
-            f"the counterfactual prompt {quoted(counterfactual)} has {len(ids)} tokens, and this one {len(run)}: "
+            f"the counterfactual prompt {quoted(_text(counterfactual))} has {len(ids)} tokens, and this one {len(run)}: "
             "writers are matched token by token, so give one of equal length."
         )
     if ids == run.token_ids:
@@ -222,6 +233,11 @@ def _mean_writes(
     return total / len(prompts)
 
 
-def _ids(run: "Run", prompt: Prompt) -> tuple[int, ...]:
+def ids_like(run: "Run", prompt: Prompt | Example) -> tuple[int, ...]:
     """A prompt as this run's was made: with a beginning-of-sequence token if that has one."""
-    return encode(run.model, prompt, run.bos if isinstance(prompt, str) else None).ids
+    text = _text(prompt)
+    return encode(run.model, text, run.bos if isinstance(text, str) else None).ids
+
+
+def _text(prompt: Prompt | Example) -> Prompt:
+    return prompt.text if isinstance(prompt, Example) else prompt

@@ -70,6 +70,10 @@ class Wiring:
     def _reader_numbers(self) -> dict[Reader, int]:
         return {reader: i for i, reader in enumerate(self.readers)}
 
+    def writer_number(self, writer: Source) -> int:
+        """Which of the writers is this?"""
+        return self._writer_numbers[writer]
+
     def number(self, source: Node, target: Node, side: EdgeSide) -> tuple[int, int] | None:
         """A circuit's edge without its tokens; None for what always stays here: biases, offsets."""
         if source.kind not in ("embedding", "head", "mlp"):

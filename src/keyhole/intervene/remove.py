@@ -65,6 +65,10 @@ class Metric:
         """Mean logit of the targets minus that of the others; without others, the targets' log-probability."""
         return float(self.value(logits)) if self.targets else float("nan")
 
+    def rank(self, logits: Float[Tensor, "vocab"]) -> int:
+        """Which place the likeliest target has among all tokens, from 1."""
+        return 1 + int((logits > logits[list(self.targets)].max()).sum())
+
     def value(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, ""]:
         """The same, to take gradients of; there must be targets."""
         logits = logits.double()

@@ -14,17 +14,20 @@ from keyhole.errors import KeyholeError
 from keyhole.models.architecture.rotary import Rotary
 from keyhole.models.numbers.precision import exact_matmul, working_dtype
 from keyhole.models.recording.attention import AttentionRule, visible_mask
-from keyhole.models.tokens.prompts import prompt_text
+from keyhole.models.tokens.prompts import Prompt, prompt_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from keyhole.circuits.circuit import Circuit
+    from keyhole.faithfulness.baseline import Likes
+    from keyhole.faithfulness.sufficient import Sufficing
     from keyhole.models.model import Model
     from keyhole.progress import Progress
     from keyhole.qk.channels import Channels
     from keyhole.qk.firings import Firings
     from keyhole.qk.omega import Basis
+    from keyhole.tasks.example import Example
     from keyhole.tracing.answers.next_tokens import NextTokens
     from keyhole.tracing.answers.targets import Target, Tokens
     from keyhole.tracing.assemble import Seeds, Sinks
@@ -300,6 +303,42 @@ class Run:
         options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
         options["progress"] = progress
         return trace_by(method, self, target, against=against, **options)
+
+    def sufficient(
+        self,
+        target: "Target" = None,
+        *,
+        against: "Tokens | None" = None,
+        like: "Likes | None" = None,
+        counterfactual: "Prompt | Example | None" = None,
+        level: float = 0.9,
+        both_signs: bool = False,
+        end: int | str = -1,
+        progress: "Progress | None" = None,
+    ) -> "Circuit":
+        """Which small circuit carries this answer by itself?
+
+        Args:
+            target: The answer, as `trace` takes it. Default: the likeliest next token.
+            against: The other answer: the lead of `target` over it is kept, not a probability.
+            like: Prompts of the same template with other names or values (texts, token ids or `Example`s), at least
+                eight. Everything outside the circuit is set to its mean over them.
+            counterfactual: One prompt of equal length instead, whose values are taken. Without either, the resting
+                state: what the model writes in any text. That needs many more edges.
+            level: The share of the answer that the circuit keeps at least: of the gap between the prompt and the
+                baseline.
+            both_signs: Also keep edges that hold the answer back; they have a negative share.
+            end: The token after which the answer is predicted. Default: the last.
+            progress: Called with how much is done, of a thousand.
+
+        Returns:
+            A `Circuit` with `circuit.measured`: effects and shares of its edges, and what it keeps (`faithfulness`).
+            Refused where the gap is less than one logit, or where no set of edges keeps enough.
+        """
+        from keyhole.faithfulness.sufficient import sufficient
+
+        options: Sufficing = {"like": like, "counterfactual": counterfactual, "level": level, "both_signs": both_signs}
+        return sufficient(self, target, against=against, end=end, progress=progress, **options)
 
     def writers(self, layer: int, pos: int | str) -> "Split":
         """Who wrote the residual stream that this layer reads at this token? See `keyhole.tracing.writes.writers`."""

@@ -149,7 +149,7 @@ def build_circuit(circuit: Growing, parameters: Parameters, check: Check, facts:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
         },
-        parameters=replace(parameters, **_answer(run, settings)),
+        parameters=replace(parameters, **answer_facts(run, settings)),
         errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
         token_ids=run.token_ids,
         tokens=run.tokens,
@@ -198,7 +198,7 @@ def _accounted(flow: Flow, named: Sequence[Writer], index: dict[Writer, int]) ->
     }
 
 
-def _answer(run: "Run", settings: Settings) -> dict[str, Any]:
+def answer_facts(run: "Run", settings: Settings) -> dict[str, Any]:
     """Which tokens the answer and the one it is held against are, and how likely the model finds each."""
     likely, told = run.logits[settings.end].double().softmax(-1), dict[str, Any]()
     for name, ids in (("target", settings.target_ids), ("against", settings.against_ids)):

@@ -1,0 +1,96 @@
+"""What was measured of a circuit? Effects and shares against a baseline, and how much of the answer it carries.
+
+    effect      of a node, an edge or a token: by how much the answer is less with it at its baseline, in a pass of its own
+    share       of an edge or a node: its part of the answer's gap to the baseline, by integration; it ranks, and adds up
+    kept, cut   what is left of the gap with the circuit alone, and with everything but the circuit
+    rest        with the circuit and a random half of everything else; `random`: with a random set of its size instead
+
+A head is taken whole at a token here, with all that it reads: nodes of one head that differ in their source alone have
+the same numbers.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from statistics import fmean, median, pstdev
+from typing import Any, Literal, get_type_hints
+
+from keyhole.strict import fits, frozen, quoted, require, require_fields
+
+Values = tuple[float | None, ...]  # None: not measured, or a constant that no mask can take away
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """How much of an answer a circuit carries; 1 is all of the gap, and above 1 is no success."""
+
+    kept: float
+    cut: float
+    rest: tuple[float, ...]  # one for each draw
+    random: tuple[float, ...]
+    rank: int  # of the answer among all tokens, with the circuit alone; 1: the likeliest
+    edges: int  # of the circuit, token by token
+    of: int  # of the model
+    others: tuple[float, ...] = ()  # kept, on other prompts whose answers are known
+
+    def __str__(self) -> str:
+        parts = [f"with these {self.edges:,} of {self.of:,} edges alone {self.kept:.0%} of the answer's gap is left"]
+        parts.append(f"without them {self.cut:.0%}")
+        if self.rest:
+            parts.append(f"with them and a random half of the rest {fmean(self.rest):.0%} ± {pstdev(self.rest):.0%}")
+        if self.random:
+            parts.append(f"with random edges in their place {fmean(self.random):.0%}")
+        text = ", ".join(parts)
+        text += f"; the answer ranks {self.rank} with them alone"
+        if self.others:
+            text += f"; on {len(self.others)} other prompts they keep {median(self.others):.0%} (median)"
+        return text
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Effects and shares of one circuit, against one baseline."""
+
+    baseline: str  # which: "the mean of 31 prompts like this one"
+    metric: Literal["logit difference", "log-probability"]
+    everything: float  # the answer in the prompt
+    nothing: float  # with every writer at its baseline
+    words: Values = ()  # effect of each token's embedding
+    nodes: Values = ()  # effect of each node
+    edges: Values = ()  # effect of each edge
+    node_shares: Values = ()
+    edge_shares: Values = ()
+    completeness: float | None = None  # the sum of all shares over the gap
+    faithfulness: Faithfulness | None = None
+    note: str = ""  # what to be careful about, or why something is missing
+
+    @property
+    def gap(self) -> float:
+        """What is to be explained."""
+        return self.everything - self.nothing
+
+    def record(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def measured_from(record: Any, *, nodes: int, edges: int, tokens: int) -> Measured:
+    """What a file says; numbers that do not fit the circuit are refused."""
+    require_fields(record, {field.name for field in fields(Measured)}, "what was measured")
+    inner = record["faithfulness"]
+    if inner is not None:
+        require_fields(inner, {field.name for field in fields(Faithfulness)}, "a circuit's faithfulness")
+        inner = Faithfulness(**_typed(inner, Faithfulness))
+    values = _typed({**record, "faithfulness": None}, Measured)
+    measured = Measured(**{**values, "faithfulness": inner})
+    sizes = {"words": tokens, "nodes": nodes, "edges": edges, "node_shares": nodes, "edge_shares": edges}
+    for name, size in sizes.items():
+        length = len(getattr(measured, name))
+        require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
+    return measured
+
+
+def _typed(record: dict[str, Any], kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    values = {name: frozen(value) for name, value in record.items()}
+    for name, value in values.items():
+        require(fits(value, hints[name]), f"its measured {name} is {quoted(record[name])}, which it cannot be.")
+    return values

@@ -1,0 +1,156 @@
+"""What does the answer lose without a token, a node or an edge? Measured in a pass each, against a baseline.
+
+    effect(x) = m(everything) - m(with x at its baseline)         everything downstream is free
+
+Beside effects: shares of edges, and how much of the answer a circuit carries (see `keyhole.circuits.measured`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.measured import Faithfulness, Measured, Values
+from keyhole.circuits.parameters import Sufficient
+from keyhole.errors import require_choice
+from keyhole.faithfulness.baseline import Likes, baseline, ids_like
+from keyhole.faithfulness.faithful import faithfulness, kept_on_others
+from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.search import LEAST_GAP
+from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
+from keyhole.faithfulness.wiring import Source, Wiring
+from keyhole.intervene.verification import metric_of, run_of
+from keyhole.models.tokens.prompts import Prompt
+from keyhole.progress import Progress, part_of, silent
+from keyhole.tasks.example import Example
+
+if TYPE_CHECKING:
+    from keyhole.models.model import Model
+
+What = Literal["words", "nodes", "edges", "shares", "faithfulness"]
+_AT = {"dest": "dest", "mlp": "dest", "target": "dest", "src": "src", "value": "src"}  # token of the reader, by side
+
+
+def effects(
+    circuit: Circuit,
+    model: "Model | None" = None,
+    *,
+    like: Likes | None = None,
+    counterfactual: Prompt | Example | None = None,
+    text: Path | str | None = None,
+    what: Sequence[What] = get_args(What),
+    progress: Progress | None = None,
+) -> Circuit:
+    """A circuit with the effects and shares of its nodes and edges, and how much of the answer it carries."""
+    for name in what:
+        require_choice("what", name, What)
+    progress = progress or silent
+    whole, metric = run_of(circuit, model), metric_of(circuit)
+    run = until_answer(whole, metric.end)
+    if len(run) < len(whole):  # prompts go on after the answer's token, as this one does
+        like = None if like is None else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
+    start = part_of(progress, 0.0, 0.2)
+    stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
+    asked = question(run, metric, stand_in)
+    measured = measure(circuit, asked, what=what, progress=part_of(progress, 0.2, 1.0))
+    if like is not None and measured.faithfulness is not None:
+        others = kept_on_others(circuit_edges(circuit, asked), run, stand_in, like)
+        measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
+    return replace(circuit, measured=measured)
+
+
+def measure(
+    circuit: Circuit, asked: Question, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
+) -> Measured:
+    """What is asked of a circuit, with one baseline."""
+    wiring, n = asked.masked.wiring, len(asked.run)
+    everything, nothing = asked.ends
+    measured = Measured(
+        baseline=asked.baseline.name,
+        metric="logit difference" if asked.metric.against else "log-probability",
+        everything=everything,
+        nothing=nothing,
+        note=asked.baseline.note,
+    )
+    places = {
+        "words": [(0, token) for token in range(n)] if "words" in what else [],
+        "nodes": [_place(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
+    }
+    joints = [edge_of(circuit, edge, wiring) for edge in circuit.edges]
+    masks: dict[tuple[int, ...], Mask] = {}
+    for place in (place for several in places.values() for place in several if place is not None):
+        masks[place] = all_but(out_of(wiring, *place))
+    if "edges" in what:
+        masks |= {joint: all_but(np.array([joint])) for joint in joints if joint is not None}
+    answers = asked.answers(list(masks.values()), progress)
+    lost = dict(zip(masks, (everything - answers).tolist(), strict=True))
+    words, nodes = (tuple(None if p is None else lost[p] for p in places[name]) for name in ("words", "nodes"))
+    words += (None,) * (len(circuit.tokens) - len(words)) if words else ()
+    measured = replace(measured, words=words, nodes=nodes)
+    if "edges" in what:
+        measured = replace(measured, edges=tuple(None if j is None else lost[j] for j in joints))
+    if measured.gap < LEAST_GAP:
+        small = (
+            f"the answer is at {everything:+.2f} in the prompt and at {nothing:+.2f} at the baseline: the gap is too "
+            "small to be shared out"
+        )
+        return replace(measured, note=f"{measured.note}; {small}" if measured.note else small)
+    if "shares" in what:
+        measured = replace(measured, **_shares(circuit, asked, joints))
+    if "faithfulness" in what:
+        measured = replace(measured, faithfulness=circuit_faithfulness(circuit, asked))
+    return measured
+
+
+def circuit_faithfulness(circuit: Circuit, asked: Question) -> Faithfulness:
+    """Kept, cut and rest of a circuit's edges, token by token."""
+    return faithfulness(circuit_edges(circuit, asked), asked)
+
+
+def circuit_edges(circuit: Circuit, asked: Question) -> EdgeList:
+    """The token-level edges of a circuit; constants, which no mask can take away, have none.
+
+    Of a circuit that suffices, those that do, without the signals that are attached to its heads.
+    """
+    n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
+    return edge_list(edge_of(circuit, edge, asked.masked.wiring) for edge in circuit.edges[:n])
+
+
+def edge_list(joints: Iterable[tuple[int, int, int] | None]) -> EdgeList:
+    """Edges without repetitions, in order."""
+    found = sorted({joint for joint in joints if joint is not None})
+    return np.array(found, dtype=np.int64) if found else no_edges()
+
+
+def edge_of(circuit: Circuit, edge: Edge, wiring: Wiring) -> tuple[int, int, int] | None:
+    """A circuit's edge as writer, reader and the token where it is read; None: a constant's."""
+    reader = circuit.nodes[edge.target]
+    ends = wiring.number(circuit.nodes[edge.source], reader, edge.side)
+    return None if ends is None else (*ends, int(getattr(reader, _AT[edge.side])))
+
+
+def out_of(wiring: Wiring, writer: int, token: int) -> EdgeList:
+    """All edges out of a writer at a token."""
+    readers = np.flatnonzero(wiring.joined[writer])
+    return np.column_stack([np.full(len(readers), writer), readers, np.full(len(readers), token)])
+
+
+def _place(node: Node, wiring: Wiring) -> tuple[int, int] | None:
+    """The writer that a node is, whole, and its token; None: a constant, or the answer."""
+    if node.kind not in ("embedding", "head", "mlp"):
+        return None
+    return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
+
+
+def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Values | float]:
+    values = asked.shares.values
+    places = [_place(node, asked.masked.wiring) for node in circuit.nodes]
+    return {
+        "edge_shares": tuple(None if joint is None else float(values[joint]) for joint in joints),
+        "node_shares": tuple(None if p is None else float(values[p[0], :, p[1]].sum()) for p in places),
+        "completeness": asked.shares.completeness,
+    }

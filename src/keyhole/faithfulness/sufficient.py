@@ -1,0 +1,225 @@
+"""Which circuit suffices for this answer? Found by search, and made into a circuit that is read like any other.
+
+What moves comes from the search: edges into values, MLPs and the answer, and those into queries and keys that differ
+from the baseline. Why heads look where they look mostly does not differ from it, so every head's firing is explained as
+in a traced circuit, and its strongest signals are attached.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+import torch
+import transformers
+
+from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
+from keyhole.circuits.parameters import Sufficient
+from keyhole.errors import KeyholeError
+from keyhole.faithfulness.baseline import Likes, baseline
+from keyhole.faithfulness.effects import measure
+from keyhole.faithfulness.faithful import kept_on_others
+from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.search import LEVEL, Found, Search, search
+from keyhole.intervene.remove import Metric
+from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.tokens.prompts import Prompt
+from keyhole.progress import Progress, part_of, silent
+from keyhole.qk.omega import omega
+from keyhole.tasks.example import Example
+from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
+from keyhole.tracing.assemble import Settings, answer_facts, checked, model_facts
+from keyhole.tracing.exactness import check_runs
+from keyhole.tracing.firings.firing import Firing
+from keyhole.tracing.firings.why import explain_sites
+from keyhole.tracing.writes.upstream import Writes
+from keyhole.version import __version__
+
+if TYPE_CHECKING:
+    from keyhole.models.run import Run
+
+SIGNALS = 2  # of each side of a firing, the strongest
+
+
+class Sufficing(TypedDict, total=False):
+    """What can be chosen about circuits that suffice."""
+
+    like: Likes | None
+    counterfactual: Prompt | Example | None
+    level: float
+    both_signs: bool
+
+
+def sufficient(
+    run: "Run",
+    target: Target = None,
+    *,
+    against: Tokens | None = None,
+    like: Likes | None = None,
+    counterfactual: Prompt | Example | None = None,
+    level: float = LEVEL,
+    both_signs: bool = False,
+    end: int | str = -1,
+    signals: int = SIGNALS,
+    progress: Progress | None = None,
+) -> Circuit:
+    """The smallest circuit that a search finds to keep `level` of the answer, everything else at the baseline.
+
+    `like` are prompts of the same template, at least eight: the baseline is their mean. `counterfactual` is one prompt
+    of equal length instead; without either it is the resting state, which needs many more edges. `both_signs` also keeps
+    edges that hold the answer back. See `Run.sufficient`.
+    """
+    if not 0 < level <= 1:
+        raise KeyholeError(f"level is {level}, but the share of an answer that is kept lies between 0 and 1.")
+    progress = progress or silent
+    at = run.position(end)
+    chosen = tuple(choose_targets(run, Likeliest(k=1) if target is None else target, at))
+    metric = Metric(at, chosen, tuple(token_ids(run, against, at)))
+    until = until_answer(run, at)
+    stand_in = baseline(until, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.0, 0.1))
+    asked = question(until, metric, stand_in)
+    searched = Search(asked.masked, metric, asked.shares, asked.reach, level, both_signs)
+    found = search(searched, part_of(progress, 0.2, 0.7))
+    circuit = circuit_of(asked, found, run, Chosen(level, both_signs, signals))
+    measured = measure(circuit, asked, progress=part_of(progress, 0.7, 1.0))
+    if like is not None and measured.faithfulness is not None:
+        others = kept_on_others(found.edges, until, stand_in, like)
+        measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
+    return replace(circuit, measured=measured)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What was chosen about a search."""
+
+    level: float = LEVEL
+    both_signs: bool = False
+    signals: int = SIGNALS
+
+
+def circuit_of(asked: Question, found: Found, run: "Run", chosen: Chosen) -> Circuit:
+    """The edges of a search as a circuit of `run`, with the signals of its heads attached."""
+    joints = list(_joints(asked, found))
+    heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
+    firings = _explained(run, heads)
+    metric, seeds = asked.metric, "linear" if asked.metric.against else "prob"
+    settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, seeds=seeds)
+    signals = [
+        (Node.of(signal.writer), head, signal)
+        for head in heads
+        for side in firings[head].sides
+        for signal in sorted(side.signals, key=lambda signal: -signal.weight)[: chosen.signals]
+    ]
+    target = Node("target", None, None, metric.end, metric.end)
+    named = {end for joint in joints for end in joint[:2]} | {writer for writer, _, _ in signals}
+    nodes = [*sorted(named - {target}, key=lambda node: node.key), target]
+    index = {node: i for i, node in enumerate(nodes)}
+    edges = [
+        Edge(index[writer], index[reader], side, part, part, part, _channels(run, reader, side))
+        for writer, reader, side, part in joints
+    ]
+    found_edges = len(edges)
+    whole = {(edge.source, edge.target, edge.side) for edge in edges}
+    edges += [
+        Edge(index[writer], index[head], s.side, s.weight, s.ig, s.alone, s.channels)
+        for writer, head, s in signals
+        if (index[writer], index[head], s.side) not in whole
+    ]
+    searched = {edges[i].target for i in range(len(edges)) if edges[i].channels}
+    (check,) = check_runs(Writes([run]), logits_at=[metric.end])
+    checked(check, run)
+    return Circuit(
+        model=model_facts(run.model),
+        versions={"keyhole": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        parameters=Sufficient(
+            **{**settings.shared(), **answer_facts(run, settings)},
+            level=chosen.level,
+            both_signs=chosen.both_signs,
+            baseline=asked.baseline.name,
+            signals=chosen.signals,
+            found=found_edges,
+        ),
+        errors={"scores": check.scores, "residuals": check.residuals, "logits": check.logits},
+        token_ids=run.token_ids,
+        tokens=run.tokens,
+        nodes=tuple(nodes),
+        attention=tuple(_weight(run, node) if node.kind == "head" else None for node in nodes),
+        edges=tuple(edges),
+        firings=tuple(_traced(index[head], firings[head]) for head in heads if index[head] in searched),
+        run=run,
+    )
+
+
+def _channels(run: "Run", reader: Node, side: EdgeSide) -> tuple[int, ...]:
+    """An edge of the search into a query or key is whole: all channels of the head."""
+    if side not in ("dest", "src"):
+        return ()
+    return tuple(range(int(omega(run.model, reader.layer or 0).rank[reader.head or 0])))
+
+
+def _weight(run: "Run", node: Node) -> float:
+    return float(run.layer(node.layer or 0).weights([node.head or 0], [node.dest])[0, 0, node.src])
+
+
+def _traced(node: int, firing: Firing) -> Traced:
+    dest, src = (side.removed for side in firing.sides) if firing.sides else ((), ())
+    return Traced(node, firing.tau, firing.visible, dest, src)
+
+
+def _explained(run: "Run", heads: Sequence[Node]) -> dict[Node, Firing]:
+    """Why every head looks where it looks; those whose weight is below tau have no signals."""
+    writes, by_layer = Writes([run]), defaultdict[int, list[Node]](list)
+    for node in heads:
+        by_layer[node.layer or 0].append(node)
+    firings: dict[Node, Firing] = {}
+    with exact_matmul(), run.model.steady():
+        for layer, nodes in by_layer.items():
+            sites = [(0, node.head or 0, node.dest, node.src) for node in nodes]
+            for firing in explain_sites(writes, layer, sites).firings():
+                firings[Node("head", layer, firing.head, firing.dest, firing.src)] = firing
+    return firings
+
+
+def _joints(asked: Question, found: Found) -> Iterator[tuple[Node, Node, EdgeSide, float]]:
+    """Edges between nodes, with their parts of the gap.
+
+    A head is a node for each token that it takes something from, so an edge out of it, or into its query, becomes one
+    for each of these; its part is divided among them by attention, as is that of a key or value between tokens.
+    """
+    wiring = asked.masked.wiring
+    sources = _sources(asked, found)
+    for (writer, reader, token), share in zip(found.edges.tolist(), found.shares.tolist(), strict=True):
+        who, into = wiring.writers[writer], wiring.readers[reader]
+        if who.kind == "head":
+            begins = {Node("head", who.layer, who.head, token, s): A for s, A in sources[writer, token].items()}
+        else:
+            begins = {Node(who.kind, who.layer, None, token, token): 1.0}
+        if into.layer is None:
+            ends = {Node("target", None, None, token, token): 1.0}
+        elif into.head is None:
+            ends = {Node("mlp", into.layer, None, token, token): 1.0}
+        else:
+            head = int(asked.reach.component[reader])
+            places = [(d, s, A) for (h, d), ss in sources.items() if h == head for s, A in ss.items()]
+            at = 0 if into.side == "dest" else 1
+            ends = {Node("head", into.layer, into.head, d, s): A for d, s, A in places if (d, s)[at] == token}
+        total = sum(begins.values()) * sum(ends.values()) * asked.shares.gap
+        for begin, first in begins.items():
+            for end, second in ends.items():
+                yield begin, end, into.side, share * first * second / total
+
+
+def _sources(asked: Question, found: Found) -> dict[tuple[int, int], dict[int, float]]:
+    """For each head that is kept at a token: which tokens it takes something from there, with its attention to them."""
+    wiring, run, reach = asked.masked.wiring, asked.run, asked.reach
+    kept = {(w, t) for w, _, t in found.edges.tolist() if wiring.writers[w].kind == "head"}
+    read = {(int(reach.component[r]), t) for _, r, t in found.edges.tolist() if reach.moves[r]}
+    sources = {}
+    for writer, dest in sorted(kept):
+        who = wiring.writers[writer]
+        weights = run.layer(who.layer).weights([who.head or 0], [dest])[0, 0].tolist()
+        taken = [s for s in range(dest + 1) if (writer, s) in read and reach.looks[writer, dest, s]]
+        taken = taken or [int(np.argmax(weights[: dest + 1]))]  # only its query is kept: where it looks most
+        sources[writer, dest] = {s: weights[s] for s in taken}
+    return sources
