@@ -1,0 +1,1 @@
+"""How much of an answer do edges carry? The pass with masks, shares, effects, and circuits that suffice."""
