@@ -54,7 +54,7 @@ def _without(shape: tuple[int, ...], edges: EdgeList) -> np.ndarray:
 
 def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> tuple[float, ...]:
     """What the same edges keep of other prompts' answers, each at the mean of the others; those without a gap apart."""
-    known = [example for example in like if isinstance(example, Example) and example.answer]
+    known = [example for example in like if isinstance(example, Example) and example.answer and mean.prompts]
     kept = []
     for example in known[:OTHERS]:
         ids = ids_like(run, example)
