@@ -11,7 +11,7 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
-from keyhole.intervene.remove import Metric, Outcome, _edits, intervene
+from keyhole.intervene.remove import Metric, Outcome, edits_of, intervene
 from keyhole.intervene.report import shown_rows
 from keyhole.intervene.rerun import rerun
 from keyhole.intervene.rows import Row, Verification, What
@@ -98,7 +98,7 @@ def test_global_removal_takes_just_the_projection_where_it_was_written(variant: 
         cut = a_cut(side, replace(a_writer(kind, layer), src=source), keys=keys)
         want = torch.zeros_like(run.layers[1].resid)
         want[cut.tokens(run)] = projected(run, cut)
-        result = rerun(run, [_edits(run, (cut,), "global", -1.0)])
+        result = rerun(run, [edits_of(run, (cut,), "global")])
         resid = result.captured.layers[layer + 1].resid
         assert resid is not None and float(want.abs().max()) > 1e-3
         taken = run.layers[layer + 1].resid - resid[0].view_as(want)
