@@ -78,7 +78,7 @@ def test_removal_of_causes_matters_to_readers(circuit: Circuit) -> None:
     free = circuit.verify(mode="global", edges=False)
     assert all(row.agrees is None for row in free.rows) and free.ratio(free.chains()) > 3
     told = str(chain)
-    assert "readings by firings of MLPs without their causes (chain)" in told and "by the answer" in told
+    assert "MLPs' causes, seen by a firing alone" in told and "MLPs' causes, seen by the answer alone" in told
 
 
 def test_a_left_that_is_off_is_told(circuit: Circuit) -> None:

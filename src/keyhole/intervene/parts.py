@@ -4,8 +4,9 @@ Both are read from the same removals. Arithmetic compares a measured attention w
 write, with its prediction. Causes compare what the answer loses (`Row.effect`) with what it loses without controls: as
 many other channels of the same writers in the same head, or other writers as large.
 
-A removal matters if its effect is larger than each of its own controls' and larger than those of 95 % of all controls
-of its kind. So at most one in twenty does by chance, if removals and controls of a kind are alike.
+A removal matters if its effect is larger than each of its own controls', larger than those of 95 % of all controls of
+its kind, and larger than a hundredth of a logit. So at most one in twenty does by chance, if removals and controls of a
+kind are alike.
 """
 
 import math
@@ -19,6 +20,7 @@ from keyhole.intervene.remove import Mode
 from keyhole.intervene.rows import AGREES, Row
 
 CHANCE = 0.05  # p-value from which on an effect is not put down to chance
+LEAST = 0.01  # logits: a probability changes by 1 %. A smaller effect is of no interest, whatever controls do
 _FEWEST = math.ceil(1 / CHANCE) - 1  # controls, with fewer of which no p-value is as small
 
 
@@ -61,10 +63,10 @@ class Group:
 
     @property
     def bar(self) -> float:
-        """The size of an effect that one in twenty controls reaches; NaN: there are too few to say."""
+        """The size that an effect must exceed: one in twenty controls reaches it; NaN: there are too few to say."""
         if len(self.controls) < _FEWEST:
             return math.nan
-        return sorted(self.controls, reverse=True)[math.floor(CHANCE * (1 + len(self.controls))) - 1]
+        return max(LEAST, sorted(self.controls, reverse=True)[math.floor(CHANCE * (1 + len(self.controls))) - 1])
 
     @property
     def supporting(self) -> int:
@@ -155,5 +157,5 @@ def _cause(row: Row, kind: str, pool: Sequence[float]) -> Cause:
     largest = max(own, key=abs, default=math.nan)
     matters = None
     if own and row.same_size and len(pool) >= _FEWEST:
-        matters = size > abs(largest) and p <= CHANCE and size > AGREES
+        matters = size > abs(largest) and p <= CHANCE and size > LEAST
     return Cause(row, kind, row.effect, largest, p, matters)

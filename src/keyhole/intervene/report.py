@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.text import channels_label, node_label
-from keyhole.intervene.parts import CHANCE, kind_of
+from keyhole.intervene.parts import CHANCE, LEAST, kind_of
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
@@ -57,7 +57,8 @@ def causes_lines(result: "Verification") -> list[str]:
     if part.ranked:
         lines.append(
             f"the answer is {part.answer:+.2f}; effect: what it loses without a part. A part matters if its effect is "
-            f"larger than each of its own controls' and than those of {1 - CHANCE:.0%} of all controls of its kind"
+            f"larger than each of its own controls', than those of {1 - CHANCE:.0%} of all controls of its kind, and "
+            f"than {LEAST}"
         )
     elif result.rows:
         lines.append("this circuit has no answer, so there are no effects on it")
