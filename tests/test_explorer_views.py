@@ -194,7 +194,7 @@ def test_a_whole_verification(page: Page, made: Made, organism: Model) -> None:
     assert [row.locator("td").nth(5).inner_text() for row in table.all()] == [cause.verdict for cause in ranked]
     matter = [sum(group.supporting for group in found.causes.groups), sum(g.holding_back for g in found.causes.groups)]
     said = f"{sum(matter)} of {len(ranked)} removals matter to the answer by more than controls: {matter[0]} support it"
-    expect(page.locator("[data-causes]")).to_contain_text(said)
+    expect(page.locator(".view.verification [data-causes]")).to_contain_text(said)
     for group in found.causes.groups:
         cells = page.locator(f'tr[data-kind="{group.kind}"] td.number').all_inner_texts()
         assert cells[:3] == [str(len(group.causes)), str(group.supporting), str(group.holding_back)]
