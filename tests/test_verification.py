@@ -56,12 +56,12 @@ def test_effects_are_what_the_answer_loses_the_largest_first() -> None:
 
 
 def test_what_matters_exceeds_its_own_controls_and_those_of_its_kind() -> None:
-    """28 controls: the largest of them, 2.45, is the bar, and p is 1 of 29 above it."""
+    """48 controls, of which 2.45 and 2.0 are the largest: the second is the bar, and p is 1 of 49 above both."""
     good, against = a_row("side", 0.1, 3.0, 0.01, -0.01), a_row("side", 0.1, -2.5, 0.02, 0.0)
     beaten = a_row("side", 0.1, 2.4, 2.45, 0.0)  # by its own control
     among = a_row("side", 0.1, 1.0, 0.01, 0.0)  # larger than its own, not than those of its kind
     narrow = replace(a_row("side", 0.1, 9.0, 0.0, 0.0), same_size=False)
-    result = Verification("exact", 2, (*many(), good, against, beaten, among, narrow))
+    result = Verification("exact", 2, (*many(), *many(), good, against, beaten, among, narrow))
     (group,) = result.causes.groups
     verdicts = {cause.effect: cause.verdict for cause in group.causes if cause.effect}
     expected = {
@@ -72,13 +72,13 @@ def test_what_matters_exceeds_its_own_controls_and_those_of_its_kind() -> None:
         9.0: "too few controls",
     }
     assert verdicts == expected
-    assert (group.supporting, group.holding_back, len(group.controls)) == (1, 1, 28)
-    assert group.bar == pytest.approx(2.45)
-    assert {cause.effect: cause.p for cause in group.causes}[3.0] == pytest.approx(1 / 29)
+    assert (group.supporting, group.holding_back, len(group.controls)) == (1, 1, 48)
+    assert group.bar == pytest.approx(2.0)
+    assert {cause.effect: cause.p for cause in group.causes}[3.0] == pytest.approx(1 / 49)
     assert "2 matter, by more than" in str(result) and "1 support the answer, 1 hold it back" in str(result)
     record = result.record()
-    assert record["causes"]["order"][:3] == [14, 10, 11] and record["rows"][11]["matters"] is True
-    assert record["rows"][11]["effect"] == -2.5 and record["rows"][11]["control_effects"] == pytest.approx((0.02, 0.0))
+    assert record["causes"]["order"][:3] == [24, 20, 21] and record["rows"][21]["matters"] is True
+    assert record["rows"][21]["effect"] == -2.5 and record["rows"][21]["control_effects"] == pytest.approx((0.02, 0.0))
 
 
 def test_kinds_are_compared_with_their_own_controls() -> None:
@@ -134,6 +134,7 @@ def test_global_removal_counts_an_mlp_once(circuit: Circuit) -> None:
     free = circuit.verify(mode="global", edges=False, draws=1)
     kinds = {group.kind: len(group.causes) for group in free.causes.groups}
     assert kinds["MLPs' causes"] == len(circuit.mlps) < len(free.chains("dest", "src", "mlp", "target"))
+    assert len(free.causes.ranked) == len(free.sides) + len(circuit.mlps)
     exact = circuit.verify(edges=False, draws=1)
     assert [row.effect for row in free.mlps] == pytest.approx([row.effect for row in exact.mlps], abs=1e-5)
 
