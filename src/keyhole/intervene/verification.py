@@ -1,4 +1,4 @@
-"""Does the circuit hold? Every signal is removed in the model's own forward pass, beside random controls.
+"""Does the circuit hold? Every signal is removed in the model's own forward pass, and compared with random controls.
 
 Per traced firing and side: all its removals at once, against the weight that the search predicted. Per edge: that
 signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers. MLPs: see
