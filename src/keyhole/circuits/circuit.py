@@ -226,9 +226,9 @@ class Circuit:
         seed: int = 0,
         progress: "Progress | None" = None,
     ) -> "Verification":
-        """Does the attention fall as predicted when a signal goes? See `keyhole.intervene.verification`.
+        """Remove each part: is it as predicted (`arithmetic`), and does the answer need it (`causes`)?
 
-        A circuit that was read from a file needs the `model` that made it.
+        Ctrl-C returns what is finished. A circuit that was read from a file needs the `model` that made it.
         """
         from keyhole.intervene.verification import verify
 
