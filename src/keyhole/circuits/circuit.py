@@ -261,9 +261,7 @@ class Circuit:
         """
         from keyhole.faithfulness.effects import effects
 
-        return effects(
-            self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress
-        )
+        return effects(self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress)
 
     def story(
         self,

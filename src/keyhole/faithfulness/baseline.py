@@ -74,9 +74,9 @@ def baseline(
 ) -> Baseline:
     """The baseline for a prompt: the mean over prompts `like` it, or a `counterfactual` prompt.
 
-    `like`: prompts of the same template; "words" (the default) for copies of this prompt with other words; "resting" for
-    what writers write in any text, which is that of the organism's corpus, or of what other models write themselves.
-    `text` is a file to take the resting state of, a paragraph a line.
+    `like`: prompts of the same template; "words" (the default) for copies of this prompt with other words; "resting"
+    for what writers write in any text, which is the organism's corpus, or what another model writes itself. `text` is a
+    file to take the resting state of, a paragraph a line.
     """
     if sum(given is not None for given in (like, counterfactual, text)) > 1:
         raise KeyholeError("give prompts like this one, or a counterfactual prompt, or a text: one baseline at a time.")
@@ -111,8 +111,9 @@ def mean_of(run: "Run", like: Likes, *, progress: Progress | None = None) -> Bas
     lengths = sorted({len(ids) for ids in encoded if len(ids) != len(run)})
     if lengths:
         odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
+        count = len(ids_like(run, odd))
         raise KeyholeError(
-            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has {len(ids_like(run, odd))}. "
+            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has {count}. "
             "Writers are matched token by token, so give the same template with other words of as many tokens."
         )
     others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
@@ -145,8 +146,9 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
     """What writers write in another prompt of equal length."""
     ids = ids_like(run, counterfactual)
     if len(ids) != len(run):
+        given = quoted(_text(counterfactual))
         raise KeyholeError(
-            f"the counterfactual prompt {quoted(_text(counterfactual))} has {len(ids)} tokens, and this one {len(run)}: "
+            f"the counterfactual prompt {given} has {len(ids)} tokens, and this one {len(run)}: "
             "writers are matched token by token, so give one of equal length."
         )
     if ids == run.token_ids:
@@ -177,7 +179,7 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
     for ids in pieces:
         by_length[len(ids)].append(ids)
     sums, done = [], 0
-    for length, alike in by_length.items():
+    for alike in by_length.values():
         written = _mean_writes(model, alike, partial(_report, progress or silent, done, len(pieces))) * len(alike)
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)

@@ -51,7 +51,11 @@ def effects(
     whole, metric = run_of(circuit, model), metric_of(circuit)
     run = until_answer(whole, metric.end)
     if len(run) < len(whole):  # prompts go on after the answer's token, as this one does
-        like = like if like is None or isinstance(like, str) else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        like = (
+            like
+            if like is None or isinstance(like, str)
+            else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        )
         counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
     start = part_of(progress, 0.0, 0.2)
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
@@ -146,7 +150,9 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
 
 
-def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Values | float]:
+def _shares(
+    circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]
+) -> dict[str, Values | float]:
     values = asked.shares.values
     places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from keyhole.circuits.writer import Writer
+from keyhole.intervene.gradients import estimate
 from keyhole.intervene.remove import Metric
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
@@ -29,20 +31,21 @@ COPIES = 8  # in which a word is another
 WORDS = 48  # of long prompts, so many are tried: those that the answer hangs on most, to first order
 LIKELY = 64  # other words to draw from
 TOKENS = 2048  # in one batch
-FUNCTION = frozenset(
-    """a about above after again against all also am an and any are as at be because been before being below between
-    both but by can could did do does doing down during each few for from further had has have having he her here hers
-    him his how i if in into is it its just me more most my no nor not of off on once only or other our out over own
-    same she should so some such than that the their them then there these they this those through to too under until
-    up upon us very was we were what when where which while who whom why will with would you your""".split()
-)
+_FUNCTION_WORDS = """
+a about above after again against all also am an and any are as at be because been before being below between both but by
+can could did do does doing down during each few for from further had has have having he her here hers him his how i if in
+into is it its just me more most my no nor not of off on once only or other our out over own same she should so some such
+than that the their them then there these they this those through to too under until up upon us very was we were what when
+where which while who whom why will with would you your
+"""
+FUNCTION = frozenset(_FUNCTION_WORDS.split())
 Form = tuple[bool, str]  # is there a space before it? and what is it made of
 
 
 def form_of(text: str) -> Form | None:
     """What a token looks like; None for white space and mixtures.
 
-    >>> form_of(" Mary"), form_of("ing"), form_of("2"), form_of("("), form_of("\\n")
+    >>> form_of(" Mary"), form_of("ing"), form_of("2"), form_of("("), form_of(" ")
     ((True, 'Capital'), (False, 'letters'), (False, '1 digits'), (False, 'punctuation'), None)
     """
     body = text.strip()
@@ -167,10 +170,15 @@ def effects_of_words(
 ) -> dict[tuple[int, ...], Float[np.ndarray, "copy"]]:
     """By how much the answer is less in every copy with one word exchanged, word by word."""
     words = words_of(run)
-    texts = [copy for i, word in enumerate(words.words) for copy in words.copies([word], copies, seed + i)]
+    chosen = [word for word in words.words if word[0] <= metric.end]
+    if len(chosen) > WORDS:
+        losses = estimate(run, metric)
+        slopes = {word: sum(abs(losses.of(Writer("embedding", 0, None, t, t))) for t in word) for word in chosen}
+        chosen = sorted(sorted(chosen, key=lambda word: -slopes[word])[:WORDS])
+    texts = [copy for i, word in enumerate(chosen) for copy in words.copies([word], copies, seed + i)]
     before = metric.of(run.logits[metric.end])
     answers = np.array(answers_of(run.model, texts, metric, progress))
-    return dict(zip(words.words, (before - answers).reshape(len(words.words), -1), strict=True))
+    return dict(zip(chosen, (before - answers).reshape(len(chosen), -1), strict=True))
 
 
 def answers_of(

@@ -1,4 +1,4 @@
-"""What was measured for a story? Effects of words, steps and paths, what the paths carry together, and tests of roles."""
+"""What is measured for a story? Effects of words, steps and paths, what paths carry together, and tests of roles."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -50,9 +50,7 @@ def measured(
         story = _with_words(story, run, metric, part_of(progress, 0.0, 0.4))
     story = replace(story, paths=tuple(_tested(path, run) for path in story.paths))
     try:
-        stand_in = baseline(
-            run, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.4, 0.7)
-        )
+        stand_in = baseline(run, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.4, 0.7))
         asked = question(run, metric, stand_in)
     except KeyholeError as error:
         if like is not None or counterfactual is not None:
@@ -102,7 +100,6 @@ def _with_words_at(story: Story, asked: Question) -> Story:
 
 def _with_paths(story: Story, asked: Question, progress: Progress) -> Story:
     """Effects of steps and paths at the baseline, and what the paths keep together."""
-    wiring = asked.masked.wiring
     everything, nothing = asked.ends
     steps = list({step.writers: None for path in story.paths for step in path.steps})
     edges = [_edges_of(path, story, asked) for path in story.paths]
@@ -118,7 +115,10 @@ def _with_paths(story: Story, asked: Question, progress: Progress) -> Story:
     story = replace(story, paths=_ordered(paths, story.least), baseline=asked.baseline.name, nothing=nothing)
     gap = everything - nothing
     if gap < LEAST_GAP:
-        small = f"the answer is at {nothing:+.2f} at the baseline already, so that what paths keep of it cannot be said"
+        small = (
+            f"at the baseline the {story.metric} is {nothing:+.2f}, against {everything:+.2f} in the prompt: the gap "
+            "is too small to say what the paths keep of it"
+        )
         return replace(story, note=small)
     kept, cut = ((float(answer) - nothing) / gap for answer in answers[-2:])
     return replace(story, kept=kept, cut=cut, note=asked.baseline.note)
@@ -158,7 +158,9 @@ def _test(step: Step, run: "Run") -> Step:
     if not roles or run.model.tokenizer is None:
         return step
     words = words_of(run)
-    holds = [changed[role][1](left) for role in roles if (left := _left(step, run, words, changed[role][0])) is not None]
+    holds = [
+        changed[role][1](left) for role in roles if (left := _left(step, run, words, changed[role][0])) is not None
+    ]
     return replace(step, tested=bool(holds) and all(holds))
 
 

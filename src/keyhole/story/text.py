@@ -10,6 +10,7 @@ from keyhole.models.tokens.prompts import token_label
 from keyhole.story.story import Path, Step, Story, Word, verdict
 
 WIDTH = 100
+_INDENT = 7  # of a path's further lines
 FIRST = "at the first token"  # as flows say it of what is not followed
 _VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
 _WORDS = {"moved by": "read as a head's value", "found by": "as its key", "aims": "as its query"}
@@ -27,17 +28,18 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     """
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
-    lead = "" if story.answer is None else f"; {story.metric} {story.answer:+.2f}"
-    lines = [f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}{lead}"]
+    first = f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"
+    lead = [] if story.answer is None else [f"{story.metric} {story.answer:+.2f}"]
+    lines = _folded([first + ";" * bool(lead), *lead], "", " ", width)
     if pieces := words_pieces(story):
         lines += _folded(pieces, "", " ", width)
     for heading, paths in headed(story):
         lines += [f"{heading}:"] * bool(heading)
         for path in paths:
             steps = [f"{step_label(step, circuit.tokens, long=long)} {numbers(step)}" for step in path.steps]
-            lines += _folded([*steps, "answer"], f"{path_numbers(path)}  ", " -> ", width)
+            lines += _folded([*steps, "answer"], f"{path_numbers(path)}  ", " -> ", width, further=_INDENT)
             for name in _names(story, path, names or {}):
-                lines += _folded(name.split(), " " * 15, " ", width)
+                lines += _folded(name.split(), " " * _INDENT, " ", width)
     for sentence in (together(story), " ".join(held_pieces(story)) + ".", story.note and f"Note: {story.note}"):
         lines += _folded(sentence.split(), "", " ", width) if sentence else []
     lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
@@ -172,13 +174,13 @@ def numbers_legend(story: Story, *, long: bool = False) -> str:
     if story.baseline:
         first = " first" if long else ""
         sentences.append(
-            f"Paths: influence (accounting) and effect; [influence, effect] of the writers named{first}. Effect: what the "
-            f"{story.metric} loses with them at {story.baseline}. Below 0 they hold the answer back."
+            f"Paths: influence (accounting) and effect; [influence, effect] of the writers named{first}. Effect: what "
+            f"the {story.metric} loses with them at {story.baseline}. Below 0 they hold the answer back."
         )
     elif story.paths:
         sentences.append("Paths: influence (accounting).")
     if any(step.role for step in _steps(story)):
-        sentences.append("A role without \"looks like\" was tested by changing the words it is about.")
+        sentences.append('A role without "looks like" was tested by changing the words it is about.')
     return " ".join(sentences)
 
 
@@ -200,13 +202,13 @@ def _steps(story: Story) -> list[Step]:
     return [step for path in story.paths for step in path.steps]
 
 
-def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:
-    """Pieces joined, broken between them alone; further lines begin under the first piece."""
-    lines = [start + pieces[0]]
+def _folded(pieces: Sequence[str], start: str, joint: str, width: int, *, further: int | None = None) -> list[str]:
+    """Pieces joined, broken between them alone; further lines begin under the first piece, or where it is said."""
+    lines, indent = [start + pieces[0]], len(start) if further is None else further
     for piece in pieces[1:]:
         longer = lines[-1] + joint + piece
         if len(longer) <= width:
             lines[-1] = longer
         else:
-            lines.append(" " * len(start) + joint.lstrip() + piece)
+            lines.append(" " * indent + joint.lstrip() + piece)
     return lines
