@@ -1,0 +1,1 @@
+"""What carries an answer? Passes with a mask on every edge: effects, shares, circuits that suffice."""

@@ -92,8 +92,8 @@ def mean_of(run: "Run", like: Likes, *, progress: Progress | None = None) -> Bas
     if lengths:
         odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
         raise KeyholeError(
-            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has {len(ids_like(run, odd))}. "
-            "Writers are matched token by token, so give the same template with other words of as many tokens."
+            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has "
+            f"{len(ids_like(run, odd))}. Writers are matched token by token, so give the same template with other words of as many tokens."
         )
     others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
     if len(others) < LEAST:
@@ -126,8 +126,8 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
     ids = ids_like(run, counterfactual)
     if len(ids) != len(run):
         raise KeyholeError(
-            f"the counterfactual prompt {quoted(_text(counterfactual))} has {len(ids)} tokens, and this one {len(run)}: "
-            "writers are matched token by token, so give one of equal length."
+            f"the counterfactual prompt {quoted(_text(counterfactual))} has {len(ids)} tokens, and this one "
+            f"{len(run)}: writers are matched token by token, so give one of equal length."
         )
     if ids == run.token_ids:
         raise KeyholeError("the counterfactual prompt is this prompt itself: nothing would change.")
@@ -157,7 +157,7 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
     for ids in pieces:
         by_length[len(ids)].append(ids)
     sums, done = [], 0
-    for length, alike in by_length.items():
+    for alike in by_length.values():
         written = _mean_writes(model, alike, partial(_report, progress or silent, done, len(pieces))) * len(alike)
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)

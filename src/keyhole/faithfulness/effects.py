@@ -146,7 +146,9 @@ def _place(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
 
 
-def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Values | float]:
+def _shares(
+    circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]
+) -> dict[str, Values | float]:
     values = asked.shares.values
     places = [_place(node, asked.masked.wiring) for node in circuit.nodes]
     return {

@@ -31,7 +31,9 @@ def faithfulness(edges: EdgeList, asked: Question, *, draws: int = DRAWS, seed: 
     every = np.argwhere(exists)
     random = [every[rng.choice(len(every), min(len(edges), len(every)), replace=False)] for _ in range(draws)]
     masks = [only(edges), all_but(edges), *(Mask(edges, 1.0, half) for half in halves)]
-    masks += [Mask(chosen, 1.0, half & _without(exists.shape, edges)) for chosen, half in zip(random, halves, strict=True)]
+    masks += [
+        Mask(chosen, 1.0, half & _without(exists.shape, edges)) for chosen, half in zip(random, halves, strict=True)
+    ]
     logits = asked.logits(masks)
     left = [(asked.metric.of(row) - nothing) / (everything - nothing) for row in logits]
     return Faithfulness(
@@ -61,9 +63,7 @@ def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> 
         if ids not in mean.prompts:
             continue
         other, right = run.model.run(list(ids), bos=False), answer_ids(run.model, example)
-        asked = question(
-            other, Metric(len(other) - 1, right.answers, right.against), exchanged(run, mean, other)
-        )
+        asked = question(other, Metric(len(other) - 1, right.answers, right.against), exchanged(run, mean, other))
         everything, nothing = asked.ends
         if everything - nothing >= LEAST_GAP:
             kept.append((float(asked.answers([only(edges)])[0]) - nothing) / (everything - nothing))
