@@ -99,12 +99,13 @@ def summary(model: keyhole.Model, examples: Sequence[Example], prompts: int, mos
             rows.append(row)
     median = {name: statistics.median(getattr(row, name) for row in rows) for name in Row.__annotations__}
     worst = max(abs(row.completeness - 1) for row in rows)
+    fewest, most_edges = min(row.edges for row in rows), max(row.edges for row in rows)
+    least, most_kept = min(row.kept for row in rows), max(row.kept for row in rows)
     print(
-        f"{model.name}, {examples[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at most "
-        f"{most}; {min(row.edges for row in rows)} to {max(row.edges for row in rows)}), kept {median['kept']:.2f} "
-        f"({min(row.kept for row in rows):.2f} to {max(row.kept for row in rows):.2f}), cut {median['cut']:.2f}, other "
-        f"prompts {median['others']:.2f}, {median['passes']:.0f} forward passes (at most {PASSES}; "
-        f"{median['tried']:.0f} sets tried), shares add up within {worst:.1%}"
+        f"{model.name}, {examples[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at "
+        f"most {most}; {fewest} to {most_edges}), kept {median['kept']:.2f} ({least:.2f} to {most_kept:.2f}), cut "
+        f"{median['cut']:.2f}, other prompts {median['others']:.2f}, {median['passes']:.0f} forward passes (at most "
+        f"{PASSES}; {median['tried']:.0f} sets tried), shares add up within {worst:.1%}"
     )
 
 

@@ -93,7 +93,8 @@ def mean_of(run: "Run", like: Likes, *, progress: Progress | None = None) -> Bas
         odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
         raise KeyholeError(
             f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has "
-            f"{len(ids_like(run, odd))}. Writers are matched token by token, so give the same template with other words of as many tokens."
+            f"{len(ids_like(run, odd))}. Writers are matched token by token, so give the same template with "
+            "other words of as many tokens."
         )
     others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
     if len(others) < LEAST:

@@ -1,7 +1,7 @@
 """Which edges are kept, token by token? Masks as lists of edges, for several copies of the prompts side by side.
 
 A token-level edge (u, r, t) is what writer u wrote at token t, read by reader r there. A model has millions of them,
-and a mask of interest differs from a constant on a few, so a copy has a ground value for all edges and a list of others:
+and a mask of interest differs from a constant on a few. So a copy has a ground for all edges, and a list of others:
 
     only S            ground 0, the edges of S at 1          all but S     ground 1, the edges of S at 0
     everything at a   ground a, no list                      a times S     ground 0, the edges of S at a
