@@ -249,10 +249,11 @@ class Circuit:
         Args:
             model: The model that made the circuit, if it was read from a file.
             like: Prompts of the same template with other names or values (texts, token ids or `Example`s), at least
-                eight: their mean is the baseline. Of `Example`s the answers are known, and the circuit is tried on them.
+                eight: their mean is the baseline. Of `Example`s the answers are known: the circuit is tried on them.
             counterfactual: One prompt of equal length, whose writes are the baseline.
-            text: A file to take the resting state of, a paragraph a line. Without any of these three, the baseline is the
-                mean over copies of the prompt with other words (`like="words"`); `like="resting"` is the resting state.
+            text: A file to take the resting state of, a paragraph a line. Without any of these three, the baseline is
+                the mean over copies of the prompt with other words (`like="words"`); `like="resting"` is the resting
+                state.
             what: Some of it alone: "words", "nodes", "edges" (a pass each), "shares", "faithfulness" (a handful).
             progress: Called with the number of passes done and their total.
 

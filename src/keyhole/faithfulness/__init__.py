@@ -1,4 +1,4 @@
-"""Which causes of an answer are real? A pass with a mask on every edge, baselines, shares, effects, circuits that suffice.
+"""What carries an answer? Passes with a mask on every edge: effects, shares, circuits that suffice.
 
 baseline(run)        what stands in for writers that are taken away
 effects(circuit)     what the answer loses without each token, node and edge; how much of it the circuit carries

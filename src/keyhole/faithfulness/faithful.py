@@ -31,9 +31,8 @@ def faithfulness(edges: EdgeList, asked: Question, *, draws: int = DRAWS, seed: 
     every = np.argwhere(exists)
     random = [every[rng.choice(len(every), min(len(edges), len(every)), replace=False)] for _ in range(draws)]
     masks = [only(edges), all_but(edges), *(Mask(edges, 1.0, half) for half in halves)]
-    masks += [
-        Mask(chosen, 1.0, half & _without(exists.shape, edges)) for chosen, half in zip(random, halves, strict=True)
-    ]
+    others = _without(exists.shape, edges)
+    masks += [Mask(chosen, 1.0, half & others) for chosen, half in zip(random, halves, strict=True)]
     logits = asked.logits(masks)
     left = [(asked.metric.of(row) - nothing) / (everything - nothing) for row in logits]
     return Faithfulness(

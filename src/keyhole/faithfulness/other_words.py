@@ -32,11 +32,11 @@ WORDS = 48  # of long prompts, so many are tried: those that the answer hangs on
 LIKELY = 64  # other words to draw from
 TOKENS = 2048  # in one batch
 _FUNCTION_WORDS = """
-a about above after again against all also am an and any are as at be because been before being below between both but by
-can could did do does doing down during each few for from further had has have having he her here hers him his how i if in
-into is it its just me more most my no nor not of off on once only or other our out over own same she should so some such
-than that the their them then there these they this those through to too under until up upon us very was we were what when
-where which while who whom why will with would you your
+a about above after again against all also am an and any are as at be because been before being below between both
+but by can could did do does doing down during each few for from further had has have having he her here hers him
+his how i if in into is it its just me more most my no nor not of off on once only or other our out over own same
+she should so some such than that the their them then there these they this those through to too under until up upon
+us very was we were what when where which while who whom why will with would you your
 """
 FUNCTION = frozenset(_FUNCTION_WORDS.split())
 Form = tuple[bool, str]  # is there a space before it? and what is it made of
