@@ -9,7 +9,8 @@ A head is taken whole at a token here, with all that it reads: nodes of one head
 the same numbers.
 """
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean, median, pstdev
 from typing import Any, Literal, get_type_hints
 
@@ -67,6 +68,20 @@ class Measured:
         """What is to be explained."""
         return self.everything - self.nothing
 
+    def of_edge(self, index: int) -> tuple[float | None, float | None]:
+        """An edge's effect and share; None: not measured."""
+        return _at(self.edges, index), _at(self.edge_shares, index)
+
+    def of_node(self, index: int) -> tuple[float | None, float | None]:
+        """A node's effect and share; None: not measured."""
+        return _at(self.nodes, index), _at(self.node_shares, index)
+
+    def part(self, nodes: Sequence[int], edges: Sequence[int]) -> "Measured":
+        """What was measured of some nodes and edges; faithfulness stays that of the whole circuit."""
+        picked = {"nodes": nodes, "node_shares": nodes, "edges": edges, "edge_shares": edges}
+        kept = {name: tuple(values[i] for i in which) if (values := getattr(self, name)) else () for name, which in picked.items()}
+        return replace(self, **kept)
+
     def record(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
@@ -86,6 +101,10 @@ def measured_from(record: Any, *, nodes: int, edges: int, tokens: int) -> Measur
         length = len(getattr(measured, name))
         require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
     return measured
+
+
+def _at(values: Values, index: int) -> float | None:
+    return values[index] if values else None
 
 
 def _typed(record: dict[str, Any], kind: type) -> dict[str, Any]:
