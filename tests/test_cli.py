@@ -114,7 +114,12 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert done.returncode == 0 and "answer at" in done.stdout and all(file.stat().st_size for file in files)
     checked = keyhole("verify", str(files[0]), "--draws", "2")
     assert checked.returncode == 0 and "measured values equal" in checked.stdout
-    assert "answer: by how much its logit difference to the other answer changes" in " ".join(checked.stdout.split())
+    text = " ".join(checked.stdout.split())
+    assert "effect: what the answer's logit difference to the other answer loses without it" in text
+    assert (
+        text.index("Arithmetic: do measured values") < text.index("Causes: does the answer need") < text.index("mlp 3")
+    )
+    assert "note: about" in checked.stderr and "removals; Ctrl-C shows those that are finished" in checked.stderr
     record = json.loads(keyhole("verify", str(files[0]), "--sides-only", "--json", "--mode", "local").stdout)
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
 

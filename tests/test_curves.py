@@ -90,13 +90,14 @@ def test_every_writer_reaches_every_later_reader() -> None:
 
 
 def by_hand(run: Run, mask: Tensor, baseline: Tensor, made: Masked) -> Tensor:
-    """GPT-2 read with its own modules, one reader at a time; the slow way."""
+    """GPT-2 read with its own modules, one reader at a time; the slow way. The mask may have a token axis."""
     hf, wiring, heads = run.model.hf.transformer, made.wiring, run.model.dims.heads
     written, always = [run.layers[0].resid], torch.zeros_like(run.layers[0].resid)
 
     def read(reader: Reader) -> Tensor:
         r = wiring.readers.index(reader)
-        changed = [mask[u, r] * w + (1 - mask[u, r]) * baseline[u] for u, w in enumerate(written)]
+        kept = mask[:, r, ..., None]
+        changed = [kept[u] * w + (1 - kept[u]) * baseline[u] for u, w in enumerate(written)]
         return sum(changed) + always
 
     for layer, block in enumerate(hf.h):

@@ -1,7 +1,7 @@
 """What was measured of a circuit? Effects and shares against a baseline, and how much of the answer it carries.
 
-    effect      of a node, an edge or a token: by how much the answer is less with it at its baseline, in a pass of its own
-    share       of an edge or a node: its part of the answer's gap to the baseline, by integration; it ranks, and adds up
+    effect      of a node, an edge or a token: by how much the answer is less with it at its baseline, in its own pass
+    share       of an edge or a node: its part of the answer's gap to the baseline, by integration; shares add up
     kept, cut   what is left of the gap with the circuit alone, and with everything but the circuit
     rest        with the circuit and a random half of everything else; `random`: with a random set of its size instead
 

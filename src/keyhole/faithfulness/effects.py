@@ -53,7 +53,11 @@ def effects(
     whole, metric = run_of(circuit, model), metric_of(circuit)
     run = until_answer(whole, metric.end)
     if len(run) < len(whole):  # prompts go on after the answer's token, as this one does
-        like = None if like is None else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        like = (
+            like
+            if like is None or isinstance(like, str)
+            else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        )
         counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
     start = part_of(progress, 0.0, 0.2)
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
@@ -99,7 +103,7 @@ def measure(
     )
     places = {
         "words": [(0, token) for token in range(n)] if "words" in what else [],
-        "nodes": [_place(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
+        "nodes": [place_of(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
     }
     joints = [edge_of(circuit, edge, wiring) for edge in circuit.edges]
     masks: dict[tuple[int, ...], Mask] = {}
@@ -157,7 +161,7 @@ def out_of(wiring: Wiring, writer: int, token: int) -> EdgeList:
     return np.column_stack([np.full(len(readers), writer), readers, np.full(len(readers), token)])
 
 
-def _place(node: Node, wiring: Wiring) -> tuple[int, int] | None:
+def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     """The writer that a node is, whole, and its token; None: a constant, or the answer."""
     if node.kind not in ("embedding", "head", "mlp"):
         return None
@@ -168,7 +172,7 @@ def _shares(
     circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]
 ) -> dict[str, Values | float]:
     values = asked.shares.values
-    places = [_place(node, asked.masked.wiring) for node in circuit.nodes]
+    places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {
         "edge_shares": tuple(None if joint is None else float(values[joint]) for joint in joints),
         "node_shares": tuple(None if p is None else float(values[p[0], :, p[1]].sum()) for p in places),

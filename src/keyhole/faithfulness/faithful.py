@@ -73,7 +73,7 @@ def _halved(edges: EdgeList, asked: Question, seed: int, draw: int) -> tuple[Mas
 
 def kept_on_others(edges: EdgeList, run: "Run", mean: Baseline, like: Likes) -> tuple[float, ...]:
     """What the same edges keep of other prompts' answers, each at the mean of the others; those without a gap apart."""
-    known = [example for example in like if isinstance(example, Example) and example.answer]
+    known = [example for example in like if isinstance(example, Example) and example.answer and mean.prompts]
     kept = []
     for example in known[:OTHERS]:
         ids = ids_like(run, example)

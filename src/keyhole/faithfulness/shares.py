@@ -10,6 +10,7 @@ does. A share ranks edges and is no effect: each of three edges in a chain has a
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,7 +82,7 @@ def placed(
     total = changes.sum()
     mass = 0.5 * np.diff(looks) + (0.5 * changes / total if total > 0 else 0.5 * np.diff(looks))
     ends = np.interp(np.linspace(0.0, 1.0, points + 1), np.concatenate([[0.0], mass.cumsum()]), looks)
-    return [(float(a + b) / 2, float(b - a)) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [(float(a + b) / 2, float(b - a)) for a, b in pairwise(ends)]
 
 
 def _integrated(

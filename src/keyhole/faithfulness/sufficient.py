@@ -67,8 +67,8 @@ def sufficient(
     """The smallest circuit that a search finds to keep `level` of the answer, everything else at the baseline.
 
     `like` are prompts of the same template, at least eight: the baseline is their mean. `counterfactual` is one prompt
-    of equal length instead; without either it is the resting state, which needs many more edges. `both_signs` also keeps
-    edges that hold the answer back. See `Run.sufficient`.
+    of equal length instead; without either it is the mean over copies with other words. `both_signs` also keeps edges
+    that hold the answer back. See `Run.sufficient`.
     """
     if not 0 < level <= 1:
         raise KeyholeError(f"level is {level}, but the share of an answer that is kept lies between 0 and 1.")

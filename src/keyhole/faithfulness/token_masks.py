@@ -1,7 +1,7 @@
 """Which edges are kept, token by token? Masks as lists of edges, for several copies of the prompts side by side.
 
-A token-level edge (u, r, t) is what writer u wrote at token t, read by reader r there. A model has millions of them, and
-a mask of interest differs from a constant on a few, so a copy has a ground value for all its edges and a list of others:
+A token-level edge (u, r, t) is what writer u wrote at token t, read by reader r there. A model has millions of them,
+and a mask of interest differs from a constant on a few. So a copy has a ground for all edges, and a list of others:
 
     only S            ground 0, the edges of S at 1          all but S     ground 1, the edges of S at 0
     everything at a   ground a, no list                      a times S     ground 0, the edges of S at a
@@ -27,8 +27,9 @@ class Mask:
     value: float = 1.0  # of these edges
     ground: float | Bool[np.ndarray, "writer reader pos"] = 0.0  # of all others: one value, or one each
     prompt: int = 0
-    # Of these edges, which channels of the query or key they end at are kept: columns of an orthonormal basis. Empty: all
-    channels: tuple[Float[Tensor, "d_model kept"], ...] = ()
+    # Of each of these edges, the part that has its value: what lies in an orthonormal basis (columns), such as some
+    # channels of the query or key it ends at. The rest of it stays at the ground. None: all of it; empty: all of all.
+    channels: tuple[Float[Tensor, "d_model _channel"] | None, ...] = ()
 
 
 def only(edges: EdgeList, prompt: int = 0) -> Mask:
@@ -66,11 +67,11 @@ class Rows:
         ground = np.concatenate([_ground_of(mask) for mask in masks])[order]
         values = np.repeat([mask.value for mask in masks], [len(edges) for edges in lists])[order]
         self._change = torch.from_numpy(values - ground).to(like)
-        self._channels = [basis for mask in masks for basis in _channels_of(mask)]
-        self._order = order
+        bases = [basis for mask in masks for basis in mask.channels or (None,) * len(mask.edges)]
+        self._channels = [bases[i] for i in order] if any(mask.channels for mask in masks) else None
         self.dense = [i for i, mask in enumerate(masks) if isinstance(mask.ground, np.ndarray)]
         constant = [0.0 if isinstance(mask.ground, np.ndarray) else mask.ground for mask in masks]
-        self.ground = torch.tensor(constant).to(like) if any(constant) else None
+        self.ground = like.new_tensor(constant) if any(constant) else None
 
     @cached_property
     def writers(self) -> frozenset[int] | None:
@@ -85,9 +86,9 @@ class Rows:
         first, last = np.searchsorted(self._readers, (readers.start, readers.stop))
         writer, reader, token, row = self._edges[first:last].unbind(1)
         parts = changes[writer, row, token]
-        if any(len(self._channels[i]) for i in self._order[first:last]):
-            kept = [self._channels[i] for i in self._order[first:last]]
-            parts = torch.stack([x @ B @ B.T if len(B) else x for x, B in zip(parts, kept, strict=True)])
+        if self._channels is not None and last > first:
+            bases = self._channels[first:last]
+            parts = torch.stack([x if B is None else x @ B @ B.T for x, B in zip(parts, bases, strict=True)])
         parts = parts * self._change[first:last, None]
         read = changes.new_zeros(len(readers) * changes.shape[1] * changes.shape[2], changes.shape[3])
         at = ((reader - readers.start) * changes.shape[1] + row) * changes.shape[2] + token
@@ -108,7 +109,3 @@ def _ground_of(mask: Mask) -> Float[np.ndarray, "edge"]:
     if isinstance(mask.ground, np.ndarray):
         return mask.ground[tuple(mask.edges.T)].astype(np.float64)
     return np.full(len(mask.edges), mask.ground)
-
-
-def _channels_of(mask: Mask) -> Sequence[Tensor]:
-    return mask.channels or [torch.empty(0)] * len(mask.edges)

@@ -1,6 +1,7 @@
 // What do the views' wishes come to? A new place, or a question to the server.
 import { ask, job } from "./api.js";
 import { firingOf, placeOf, traceOf } from "./flow.js";
+import { largestControl } from "./views/verification/causes.js";
 
 /** @typedef {import("./lib/model.js").Model} Model */
 /** @typedef {import("./url.js").Place} Place */
@@ -150,13 +151,14 @@ async function verify(model, flow, slot, how) {
   /** @type {any[]} */
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
   if (model.get("measuring") === how.edge) model.set("measuring", null);
-  const told = own.map((row) => [row.edge, { ...shown(row), "answer without it": row.metric_after }]);
+  const told = own.map((row) => [row.edge, shown(row)]);
   if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(told) });
 }
 
 /** @param {any} row what an edge tells of its removal */
 function shown(row) {
-  return { before: row.before, predicted: row.predicted, measured: row.after, "random controls lose": row.control };
+  const effects = { "effect on the answer": row.effect, "largest control’s effect": largestControl(row) };
+  return { before: row.before, measured: row.after, predicted: row.predicted, ...effects };
 }
 
 let count = 0;

@@ -109,13 +109,13 @@ function verification(model) {
     ? h("p", { class: "error", role: "alert" }, error)
     : found
     ? [
-      summary(found),
+      ...summary(found),
       h("button", { type: "button", "data-tab-to": "verification", onclick: () => model.send({ type: "tab", tab: "verification" }) }, "Every removal"),
     ]
     : h(
       "p",
       { class: "soft" },
-      "Removes every signal of the circuit in the model’s own forward pass, beside random controls.",
+      "Removes every part of the circuit in the model’s own forward pass. Arithmetic: is it as predicted? Causes: does the answer need it, more than random controls?",
     );
   return h(
     "section",

@@ -1,0 +1,122 @@
+"""How small are circuits that suffice, how faithful are they, and how long does the search for them take?
+
+    python benchmarks/sufficient.py [.cache/smollm2.gguf] [--prompts 16]
+
+Prompts that the model gets right, everything outside the circuit at the mean of 32 prompts like each. Medians of: edges
+(token by token), the share of the answer's gap that they keep alone, what is left without them, what they keep on other
+prompts of the template, and the time of shares and search in forward passes of the same prompt.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+import keyhole
+from keyhole.faithfulness.baseline import baseline
+from keyhole.faithfulness.faithful import faithfulness, kept_on_others
+from keyhole.faithfulness.question import question
+from keyhole.faithfulness.search import Search, search
+from keyhole.intervene.remove import Metric
+from keyhole.tasks import greater_than, induction, ioi
+from keyhole.tasks.answers import answer_ids
+from keyhole.tasks.example import Example
+from keyhole.tasks.like import like
+
+LIKE = 32
+MOST = {"ioi": 20, "greater_than": 25, "induction": 40}  # edges on the organism, median
+MOST_SMOLLM2 = 45
+PASSES = 60
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt's circuit."""
+
+    edges: int
+    kept: float
+    cut: float
+    others: float  # median over other prompts; nan: none has a gap
+    completeness: float
+    passes: float  # time of shares and search, in forward passes
+    tried: int  # sets of edges
+
+
+def timed(work: Callable[[], object], times: int = 1) -> float:
+    """Seconds of processor time, the best of several."""
+    best = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def measure(model: keyhole.Model, example: Example) -> Row | None:
+    """A prompt's row; None: the model prefers the wrong answer."""
+    run, answer = model.run(example.text), answer_ids(model, example)
+    metric = Metric(len(run) - 1, answer.answers, answer.against)
+    if metric.of(run.logits[-1]) <= 0:
+        return None
+    similar = like(example, model, LIKE)
+    mean = baseline(run, like=similar)
+    ids = torch.tensor([run.token_ids])
+    with torch.no_grad():
+        forward = timed(lambda: model.hf(ids), 5)
+    start = time.process_time()
+    asked = question(run, metric, mean)
+    found = search(Search(asked.masked, metric, asked.shares, asked.reach))
+    took = time.process_time() - start
+    measured = faithfulness(found.edges, asked, draws=0)
+    others = kept_on_others(found.edges, run, mean, similar)
+    return Row(
+        edges=len(found.edges),
+        kept=found.kept,
+        cut=measured.cut,
+        others=statistics.median(others) if others else float("nan"),
+        completeness=asked.shares.completeness,
+        passes=took / forward,
+        tried=found.tried,
+    )
+
+
+def summary(model: keyhole.Model, examples: Sequence[Example], prompts: int, most: int) -> None:
+    """Medians of the first so many prompts that have a row, and which refused."""
+    rows, refused = [], 0
+    for example in examples:
+        if len(rows) == prompts:
+            break
+        try:
+            row = measure(model, example)
+        except keyhole.KeyholeError as error:
+            refused += 1
+            print(f"  {example.text!r}: {error}")
+            continue
+        if row is not None:
+            rows.append(row)
+    median = {name: statistics.median(getattr(row, name) for row in rows) for name in Row.__annotations__}
+    worst = max(abs(row.completeness - 1) for row in rows)
+    fewest, most_edges = min(row.edges for row in rows), max(row.edges for row in rows)
+    least, most_kept = min(row.kept for row in rows), max(row.kept for row in rows)
+    print(
+        f"{model.name}, {examples[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at "
+        f"most {most}; {fewest} to {most_edges}), kept {median['kept']:.2f} ({least:.2f} to {most_kept:.2f}), cut "
+        f"{median['cut']:.2f}, other prompts {median['others']:.2f}, {median['passes']:.0f} forward passes (at most "
+        f"{PASSES}; {median['tried']:.0f} sets tried), shares add up within {worst:.1%}"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--prompts", type=int, default=16)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)  # times are ratios of processor time
+    organism = keyhole.load()
+    for task in (ioi, greater_than, induction):
+        summary(organism, task(3 * asked.prompts, 3, held_out=True), asked.prompts, MOST[task.__name__])
+    if asked.model:
+        summary(keyhole.load(asked.model), ioi(24, 3), max(1, asked.prompts // 2), MOST_SMOLLM2)
