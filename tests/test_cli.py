@@ -175,7 +175,7 @@ def test_trace_tells_a_story(organism: Model) -> None:
     asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--through", "mlps", "--story")
     done = keyhole(*asked)
     told, _, likeliest = done.stdout.rpartition("likeliest next tokens: ")
-    told, _, faithfulness = told.rpartition("faithfulness (baseline: the resting state")
+    told, _, faithfulness = told.rpartition("faithfulness (baseline: the mean of ")
     assert done.returncode == 0 and told.split() == str(story).split() and likeliest.startswith("'Mary' 1, ")
     assert "edges alone" in faithfulness and "faithfulness" not in keyhole(*asked, "--no-faithfulness").stdout
     assert ",+1 (14:to" in done.stdout and "heads 2.5,3.1 with head 3.6 (14:to" in keyhole(*asked, "--long").stdout

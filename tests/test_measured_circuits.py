@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import networkx as nx
@@ -20,7 +21,6 @@ from keyhole.circuits.parameters import Sufficient
 from keyhole.circuits.shown import shown, strongest
 from keyhole.circuits.text import circuit_text, faithfulness_label, node_label
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness import effects
 from keyhole.faithfulness.effects import unasked_faithfulness
 from keyhole.tasks import like
 from keyhole.tasks.example import Example
@@ -189,9 +189,12 @@ def test_trace_measures_faithfulness_unasked(organism: keyhole.Model, tmp_path: 
     done = typed(*asked, "--out", str(tmp_path / "c.json"))
     expected = organism.run(PROMPT).trace("Mary", against="John").effects(what=("faithfulness",))
     assert load_circuit(tmp_path / "c.json").measured == expected.measured
-    assert done.stdout.count("faithfulness (baseline: the resting state, where the logit difference is") == 1
+    told = "copies of the prompt with other words, where the logit difference is"
+    assert done.stdout.count(told) == 1
     assert faithfulness_label(expected) in done.stdout and not done.stderr
     assert "faithfulness" not in typed(*asked, "--no-faithfulness").stdout
+    resting = typed(*asked, "--like", "resting")
+    assert "faithfulness (baseline: the resting state, where" in resting.stdout
     svt = typed("trace", PROMPT, "--method", "svt", "--threshold", "0.3")
     assert svt.returncode == 0 and "faithfulness" not in svt.stdout + svt.stderr
 
@@ -232,7 +235,7 @@ def test_what_cannot_be_measured_unasked_is_a_note(
     short = typed("trace", "Mary and John", "--tau", "0.2")
     assert short.returncode == 0
     circuit = organism.run(PROMPT).trace("Mary")
-    monkeypatch.setattr(effects, "UNASKED", 1)
+    monkeypatch.setattr(import_module("keyhole.faithfulness.effects"), "UNASKED", 1)
     same, why = unasked_faithfulness(circuit)
     assert same is circuit and "of memory" in why
     monkeypatch.undo()

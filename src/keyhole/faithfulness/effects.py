@@ -70,7 +70,7 @@ def effects(
 
 
 def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) -> tuple[Circuit, str]:
-    """A circuit with its faithfulness at the resting state, as it is measured unasked; or as it was, and why.
+    """A circuit with its faithfulness at the usual baseline, as it is measured unasked; or as it was, and why.
 
     Without an answer, or by svt, there is none and no reason is given. What takes more memory than tracing does is left
     to those who ask for it.

@@ -219,7 +219,7 @@ def trace(
     """Which circuit is behind an answer?
 
     Without a target the likeliest next token is traced. The last line says how much of the answer the circuit carries
-    by itself, against a baseline (--like, --counterfactual, or what the model writes in any text). Effects (--effects)
+    by itself, against a baseline (--like, --counterfactual). Effects (--effects)
     say what the answer loses without each part; a circuit that suffices (--sufficient) is small enough to be read. A
     story (--story) says of every step what it is worth by the
     circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
@@ -294,7 +294,7 @@ def trace(
         circuit = measure(circuit, asked, baseline)
     looks.doubt(circuit)
     named = None if known is None else names_of.edges(circuit, known, all_names)
-    told = looks.story(circuit, json=json, names=named, long=long) if story else None
+    told = looks.story(circuit, baseline, json=json, names=named, long=long) if story else None
     if told is None:
         looks.circuit(circuit, json=json, depth=depth, names=named)
     if not json:

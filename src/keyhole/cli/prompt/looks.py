@@ -276,13 +276,20 @@ def likeliest(run: Run, end: int) -> None:
     show.plain(f"likeliest next tokens: {run.next(end=end)}")
 
 
-def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> Story:
+def story(
+    found: Circuit,
+    baseline: Mapping[str, Any],
+    *,
+    json: bool,
+    names: Mapping[Edge, str] | None = None,
+    long: bool = False,
+) -> Story:
     """A circuit's main paths, each step measured; they are handed on, for pages."""
     from keyhole.circuits.text import faithfulness_label
     from keyhole.story.text import WIDTH, story_text
 
     with show.progress_bar("Measuring") as progress:
-        told = found.story(progress=progress)
+        told = found.story(progress=progress, **baseline)
     if json:
         show.as_json(told.record())
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,10 +17,12 @@ if TYPE_CHECKING:
 
 PANEL = "Options of effects and of circuits that suffice"
 LikeOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        help="Prompts of the same template with other words, at least 8: their mean is the baseline. JSON Lines, on "
-        "whose answers the circuit is tried, too; or plain text, a prompt a line.",
+        metavar="FILE|words|resting",
+        help="The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
+        "answers the circuit is tried, too, or plain text, a prompt a line. words: this prompt with other words "
+        "(the default). resting: what the model writes in any text.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -64,9 +65,9 @@ NoFaithfulnessOption = Annotated[
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, and against which baseline; without --like and --counterfactual it is the resting state."""
+    """What is measured, and against which baseline."""
 
-    like: Path | None
+    like: str | None
     counterfactual: str | None
     effects: bool
     sufficient: bool
@@ -81,7 +82,7 @@ class Measuring:
         if (self.level, self.both_signs) != (0.9, False) and not self.sufficient:
             raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
         baseline = self.like is not None or self.counterfactual is not None
-        if baseline and not (self.effects or self.sufficient or self.faithfulness):
+        if baseline and not (self.effects or self.sufficient or self.faithfulness or story):
             raise KeyholeError("with --no-faithfulness nothing is measured against a baseline: add --effects.")
         if not self.sufficient:
             return
@@ -99,7 +100,8 @@ class Measuring:
         """The baseline as the library takes it."""
         from keyhole.tasks.files import read_prompts
 
-        return {"like": None if self.like is None else read_prompts(self.like), "counterfactual": self.counterfactual}
+        named = self.like is None or self.like in ("words", "resting")
+        return {"like": self.like if named else read_prompts(str(self.like)), "counterfactual": self.counterfactual}
 
 
 def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:
