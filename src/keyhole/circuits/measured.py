@@ -79,7 +79,10 @@ class Measured:
     def part(self, nodes: Sequence[int], edges: Sequence[int]) -> "Measured":
         """What was measured of some nodes and edges; faithfulness stays that of the whole circuit."""
         picked = {"nodes": nodes, "node_shares": nodes, "edges": edges, "edge_shares": edges}
-        kept = {name: tuple(values[i] for i in which) if (values := getattr(self, name)) else () for name, which in picked.items()}
+        kept = {
+            name: tuple(values[i] for i in which) if (values := getattr(self, name)) else ()
+            for name, which in picked.items()
+        }
         return replace(self, **kept)
 
     def record(self) -> dict[str, Any]:

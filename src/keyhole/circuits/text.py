@@ -177,7 +177,10 @@ class _Tree:
     def branch(self, node: int, depth: int, indent: str = "") -> None:
         """Everything that causes a node, so deep: what suffices first, then why a head looks there."""
         into = [i for i, edge in enumerate(self.circuit.edges) if edge.target == node]
-        causes, signals = [i for i in into if i < sufficing(self.circuit)], [i for i in into if i >= sufficing(self.circuit)]
+        causes, signals = (
+            [i for i in into if i < sufficing(self.circuit)],
+            [i for i in into if i >= sufficing(self.circuit)],
+        )
         causes.sort(key=self.rank, reverse=True)
         shown = min(self.width, sum(self.matters(i) for i in causes))
         for position, i in enumerate(causes[:shown]):
