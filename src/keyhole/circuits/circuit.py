@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.models.tokens.prompts import Prompt
     from keyhole.progress import Progress
-    from keyhole.story.story import Story, Telling
+    from keyhole.story.record import Story
+    from keyhole.story.story import Telling
     from keyhole.web.browser import Page
     from keyhole.web.notebook import Widget
 

@@ -20,7 +20,7 @@ from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
-from keyhole.story.story import Path, Step, Story, Word, verdict
+from keyhole.story.record import Path, Step, Story, Word, verdict
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run

@@ -7,7 +7,7 @@ from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.circuits.writer import Writer
 from keyhole.models.tokens.prompts import token_label
-from keyhole.story.story import Path, Step, Story, Word, verdict
+from keyhole.story.record import Path, Step, Story, Word, verdict
 
 WIDTH = 100
 _INDENT = 7  # of a path's further lines

@@ -14,7 +14,8 @@ from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, question_label
-from keyhole.story.story import Story, tell
+from keyhole.story.record import Story
+from keyhole.story.story import tell
 from keyhole.story.text import (
     decisive_pieces,
     held_pieces,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
     from keyhole.qk.firings import Site
-    from keyhole.story.story import Story
+    from keyhole.story.record import Story
     from keyhole.tracing.exactness import Check
 
 _HARDLY = 0.01  # an answer that is less likely is hardly given
