@@ -99,7 +99,7 @@ def other_words(run: "Run", *, progress: Progress | None = None) -> Baseline:
     words = words_of(run)
     if not words.content:
         return resting(run, progress=progress)
-    copies = list(dict.fromkeys(copy for copy in words.copies(words.content, COPIES) if copy != run.token_ids))
+    copies = list(dict.fromkeys(copy for copy in words.copies(words.content, COPIES, seed=0) if copy != run.token_ids))
     writes = _mean_writes(run.model, copies, progress or silent)
     return Baseline("words", f"the mean of {len(copies)} copies of the prompt with other words", writes)
 

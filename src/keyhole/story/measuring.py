@@ -73,7 +73,7 @@ def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) ->
         flips = float((lost > (story.answer or 0.0)).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
         words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens))))
-    by = f"the word exchanged for {COPIES} others that the model finds likely there"
+    by = f"the word exchanged for the {COPIES} others that the model finds likeliest there"
     return replace(story, words=_ranked(words), words_by=by)
 
 
