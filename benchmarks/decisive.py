@@ -7,8 +7,9 @@ changes in two of three. The measures are `decisive_rankings.py`'s: a score for 
 tokens has the largest of their scores; every other token stands for itself and counts as not decisive. Ties are broken
 at random, the same way for all. Per prompt: precision and recall of the three words with the highest scores, whether
 the first one is decisive, average precision; and average precision among the content words alone. Means over prompts
-with 95 % intervals by 2,000 bootstrap samples of prompts, over all prompts, then over the even ones (which may be looked
-at while a measure is being chosen) and the odd ones (held out). "best possible" is a ranking by the truth.
+with 95 % intervals by 2,000 bootstrap samples of prompts, over all prompts, then over the even ones (to be looked at
+while a measure is being chosen) and the odd ones (held out). "best possible" is a ranking by the truth, and |a measure|
+ranks by size, whatever the sign.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 from decisive_data import Question, questions  # of this folder
-from decisive_rankings import RANKINGS
+from decisive_rankings import RANKINGS, SIGNED
 
 import keyhole
 
@@ -97,7 +98,8 @@ def row(rows: Sequence[Quality]) -> str:
 
 def report(asked: Sequence[Question], scores: dict[str, list[list[float]]], seconds: dict[str, float]) -> None:
     """A table for all prompts, one for each half."""
-    scores = {"best possible": [perfect(question) for question in asked], **scores}
+    sizes = {f"|{name}|": [[abs(score) for score in row] for row in scores[name]] for name in SIGNED if name in scores}
+    scores = {"best possible": [perfect(question) for question in asked], **scores, **sizes}
     qualities = {
         name: [Quality.of(question, row) for question, row in zip(asked, rows, strict=True)]
         for name, rows in scores.items()

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from decisive_data import Question, leads  # of this folder
@@ -82,46 +82,59 @@ def resting(run: Run, question: Question) -> list[float]:
 
 
 def replaced(run: Run, question: Question) -> list[float]:
-    """The lead less its mean with other tokens of the same form in the token's place."""
-    return [question.lead - float(row.mean()) for row in _replaced(run, question)]
+    """The lead less its mean with frequent tokens of the same form in the token's place."""
+    return [question.lead - float(row.mean()) for row in _replaced(run, question, "frequent")]
 
 
-def flipped(run: Run, question: Question) -> list[float]:
+def replaced_flips(run: Run, question: Question) -> list[float]:
     """How many of these replacements change the preferred answer."""
-    return [float((row < 0).double().mean()) for row in _replaced(run, question)]
+    return [float((row < 0).double().mean()) for row in _replaced(run, question, "frequent")]
 
 
-def shifted(run: Run, question: Question) -> list[float]:
+def replaced_size(run: Run, question: Question) -> list[float]:
     """The mean size of the change by these replacements, in either direction."""
-    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question)]
+    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question, "frequent")]
 
 
-def absolute(ranking: Ranking) -> Ranking:
-    """The same by size, whatever the sign."""
-
-    def sizes(run: Run, question: Question) -> list[float]:
-        return [abs(score) for score in ranking(run, question)]
-
-    return sizes
+def proposed(run: Run, question: Question) -> list[float]:
+    """The lead less its mean with what the model itself would have said in the token's place, of the same form."""
+    return [question.lead - float(row.mean()) for row in _replaced(run, question, "proposed")]
 
 
-@cache
-def _replaced(run: Run, question: Question) -> list[Tensor]:
+def proposed_flips(run: Run, question: Question) -> list[float]:
+    """How many of these replacements change the preferred answer."""
+    return [float((row < 0).double().mean()) for row in _replaced(run, question, "proposed")]
+
+
+def proposed_size(run: Run, question: Question) -> list[float]:
+    """The mean size of the change by these replacements, in either direction."""
+    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question, "proposed")]
+
+
+@lru_cache(maxsize=2)
+def _replaced(run: Run, question: Question, how: str) -> list[Tensor]:
     """The leads with each token replaced; what stands before it is computed once."""
-    forms = _forms(run.model)
     found = []
     with torch.inference_mode():
         past = run.model.hf(torch.tensor([question.ids]), use_cache=True).past_key_values
-        for token, own in enumerate(question.ids):
-            rng = random.Random(f"{question.ids} {token}")
-            others = [other for other in forms.alike(own) if other != own]
-            chosen = rng.sample(others, min(REPLACEMENTS, len(others)))
+        for token in range(len(question.ids)):
+            chosen = _others(run, question, token, how)
             if not chosen:  # of special tokens there are no others
                 found.append(torch.full((1,), question.lead))
                 continue
             ids = [[other, *question.ids[token + 1 :]] for other in chosen]
             found.append(_leads_after(run.model, past, token, ids, question))
     return found
+
+
+def _others(run: Run, question: Question, token: int, how: str) -> list[int]:
+    """Tokens of the same form: drawn from the frequent ones, or those that the model finds likeliest here."""
+    own = question.ids[token]
+    others = [other for other in _forms(run.model).alike(own) if other != own]
+    if how == "proposed" and token > 0:
+        likely = run.logits[token - 1]
+        return sorted(others, key=lambda other: -float(likely[other]))[:REPLACEMENTS]
+    return random.Random(f"{question.ids} {token}").sample(others, min(REPLACEMENTS, len(others)))
 
 
 def _leads_after(
@@ -190,11 +203,11 @@ RANKINGS: dict[str, Ranking] = {
     "random": chance,
     "zero": at_zero,
     "resting": resting,
-    "replaced: mean": replaced,
-    "replaced: flips": flipped,
-    "replaced: size": shifted,
-    "|gradient x embedding|": absolute(gradient),
-    "|zero|": absolute(at_zero),
-    "|resting|": absolute(resting),
-    "|replaced: mean|": absolute(replaced),
+    "replaced": replaced,
+    "replaced: flips": replaced_flips,
+    "replaced: size": replaced_size,
+    "proposed": proposed,
+    "proposed: flips": proposed_flips,
+    "proposed: size": proposed_size,
 }
+SIGNED = ("gradient x embedding", "zero", "resting", "replaced", "proposed")
