@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from typing import Literal
 
 import torch
 from decisive_data import Question, leads  # of this folder
@@ -18,6 +19,7 @@ from keyhole.story.needed import words_silenced
 from keyhole.tasks.text.prose import passages
 
 Ranking = Callable[[Run, Question], list[float]]
+Source = Literal["replaced", "proposed"]  # other tokens: any frequent ones, or what the model would have said here
 FREQUENT = 10_000  # byte pairs are numbered in the order they were joined in, frequent ones first
 REPLACEMENTS = 8
 _PASSAGES, _LENGTH = 64, 64  # of prose, whose mean embedding stands for no word in particular
@@ -81,38 +83,23 @@ def resting(run: Run, question: Question) -> list[float]:
     return [question.lead - lead for lead in after]
 
 
-def replaced(run: Run, question: Question) -> list[float]:
-    """The lead less its mean with frequent tokens of the same form in the token's place."""
-    return [question.lead - float(row.mean()) for row in _replaced(run, question, "frequent")]
+def change(how: Source, run: Run, question: Question) -> list[float]:
+    """The lead less its mean with other tokens of the same form in the token's place."""
+    return [question.lead - float(row.mean()) for row in _replaced(run, question, how)]
 
 
-def replaced_flips(run: Run, question: Question) -> list[float]:
+def flips(how: Source, run: Run, question: Question) -> list[float]:
     """How many of these replacements change the preferred answer."""
-    return [float((row < 0).double().mean()) for row in _replaced(run, question, "frequent")]
+    return [float((row < 0).double().mean()) for row in _replaced(run, question, how)]
 
 
-def replaced_size(run: Run, question: Question) -> list[float]:
+def size(how: Source, run: Run, question: Question) -> list[float]:
     """The mean size of the change by these replacements, in either direction."""
-    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question, "frequent")]
-
-
-def proposed(run: Run, question: Question) -> list[float]:
-    """The lead less its mean with what the model itself would have said in the token's place, of the same form."""
-    return [question.lead - float(row.mean()) for row in _replaced(run, question, "proposed")]
-
-
-def proposed_flips(run: Run, question: Question) -> list[float]:
-    """How many of these replacements change the preferred answer."""
-    return [float((row < 0).double().mean()) for row in _replaced(run, question, "proposed")]
-
-
-def proposed_size(run: Run, question: Question) -> list[float]:
-    """The mean size of the change by these replacements, in either direction."""
-    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question, "proposed")]
+    return [float((question.lead - row).abs().mean()) for row in _replaced(run, question, how)]
 
 
 @lru_cache(maxsize=2)
-def _replaced(run: Run, question: Question, how: str) -> list[Tensor]:
+def _replaced(run: Run, question: Question, how: Source) -> list[Tensor]:
     """The leads with each token replaced; what stands before it is computed once."""
     found = []
     with torch.inference_mode():
@@ -127,7 +114,7 @@ def _replaced(run: Run, question: Question, how: str) -> list[Tensor]:
     return found
 
 
-def _others(run: Run, question: Question, token: int, how: str) -> list[int]:
+def _others(run: Run, question: Question, token: int, how: Source) -> list[int]:
     """Tokens of the same form: drawn from the frequent ones, or those that the model finds likeliest here."""
     own = question.ids[token]
     others = [other for other in _forms(run.model).alike(own) if other != own]
@@ -203,11 +190,11 @@ RANKINGS: dict[str, Ranking] = {
     "random": chance,
     "zero": at_zero,
     "resting": resting,
-    "replaced": replaced,
-    "replaced: flips": replaced_flips,
-    "replaced: size": replaced_size,
-    "proposed": proposed,
-    "proposed: flips": proposed_flips,
-    "proposed: size": proposed_size,
+    "replaced": partial(change, "replaced"),
+    "replaced: flips": partial(flips, "replaced"),
+    "replaced: size": partial(size, "replaced"),
+    "proposed": partial(change, "proposed"),
+    "proposed: flips": partial(flips, "proposed"),
+    "proposed: size": partial(size, "proposed"),
 }
 SIGNED = ("gradient x embedding", "zero", "resting", "replaced", "proposed")
