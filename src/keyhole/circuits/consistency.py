@@ -295,7 +295,7 @@ def _numbers(circuit: Circuit) -> Iterator[float]:
     for removal in _removals(circuit.firings):
         yield from (removal.ig, removal.after)
     if circuit.measured is not None:
-        yield from (circuit.measured.everything, circuit.measured.nothing)
+        yield from circuit.measured.numbers()
     for one in circuit.mlps:
         yield from (one.offset, one.left, one.left_renormed, one.kept, one.cancellation)
         yield from (share for _, share in one.neurons)

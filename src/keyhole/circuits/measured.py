@@ -9,7 +9,7 @@ A head is taken whole at a token here, with all that it reads: nodes of one head
 the same numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean, median, pstdev
 from typing import Any, Literal, get_type_hints
@@ -84,6 +84,14 @@ class Measured:
             for name, which in picked.items()
         }
         return replace(self, **kept)
+
+    def numbers(self) -> Iterator[float]:
+        """Every number that was measured."""
+        yield from (self.everything, self.nothing, self.completeness or 0.0)
+        for values in (self.words, self.nodes, self.edges, self.node_shares, self.edge_shares):
+            yield from (value for value in values if value is not None)
+        if (found := self.faithfulness) is not None:
+            yield from (found.kept, found.cut, found.rank, *found.rest, *found.random, *found.others)
 
     def record(self) -> dict[str, Any]:
         """As plain data."""

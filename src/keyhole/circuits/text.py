@@ -222,7 +222,7 @@ class _Tree:
     def rank(self, i: int) -> tuple[float, float]:
         """What comes first: the largest effect of either sign where effects were measured, then what is largest."""
         edge, effect = self.circuit.edges[i], effect_of(self.circuit, i)
-        return abs(effect or 0.0), edge.weight if edge.influence is None else edge.influence
+        return abs(effect or 0.0), score_of(edge)
 
     def matters(self, i: int) -> bool:
         """Is an edge shown? By its influence, or by its effect."""
@@ -237,6 +237,11 @@ def sufficing(circuit: Circuit) -> int:
     return parameters.found if isinstance(parameters, Sufficient) else len(circuit.edges)
 
 
+def score_of(edge: Edge) -> float:
+    """How strong an edge is: its influence, or its weight where there is none."""
+    return edge.weight if edge.influence is None else edge.influence
+
+
 def effect_of(circuit: Circuit, edge: int) -> float | None:
     """What the answer loses without an edge, by its index; None: not measured."""
     return None if circuit.measured is None else circuit.measured.of_edge(edge)[0]
@@ -249,8 +254,8 @@ def faithfulness_label(circuit: Circuit) -> str:
         return ""
     found = "not measured" if measured.faithfulness is None else str(measured.faithfulness)
     return (
-        f"faithfulness (baseline: {measured.baseline}, where the {measured.metric} is {measured.nothing:+.2f} instead of "
-        f"{measured.everything:+.2f}): {found}" + (f"; note: {measured.note}" if measured.note else "")
+        f"faithfulness (baseline: {measured.baseline}, where the {measured.metric} is {measured.nothing:+.2f} instead "
+        f"of {measured.everything:+.2f}): {found}" + (f"; note: {measured.note}" if measured.note else "")
     )
 
 
@@ -271,12 +276,15 @@ def _edge_label(edge: Edge, *, part: bool) -> str:
 
 
 def _measured_label(circuit: Circuit, edge: int) -> str:
-    """An edge's effect and share, if they were measured; a share is a part of the gap to the baseline."""
+    """An edge's effect and share, if they were measured; a share is a part of the gap to the baseline.
+
+    A circuit that suffices has shares for its numbers already.
+    """
     if circuit.measured is None:
         return ""
     effect, share = circuit.measured.of_edge(edge)
     parts = [] if effect is None else [f"effect {effect:+.2f}"]
-    if share is not None and not isinstance(circuit.parameters, Sufficient):  # whose numbers are shares
+    if share is not None and circuit.measured.gap and not isinstance(circuit.parameters, Sufficient):
         parts.append(f"share {share / circuit.measured.gap:+.1%}")
     return f" [{', '.join(parts)}]" if parts else ""
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.measured import Faithfulness, Measured, Values
+from keyhole.circuits.measured import Measured, Values
 from keyhole.circuits.parameters import Sufficient
-from keyhole.errors import require_choice
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, baseline, ids_like
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 What = Literal["words", "nodes", "edges", "shares", "faithfulness"]
+UNASKED = 1 << 27  # floats of what all components write: more are not held unless faithfulness is asked for
 _AT = {"dest": "dest", "mlp": "dest", "target": "dest", "src": "src", "value": "src"}  # token of the reader, by side
 
 
@@ -67,6 +69,25 @@ def effects(
     return replace(circuit, measured=measured)
 
 
+def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) -> tuple[Circuit, str]:
+    """A circuit with its faithfulness at the usual baseline, as it is measured unasked; or as it was, and why.
+
+    Without an answer, or by svt, there is none and no reason is given. What takes more memory than tracing does is left
+    to those who ask for it.
+    """
+    run = run_of(circuit, None)
+    if circuit.parameters.method == "svt" or not circuit.parameters.target_ids:
+        return circuit, ""
+    dims = run.model.dims
+    floats = dims.layers * (dims.heads + 1) * dims.d_model * len(run)
+    if floats > UNASKED:
+        return circuit, f"a pass edge by edge takes {readable(4 * floats)} of memory and more for this prompt"
+    try:
+        return effects(circuit, what=("faithfulness",), progress=progress), ""
+    except KeyholeError as error:
+        return circuit, str(error)
+
+
 def measure(
     circuit: Circuit, asked: Question, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
 ) -> Measured:
@@ -90,7 +111,8 @@ def measure(
         masks[place] = all_but(out_of(wiring, *place))
     if "edges" in what:
         masks |= {joint: all_but(np.array([joint])) for joint in joints if joint is not None}
-    answers = asked.answers(list(masks.values()), progress)
+    progress = progress or silent
+    answers = asked.answers(list(masks.values()), part_of(progress, 0.0, 0.7))
     lost = dict(zip(masks, (everything - answers).tolist(), strict=True))
     words, nodes = (tuple(None if p is None else lost[p] for p in places[name]) for name in ("words", "nodes"))
     words += (None,) * (len(circuit.tokens) - len(words)) if words else ()
@@ -106,13 +128,9 @@ def measure(
     if "shares" in what:
         measured = replace(measured, **_shares(circuit, asked, joints))
     if "faithfulness" in what:
-        measured = replace(measured, faithfulness=circuit_faithfulness(circuit, asked))
+        edges = circuit_edges(circuit, asked)
+        measured = replace(measured, faithfulness=faithfulness(edges, asked, progress=part_of(progress, 0.8, 1.0)))
     return measured
-
-
-def circuit_faithfulness(circuit: Circuit, asked: Question) -> Faithfulness:
-    """Kept, cut and rest of a circuit's edges, token by token."""
-    return faithfulness(circuit_edges(circuit, asked), asked)
 
 
 def circuit_edges(circuit: Circuit, asked: Question) -> EdgeList:

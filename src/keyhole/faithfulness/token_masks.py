@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-EdgeList = Int[np.ndarray, "edge 3"]  # writer, reader (their numbers in a wiring), token
+EdgeList = Int[np.ndarray, "_ 3"]  # of any length: writer, reader (their numbers in a wiring), token
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,17 @@ def read_examples(path: str | Path) -> list[Example]:
     return found
 
 
+def read_prompts(path: str | Path) -> list[Example] | list[str]:
+    """Prompts of a file: JSON Lines, whose answers are known, or plain text with a prompt a line."""
+    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise KeyholeError(f"{path} has no prompts: write one a line, as plain text or as JSON Lines.")
+    if Path(path).suffix.lower() == ".jsonl" or all(line.lstrip().startswith("{") for line in prompts):
+        return read_examples(path)
+    return prompts
+
+
 def write_examples(examples: Sequence[Example], path: str | Path) -> None:
     """Write examples so that `read_examples` gives them back, equal in everything."""
     lines = [json.dumps(as_record(example), ensure_ascii=False) for example in examples]
