@@ -57,6 +57,9 @@ function storyEvents(stage) {
   return {
     hover: (/** @type {number[] | null} */ nodes) => stage.lightNodes(nodes),
     pin: (/** @type {number[]} */ nodes) => stage.change({ pinned: stage.ownersOf(nodes), edge: null }),
+    word: (/** @type {import("./panes/words.js").StoryWord | null} */ word) => stage.lightWord(word),
+    keep: (/** @type {import("./panes/words.js").StoryWord} */ word) => stage.keepWord(word),
+    kept: stage.word,
   };
 }
 

@@ -81,7 +81,7 @@ export function drawing(on) {
     width: Math.max(200, el.clientWidth - LEFT - 24),
     height: Math.max(200, el.clientHeight - BOTTOM - 26),
   });
-  return { el, draw, light, tag, focus, resize, room, camera: view };
+  return { el, draw, light, tag, focus, resize, room, lightTokens: axis.light, camera: view };
 }
 
 /**
