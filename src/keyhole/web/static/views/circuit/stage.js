@@ -2,6 +2,7 @@
 import { answerText } from "../../lib/circuit.js";
 import { fill, keepingFocus } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
+import { measuredOf } from "../../lib/measured.js";
 import { setTheme } from "../../lib/theme.js";
 import { drawBeside, watchBeside } from "./beside.js";
 import { layout, LEGIBLE } from "./drawing/layout.js";
@@ -21,7 +22,7 @@ export class Stage {
     this.model = model;
     this.root = el;
     this.doc = doc;
-    this.graph = indexed(doc);
+    this.graph = { ...indexed(doc), measured: measuredOf(model, doc) };
     this.names = model.get("names") ?? {};
     this.state = viewState(model, doc);
     this.picture = drawn(this.graph, this.state.get());

@@ -1,6 +1,7 @@
 // Which words decide the answer, and by which paths? Words as bars by measured effect, then paths under their headings.
 import { h } from "../../../lib/dom.js";
-import { share, signed } from "../../../lib/format.js";
+import { share } from "../../../lib/format.js";
+import { amount } from "../../../lib/measured.js";
 import { wordBars } from "./words.js";
 
 /** @typedef {import("./words.js").StoryWord} StoryWord */
@@ -66,7 +67,7 @@ function pathItem(path, on) {
     index > 0 && h("span", { class: "faint" }, " → "),
     h("span", { class: "step" }, step.text, step.numbers && h("span", { class: "soft" }, ` ${step.numbers}`)),
   ]);
-  const effect = path.effect === null ? null : h("span", { class: "effect" }, signed(path.effect, 2));
+  const effect = path.effect === null ? null : h("span", { class: "effect" }, amount(path.effect));
   return h(
     "li",
     null,

@@ -1,6 +1,7 @@
 // Which words decide? A bar for each, by what the answer loses without it; below 0 the word holds the answer back.
 import { h } from "../../../lib/dom.js";
-import { share, signed } from "../../../lib/format.js";
+import { share } from "../../../lib/format.js";
+import { amount } from "../../../lib/measured.js";
 
 /**
  * @typedef {{ text: string, word: string, effect: number, flips: number | null, minor: boolean, tokens: number[], nodes:
@@ -43,7 +44,7 @@ export function wordBars(words, on) {
           h("span", { class: word.effect < 0 ? "fill less" : "fill", style }),
           low < 0 && h("span", { class: "zero", style: { left: `${(-100 * low) / wide}%` } }),
         ),
-        h("span", { class: "number" }, signed(word.effect, 2)),
+        h("span", { class: "number" }, amount(word.effect)),
         h("span", { class: "flips soft", title: flips || null }, word.flips ? `${share(word.flips)} other answer` : ""),
       ),
     );
