@@ -15,7 +15,7 @@ from keyhole.circuits.writer import Writer
 from keyhole.intervene import answers_without, estimate
 from keyhole.models.run import Run
 from keyhole.models.tokens.prompts import token_texts
-from keyhole.story.needed import words_silenced
+from keyhole.story.measuring import deciding_words
 from keyhole.tasks.text.prose import passages
 
 Ranking = Callable[[Run, Question], list[float]]
@@ -36,10 +36,9 @@ def influence(run: Run, question: Question) -> list[float]:
 
 
 def story(run: Run, question: Question) -> list[float]:
-    """The words in the order in which the story names them: where its paths begin, then those that are needed, too."""
-    told = run.trace(question.answer, against=question.against).story()
-    named = [path.steps[0].dest for path in told.paths] + [word.dest for word in told.needed]
-    order = list(dict.fromkeys(named))
+    """The words in the order in which the story names them: by what the answer loses when the word is another."""
+    words = deciding_words(run, question.metric, {})
+    order = [token for word in words for token in word.tokens]
     return [1 / (1 + order.index(token)) if token in order else 0.0 for token in range(len(run))]
 
 
@@ -70,9 +69,9 @@ def chance(run: Run, question: Question) -> list[float]:
 
 
 def at_zero(run: Run, question: Question) -> list[float]:
-    """The lead less what is left of it when the token's embedding writes nothing."""
-    after = words_silenced(run, [], question.metric)
-    return [question.lead - after.get(token, question.lead) for token in range(len(run))]
+    """The lead less what is left of it when the token's embedding writes nothing; the first token stays."""
+    words = [[Writer("embedding", 0, None, token, token)] for token in range(1, len(run))]
+    return [0.0, *(question.lead - lead for lead in answers_without(run, words, question.metric))]
 
 
 def resting(run: Run, question: Question) -> list[float]:

@@ -173,7 +173,8 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
     parameter = next(model.hf.parameters())
     key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
     if (entry := cache.find(key)) is not None:
-        return load_file(entry.path / "resting.safetensors")["rest"].to(parameter.device)
+        kept: Tensor = load_file(entry.path / "resting.safetensors")["rest"]
+        return kept.to(parameter.device)
     pieces = _pieces(model, lines)
     by_length: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for ids in pieces:
@@ -184,7 +185,7 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)
     counts = parameter.new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)], dtype=sums[0].dtype)
-    rest = torch.stack(sums).sum(0) / counts[:, None]
+    rest: Tensor = torch.stack(sums).sum(0) / counts[:, None]
     size = rest.numel() * rest.element_size()
 
     def write(folder: Path) -> None:

@@ -114,7 +114,7 @@ def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int,
 
 
 def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:
-    """The story as every page shows it: words that decide, paths under their headings, what they carry, what numbers are.
+    """The story as every page shows it: words that decide, paths under their headings, what they carry, and a legend.
 
     Words have their tokens; words and paths have the nodes of this circuit, or part of one, that they pass.
     """
