@@ -100,7 +100,7 @@ function offers(model, draft, choose) {
   const measured = doc && measuredOf(model, doc)?.edges.length;
   const button = (/** @type {string} */ action, /** @type {string} */ text, /** @type {string} */ title, /** @type {() => void} */ act) =>
     h("button", { type: "button", "data-action": action, title, onclick: act }, text);
-  const back = sufficient && button("traced", "The traced circuit", "All that the trace follows", () => model.send({ type: "trace" }));
+  const back = doc && sufficient && button("traced", "The traced circuit", "All that the trace follows", () => model.send({ type: "trace" }));
   const effects =
     answered && !measured && !busy &&
     button("effects", "Effects", "What the answer loses without each node and edge: a forward pass for each", () =>
