@@ -81,7 +81,9 @@ function sufficing(stage) {
   const { measured } = stage.graph;
   const { found, level, baseline, both_signs: signs } = doc.parameters;
   const lines = measured ? embeddings(doc, measured) : [];
-  const kept = `These ${found} edges were searched for as the smallest set that keeps ${share(level)} of the answer’s gap to ${baseline}.`;
+  const n = measured?.faithfulness?.edges ?? found;
+  const drawn = n === found ? "" : `, drawn as ${found} because a head is drawn once for each token that it reads`;
+  const kept = `The smallest set of edges that a search found to keep ${share(level)} of the answer’s gap to ${baseline}: ${n}${drawn}.`;
   const back = signs ? " Edges with a negative share hold the answer back." : "";
   const why = "Faint signals say why heads look where they look; they are no part of what suffices.";
   const hint = "Point at a node to see the paths through it, click it to pin them.";

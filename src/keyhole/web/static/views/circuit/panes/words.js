@@ -38,25 +38,24 @@ export function wordBars(words, on) {
           onclick: () => on.keep(word),
         },
         h("span", { class: "what" }, word.word),
-        h(
+        !word.minor && h(
           "span",
           { class: "bar" },
           h("span", { class: word.effect < 0 ? "fill less" : "fill", style }),
           low < 0 && h("span", { class: "zero", style: { left: `${(-100 * low) / wide}%` } }),
         ),
         h("span", { class: "number" }, amount(word.effect)),
-        h("span", { class: "flips soft", title: flips || null }, word.flips ? `${share(word.flips)} other answer` : ""),
+        (word.flips || !word.minor) && h("span", { class: "flips soft", title: flips || null }, word.flips ? `${share(word.flips)} other answer` : ""),
       ),
     );
   };
   const list = (/** @type {StoryWord[]} */ some, /** @type {string} */ label) =>
-    h("ul", { class: "words", "aria-label": label }, some.map(item));
+    h("ul", { class: some[0].minor ? "words minor" : "words", "aria-label": label }, some[0].minor && h("li", { class: "faint" }, label), some.map(item));
   const [major, minor] = [words.filter((word) => !word.minor), words.filter((word) => word.minor)];
   return h(
     "div",
     { class: "deciding" },
     major.length > 0 && list(major, "Words that decide"),
-    minor.length > 0 && h("p", { class: "faint" }, "Function words and marks"),
-    minor.length > 0 && list(minor, "Function words and marks that decide"),
+    minor.length > 0 && list(minor, "Function words and marks"),
   );
 }
