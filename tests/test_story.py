@@ -209,8 +209,8 @@ def test_words_are_measured_by_other_words(circuit: Circuit, story: Story) -> No
     metric, words = metric_of(circuit), words_of(run)
     effects = {word.tokens: word for word in story.words}
     assert set(effects) == {(token,) for token in range(1, len(run))} == set(words.words)
-    for i, tokens in enumerate(words.words[:6]):
-        copies = words.copies([tokens], COPIES, i)
+    for tokens in words.words[:6]:
+        copies = words.copies([tokens], COPIES)
         assert all([a == b for a, b in zip(ids, run.token_ids, strict=True)].count(False) == 1 for ids in copies)
         answers = [metric.of(run.model.run(list(ids), bos=False).logits[-1]) for ids in copies]
         assert effects[tokens].effect == pytest.approx(story.answer - sum(answers) / len(answers), abs=1e-3)

@@ -79,7 +79,7 @@ class Measured:
     def part(self, nodes: Sequence[int], edges: Sequence[int]) -> "Measured":
         """What was measured of some nodes and edges; faithfulness stays that of the whole circuit."""
         picked = {"nodes": nodes, "node_shares": nodes, "edges": edges, "edge_shares": edges}
-        kept = {
+        kept: dict[str, Any] = {
             name: tuple(values[i] for i in which) if (values := getattr(self, name)) else ()
             for name, which in picked.items()
         }

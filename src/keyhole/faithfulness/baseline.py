@@ -99,7 +99,7 @@ def other_words(run: "Run", *, progress: Progress | None = None) -> Baseline:
     words = words_of(run)
     if not words.content:
         return resting(run, progress=progress)
-    copies = list(dict.fromkeys(copy for copy in words.copies(words.content, COPIES) if copy != run.token_ids))
+    copies = list(dict.fromkeys(copy for copy in words.copies(words.content, COPIES, seed=0) if copy != run.token_ids))
     writes = _mean_writes(run.model, copies, progress or silent)
     return Baseline("words", f"the mean of {len(copies)} copies of the prompt with other words", writes)
 
@@ -173,7 +173,8 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
     parameter = next(model.hf.parameters())
     key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
     if (entry := cache.find(key)) is not None:
-        return load_file(entry.path / "resting.safetensors")["rest"].to(parameter.device)
+        kept: Tensor = load_file(entry.path / "resting.safetensors")["rest"]
+        return kept.to(parameter.device)
     pieces = _pieces(model, lines)
     by_length: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for ids in pieces:
@@ -184,7 +185,7 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)
     counts = parameter.new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)], dtype=sums[0].dtype)
-    rest = torch.stack(sums).sum(0) / counts[:, None]
+    rest: Tensor = torch.stack(sums).sum(0) / counts[:, None]
     size = rest.numel() * rest.element_size()
 
     def write(folder: Path) -> None:

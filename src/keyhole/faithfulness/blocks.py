@@ -6,6 +6,7 @@ windows, grouped heads (each query head reads keys and values of its own here), 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,7 +50,10 @@ class Side:
     def linear(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
         """X through the norm before, and the weights; without the bias."""
         y = (x.flatten(1, 2) @ self.W).view(*x.shape[:-1], -1)
-        return y if self.norm is None else y / self.norm.scale(x)[..., None]
+        if self.norm is None:
+            return y
+        alike = x.stride(0) == 0 and not x.requires_grad  # all heads read the same, and no slope is taken of each
+        return y / self.norm.scale(x[:1] if alike else x)[..., None]
 
     def read(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
         """The same with the bias, and the norm after."""
@@ -90,12 +94,13 @@ class Block:
     mlp_norm: Norm | None
     mlp_after: Norm | None
 
-    @property
+    @cached_property
     def separable(self) -> bool:
         """Can some heads be left out? Not where a norm reads all of them, or sinks scale the biases of their values."""
         normed = self.after is not None or (self.query.own is not None and self.query.spans_all)
         return not normed and (self.rule.sinks is None or not bool(self.value.b.any()))
 
+    @cached_property
     def constant(self) -> Float[Tensor, "d_model"]:
         """What a separable layer's biases write, whatever its heads do."""
         return self.b_O + (self.value.b[:, None] @ self.W_O)[:, 0].sum(0)
@@ -120,7 +125,7 @@ class Block:
         mixed = A @ values
         moved = (mixed.flatten(1, 2) @ W_O).view(*v.shape)
         if some is not None:
-            return moved, self.constant().expand_as(v[0])
+            return moved, self.constant.expand_as(v[0])
         mass = A.sum(-1, keepdim=True)  # less than 1 with sinks
         constant = self.b_O + (mass * (self.value.b[:, None] @ self.W_O)[:, None]).sum(0)
         if self.after is None:

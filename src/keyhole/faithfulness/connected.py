@@ -62,7 +62,7 @@ class Reach:
         # at token s by its head anywhere that it looks at s from, and is read at
         heads = component[moves]
         read[moves] = (self.looks[heads, :, token[moves]] & writes[heads]).any(1)
-        return read
+        return np.asarray(read)
 
 
 def reach_of(run: "Run", wiring: Wiring) -> Reach:

@@ -8,13 +8,13 @@ Beside effects: shares of edges, and how much of the answer a circuit carries (s
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.measured import Measured, Values
+from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Sufficient
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, baseline, ids_like
@@ -101,7 +101,7 @@ def measure(
         nothing=nothing,
         note=asked.baseline.note,
     )
-    places = {
+    places: dict[str, list[tuple[int, int] | None]] = {
         "words": [(0, token) for token in range(n)] if "words" in what else [],
         "nodes": [place_of(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
     }
@@ -168,9 +168,7 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
 
 
-def _shares(
-    circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]
-) -> dict[str, Values | float]:
+def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     values = asked.shares.values
     places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {

@@ -118,9 +118,12 @@ class Words:
         texts = ["".join(self.run.tokens[t] for t in word) for word in self.words]
         return tuple(word for word, text in zip(self.words, texts, strict=True) if not is_function_word(text))
 
-    def copies(self, chosen: Sequence[Sequence[int]], n: int, seed: int = 0) -> list[tuple[int, ...]]:
-        """The prompt n times with these words exchanged; tokens that are equal become equal ones."""
-        rng = np.random.default_rng(seed)
+    def copies(self, chosen: Sequence[Sequence[int]], n: int, *, seed: int | None = None) -> list[tuple[int, ...]]:
+        """The prompt n times with these words exchanged; tokens that are equal become equal ones.
+
+        With a `seed` others are drawn by how likely the model finds them; without, the likeliest are taken in turn.
+        """
+        rng = None if seed is None else np.random.default_rng(seed)
         places = {self.run.token_ids[t]: t for word in reversed(chosen) for t in reversed(word)}  # first of equal ones
         drawn = {old: self._others(t, n, rng) for old, t in places.items()}
         copies = []
@@ -131,8 +134,8 @@ class Words:
             copies.append(tuple(ids))
         return copies
 
-    def _others(self, token: int, n: int, rng: np.random.Generator) -> Int[np.ndarray, "n"]:
-        """Tokens of the same form, drawn by how likely the model finds each of them here."""
+    def _others(self, token: int, n: int, rng: np.random.Generator | None) -> Int[np.ndarray, "n"]:
+        """Tokens of the same form, by how likely the model finds each of them here."""
         run, known = self.run, vocabulary_of(self.run.model)
         form, text = form_of(run.tokens[token]), known.words[run.token_ids[token]]
         assert form is not None
@@ -141,9 +144,11 @@ class Words:
         pool = pool[[known.words[i] != text for i in pool]]
         likely = run.logits[token - 1].double().cpu().numpy()[pool]
         best = np.argsort(-likely)[:LIKELY]
+        if rng is None:
+            return np.asarray(pool[np.resize(best, n)])
         weights = np.exp(likely[best] - likely[best].max())
         weights = weights / weights.sum() + 1e-6
-        return pool[rng.choice(best, n, replace=len(best) < n, p=weights / weights.sum())]
+        return np.asarray(pool[rng.choice(best, n, replace=len(best) < n, p=weights / weights.sum())])
 
 
 def words_of(run: "Run") -> Words:
@@ -166,7 +171,7 @@ def words_of(run: "Run") -> Words:
 
 
 def effects_of_words(
-    run: "Run", metric: Metric, *, copies: int = COPIES, seed: int = 0, progress: Progress | None = None
+    run: "Run", metric: Metric, *, copies: int = COPIES, progress: Progress | None = None
 ) -> dict[tuple[int, ...], Float[np.ndarray, "copy"]]:
     """By how much the answer is less in every copy with one word exchanged, word by word."""
     words = words_of(run)
@@ -175,7 +180,7 @@ def effects_of_words(
         losses = estimate(run, metric)
         slopes = {word: sum(abs(losses.of(Writer("embedding", 0, None, t, t))) for t in word) for word in chosen}
         chosen = sorted(sorted(chosen, key=lambda word: -slopes[word])[:WORDS])
-    texts = [copy for i, word in enumerate(chosen) for copy in words.copies([word], copies, seed + i)]
+    texts = [copy for word in chosen for copy in words.copies([word], copies)]
     before = metric.of(run.logits[metric.end])
     answers = np.array(answers_of(run.model, texts, metric, progress))
     return dict(zip(chosen, (before - answers).reshape(len(chosen), -1), strict=True))

@@ -56,7 +56,7 @@ class Question:
     def logits(self, masks: Sequence[Mask], progress: Progress | None = None) -> list[torch.Tensor]:
         """The logits at the last token in copies with these masks."""
         rows: list[torch.Tensor] = []
-        size = rows_at_once(self.masked)
+        size = rows_at_once(self.masked, masks)
         with torch.no_grad(), exact_matmul():
             for start in range(0, len(masks), size):
                 rows += self.masked.masked_logits(masks[start : start + size]).unbind(0)

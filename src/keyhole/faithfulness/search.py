@@ -82,7 +82,7 @@ def search(asked: Search, progress: Progress | None = None) -> Found:
     by_size = edges[np.argsort(-np.abs(sizes))]
     orders = [by_size] if asked.both_signs else [edges[np.argsort(-sizes)], by_size]
     progress(1, ROUNDS + 2)
-    crossings = [edges for order in orders if (edges := _crossing(asked, order)) is not None]
+    crossings = [found for order in orders if (found := _crossing(asked, order)) is not None]
     if not crossings:
         raise KeyholeError(
             f"no set of best edges keeps between {asked.level:.0%} and {asked.most:.0%} of the answer's gap to the "

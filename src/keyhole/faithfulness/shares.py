@@ -19,7 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
-from keyhole.faithfulness.masked import Masked, Writes, rows_at_once
+from keyhole.faithfulness.masked import Masked, rows_at_once
+from keyhole.faithfulness.stream import Writes
 from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
@@ -88,18 +89,19 @@ def placed(
 def _integrated(
     masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
 ) -> Float[np.ndarray, "writer reader pos"]:
-    shape = (*masked.wiring.joined.shape, masked.words.shape[1])
-    total = torch.zeros(shape, dtype=masked.words.dtype, device=masked.words.device)
+    writers, readers, n = *masked.wiring.joined.shape, masked.words.shape[1]
+    total = masked.words.new_zeros(n, writers, readers)
     size = max(1, rows_at_once(masked) // 3)  # the way back keeps what readers read, too
     for start in range(0, len(cells), size):
         part = cells[start : start + size]
         changes, slopes = _slopes(masked, metric, [everything(point, prompt) for point, _ in part])
         widths = total.new_tensor([width for _, width in part])[:, None, None]
-        for readers, slope in slopes:
-            below = int(masked.wiring.joined[:, readers[0]].sum())  # the same for all readers of one side of a layer
-            values = torch.einsum("wbtd,rbtd->wrt", changes[:below], slope * widths)
-            total[:below, readers[0] : readers[-1] + 1] += values
-    return total.cpu().double().numpy()
+        by_token = changes.permute(2, 0, 1, 3).flatten(2)  # one copy for all readers
+        for numbers, slope in slopes:
+            below = int(masked.wiring.joined[:, numbers[0]].sum())  # the same for all readers of one side of a layer
+            into = (slope * widths).permute(2, 1, 3, 0).flatten(1, 2)
+            total[:, :below, numbers[0] : numbers[-1] + 1] += by_token[:, :below] @ into
+    return total.permute(1, 2, 0).cpu().double().numpy()
 
 
 def along(masked: Masked, metric: "Metric", edges: EdgeList, prompt: int = 0) -> Float[np.ndarray, "edge"]:
@@ -155,4 +157,4 @@ def _slopes(
         answers = torch.stack([metric.value(row) for row in logits]).sum()
         reads = [read for _, read in stream.reads]
         slopes = torch.autograd.grad(answers, reads, materialize_grads=True, allow_unused=True)
-    return stream.changes.detach(), [(readers, slope) for (readers, _), slope in zip(stream.reads, slopes, strict=True)]
+    return stream.changes, [(readers, slope) for (readers, _), slope in zip(stream.reads, slopes, strict=True)]

@@ -29,7 +29,7 @@ from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Settings, answer_facts, checked, model_facts
+from keyhole.tracing.assemble import Seeds, Settings, answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.why import explain_sites
@@ -103,7 +103,8 @@ def circuit_of(asked: Question, found: Found, run: "Run", chosen: Chosen) -> Cir
     joints = list(_joints(asked, found))
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
     firings = _explained(run, heads)
-    metric, seeds = asked.metric, "linear" if asked.metric.against else "prob"
+    metric = asked.metric
+    seeds: Seeds = "linear" if metric.against else "prob"
     settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, seeds=seeds)
     signals = [
         (Node.of(signal.writer), head, signal)

@@ -7,9 +7,9 @@ and a mask of interest differs from a constant on a few. So a copy has a ground 
     everything at a   ground a, no list                      a times S     ground 0, the edges of S at a
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -53,46 +53,74 @@ def no_edges() -> EdgeList:
 
 
 class Rows:
-    """Masks side by side, laid out for readers: which edges end at the readers of a block, in order of readers."""
+    """Masks side by side, sorted for one pass: what writers hand to readers, and whom nobody reads.
 
-    def __init__(self, masks: Sequence[Mask], like: Float[Tensor, "prompt pos d_model"]) -> None:
-        lists = [mask.edges for mask in masks]
+    A pass writes and reads in groups of neighbours: the heads of a layer, or an MLP; one of three sides of all heads. A
+    group goes by the number of its first writer or reader.
+    """
+
+    def __init__(
+        self, masks: Sequence[Mask], like: Float[Tensor, "prompt pos d_model"], heads: int, separable: Sequence[bool]
+    ) -> None:
         self.masks = masks
         self.prompt = torch.tensor([mask.prompt for mask in masks], device=like.device)
-        copy = np.repeat(np.arange(len(masks)), [len(edges) for edges in lists])
-        edges = np.concatenate(lists)
-        order = np.argsort(edges[:, 1], kind="stable")
-        self._readers = edges[order, 1]
-        self._edges = torch.from_numpy(np.column_stack([edges, copy])[order]).to(like.device)
-        ground = np.concatenate([_ground_of(mask) for mask in masks])[order]
-        values = np.repeat([mask.value for mask in masks], [len(edges) for edges in lists])[order]
-        self._change = torch.from_numpy(values - ground).to(like)
-        bases = [basis for mask in masks for basis in mask.channels or (None,) * len(mask.edges)]
-        self._channels = [bases[i] for i in order] if any(mask.channels for mask in masks) else None
         self.dense = [i for i, mask in enumerate(masks) if isinstance(mask.ground, np.ndarray)]
         constant = [0.0 if isinstance(mask.ground, np.ndarray) else mask.ground for mask in masks]
         self.ground = like.new_tensor(constant) if any(constant) else None
-
-    @cached_property
-    def writers(self) -> frozenset[int] | None:
-        """Writers that anybody reads in any copy; None: all of them."""
+        sizes = [len(mask.edges) for mask in masks]
+        row = np.repeat(np.arange(len(masks)), sizes)
+        writer, reader, token = np.concatenate([mask.edges for mask in masks]).T
         sparse = self.ground is None and not self.dense
-        return frozenset(self._edges[:, 0].tolist()) if sparse else None
+        reads = _needed(writer, heads, separable) if sparse else [list(range(heads))] * len(separable)
+        self.heads = reads  # of each layer, those that anybody reads; all, where they cannot be taken apart
+        place = row * like.shape[1] + token
+        source = _slots(writer, heads, reads) * len(masks) * like.shape[1] + place
+        # of each layer, the places (row, token) where anybody reads its MLP; None: everywhere
+        self.fed: list[tuple[Tensor, Tensor] | None] = [None] * len(separable)
+        if sparse:
+            for layer in range(len(separable)):
+                here = writer == (layer + 1) * (heads + 1)
+                places, source[here] = np.unique(place[here], return_inverse=True)
+                at = torch.from_numpy(places).to(like.device)
+                self.fed[layer] = at // like.shape[1], at % like.shape[1]
+        slot = _reader_slots(reader, heads, reads)
+        order = np.lexsort((_reader_group(reader, heads), _writer_group(writer, heads)))
+        order = order[slot[order] >= 0]  # what only a head reads that nobody reads goes nowhere
+        self._pieces = _pieces(_writer_group(writer, heads)[order], _reader_group(reader, heads)[order])
+        into = slot * len(masks) * like.shape[1] + place
+        self._source, self._into = (torch.from_numpy(index[order]).to(like.device) for index in (source, into))
+        ground = np.concatenate([_ground_of(mask) for mask in masks])
+        change = (np.repeat([mask.value for mask in masks], sizes) - ground)[order]
+        self._change = None if (change == 1).all() else torch.from_numpy(change).to(like)[:, None]
+        bases = [basis for mask in masks for basis in mask.channels or (None,) * len(mask.edges)]
+        self._channels = [bases[i] for i in order] if any(mask.channels for mask in masks) else None
+        self._inbox: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
 
-    def listed(
-        self, changes: Float[Tensor, "writer row pos d_model"], readers: range
-    ) -> Float[Tensor, "reader row pos d_model"]:
-        """What the listed edges add to what these readers read."""
-        first, last = np.searchsorted(self._readers, (readers.start, readers.stop))
-        writer, reader, token, row = self._edges[first:last].unbind(1)
-        parts = changes[writer, row, token]
-        if self._channels is not None and last > first:
-            bases = self._channels[first:last]
+    def hand_on(self, first: int, changes: Float[Tensor, "some *place d_model"]) -> None:
+        """What a group of writers writes, less its baseline, to everybody who has an edge from it."""
+        if first not in self._pieces:
+            return
+        start, stop, groups, sizes = self._pieces[first]
+        parts = changes.reshape(-1, changes.shape[-1])[self._source[start:stop]]
+        if self._channels is not None:
+            bases = self._channels[start:stop]
             parts = torch.stack([x if B is None else x @ B @ B.T for x, B in zip(parts, bases, strict=True)])
-        parts = parts * self._change[first:last, None]
-        read = changes.new_zeros(len(readers) * changes.shape[1] * changes.shape[2], changes.shape[3])
-        at = ((reader - readers.start) * changes.shape[1] + row) * changes.shape[2] + token
-        return read.index_add(0, at, parts).view(len(readers), *changes.shape[1:])
+        if self._change is not None:
+            parts = parts * self._change[start:stop]
+        for group, into, part in zip(
+            groups, torch.split(self._into[start:stop], sizes), torch.split(parts, sizes), strict=True
+        ):
+            self._inbox[group].append((into, part))
+
+    def received(
+        self, first: int, n: int, base: Float[Tensor, "row pos d_model"]
+    ) -> Float[Tensor, "reader row pos d_model"]:
+        """What a group of n readers reads: what all read, and what was handed to each."""
+        received = self._inbox.pop(first, None)
+        if received is None:
+            return base.expand(n, *base.shape)
+        into, parts = (torch.cat(tensors) for tensors in zip(*received, strict=True))
+        return base.repeat(n, 1, 1, 1).view(-1, base.shape[-1]).index_add_(0, into, parts).view(n, *base.shape)
 
     def scattered(
         self, changes: Float[Tensor, "writer row pos d_model"], readers: range
@@ -104,8 +132,68 @@ class Rows:
         return torch.einsum("bwrt,wbtd->rbtd", mask, changes[:, self.dense])
 
 
+Numbers = Int[np.ndarray, "edge"]
+
+
+def _needed(writer: Numbers, heads: int, separable: Sequence[bool]) -> list[list[int]]:
+    """Of each layer, the heads that are read by an edge; all of a layer whose heads cannot be taken apart."""
+    read = set(writer.tolist())
+    layers = [range(1 + layer * (heads + 1), (layer + 1) * (heads + 1)) for layer in range(len(separable))]
+    return [
+        [head for head, number in enumerate(layer) if number in read or not apart]
+        for layer, apart in zip(layers, separable, strict=True)
+    ]
+
+
+def _writer_group(writer: Numbers, heads: int) -> Numbers:
+    """The first writer of each one's group: words, then heads and MLP of each layer."""
+    place = (writer - 1) % (heads + 1)
+    return np.where((writer == 0) | (place == heads), writer, writer - place)
+
+
+def _reader_group(reader: Numbers, heads: int) -> Numbers:
+    """The first reader of each one's group: queries, keys, values and MLP of each layer, then the answer."""
+    place = reader % (3 * heads + 1)
+    return reader - np.where(place < 3 * heads, place % heads, 0)
+
+
+def _slots(writer: Numbers, heads: int, reads: Sequence[Sequence[int]]) -> Numbers:
+    """Where a writer stands in its group, if the heads of each layer are these alone."""
+    layer, place = (writer - 1) // (heads + 1), (writer - 1) % (heads + 1)
+    table = _head_slots(heads, reads)
+    return np.where((writer == 0) | (place == heads), 0, table[np.maximum(layer, 0), np.minimum(place, heads - 1)])
+
+
+def _reader_slots(reader: Numbers, heads: int, reads: Sequence[Sequence[int]]) -> Numbers:
+    """The same for readers; -1: of a head that is not among these."""
+    layer, place = reader // (3 * heads + 1), reader % (3 * heads + 1)
+    table = _head_slots(heads, reads)
+    alone = (place == 3 * heads) | (layer == len(reads))
+    return np.where(alone, 0, table[np.minimum(layer, len(reads) - 1), place % heads])
+
+
+def _head_slots(heads: int, reads: Sequence[Sequence[int]]) -> Int[np.ndarray, "layer head"]:
+    table = np.full((len(reads), heads), -1)
+    for layer, some in enumerate(reads):
+        table[layer, some] = np.arange(len(some))
+    return table
+
+
+def _pieces(writers: Numbers, readers: Numbers) -> dict[int, tuple[int, int, list[int], list[int]]]:
+    """For each group of writers, where its edges begin and end, and to which groups of readers so many of them go."""
+    ends = np.flatnonzero(np.diff(writers, append=-1) | np.diff(readers, append=-1)) + 1
+    pieces: dict[int, tuple[int, int, list[int], list[int]]] = {}
+    start = 0
+    for end in ends.tolist():
+        writer, reader = int(writers[start]), int(readers[start])
+        first, _, groups, sizes = pieces.get(writer, (start, start, [], []))
+        pieces[writer] = (first, end, [*groups, reader], [*sizes, end - start])
+        start = end
+    return pieces
+
+
 def _ground_of(mask: Mask) -> Float[np.ndarray, "edge"]:
     """What the listed edges would have without the list."""
     if isinstance(mask.ground, np.ndarray):
-        return mask.ground[tuple(mask.edges.T)].astype(np.float64)
-    return np.full(len(mask.edges), mask.ground)
+        return np.asarray(mask.ground[tuple(mask.edges.T)], dtype=np.float64)
+    return np.full(len(mask.edges), mask.ground, dtype=np.float64)

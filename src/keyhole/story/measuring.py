@@ -66,15 +66,23 @@ def _influences(story: Story) -> Mapping[int, float]:
     return {node.dest: share for node, share in pairs if node.kind == "embedding"}
 
 
-def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) -> Story:
-    """Effects of words, each exchanged for others in the prompt itself."""
-    influences, words = _influences(story), []
+def deciding_words(
+    run: "Run", metric: Metric, influences: Mapping[int, float], *, progress: Progress | None = None
+) -> tuple[Word, ...]:
+    """The words of a prompt by the size of their effect, each exchanged for others; function words after the rest."""
+    answer, words = metric.of(run.logits[metric.end]), []
     for tokens, lost in effects_of_words(run, metric, progress=progress).items():
-        flips = float((lost > (story.answer or 0.0)).mean()) if metric.against else None
+        flips = float((lost > answer).mean()) if metric.against else None
         share = sum(influences.get(token, 0.0) for token in tokens)
         words.append(Word(tokens, float(lost.mean()), share, flips, is_minor(_text(run, tokens))))
-    by = f"the word exchanged for {COPIES} others that the model finds likely there"
-    return replace(story, words=_ranked(words), words_by=by)
+    return _ranked(words)
+
+
+def _with_words(story: Story, run: "Run", metric: Metric, progress: Progress) -> Story:
+    """Effects of words, each exchanged for others in the prompt itself."""
+    words = deciding_words(run, metric, _influences(story), progress=progress)
+    by = f"the word exchanged for the {COPIES} others that the model finds likeliest there"
+    return replace(story, words=words, words_by=by)
 
 
 def _ranked(words: list[Word]) -> tuple[Word, ...]:

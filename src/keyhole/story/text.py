@@ -66,10 +66,14 @@ def _listed(story: Story, words: Sequence[Word]) -> list[str]:
 
 def word_label(story: Story, word: Word) -> str:
     """A word with what the answer owes to it: 4:Italy +8.4 (4 of 8 change the answer)."""
-    tokens = story.circuit.tokens
-    text = token_label(tokens, word.tokens[0]) + "".join(tokens[token].rstrip() for token in word.tokens[1:])
     flips = f" (another answer in {word.flips:.0%})" if word.flips else ""
-    return f"{text} {word.effect:+.2f}{flips}"
+    return f"{word_text(story, word)} {word.effect:+.2f}{flips}"
+
+
+def word_text(story: Story, word: Word) -> str:
+    """A word with its place: 4:Italy."""
+    tokens = story.circuit.tokens
+    return token_label(tokens, word.tokens[0]) + "".join(tokens[token].rstrip() for token in word.tokens[1:])
 
 
 def headed(story: Story) -> list[tuple[str, list[Path]]]:
