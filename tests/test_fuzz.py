@@ -47,6 +47,7 @@ from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text
 from keyhole.story.story import tell
+from keyhole.tasks.files import read_prompts
 from stores import stored
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
@@ -258,6 +259,18 @@ def test_contrasts_are_read_or_refused(random: Random, tmp_path_factory: pytest.
     path.write_text("\n".join(json.dumps(line) for line in mutated(lines, random)))
     with refused_or_done():
         read_contrast(path)
+
+
+@given(random=randoms, suffix=st.sampled_from([".jsonl", ".txt"]))
+def test_prompts_are_read_or_refused(random: Random, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / f"like{suffix}"
+    lines = [{"prompt": PROMPT, "target": "Mary", "against": ["John"], "roles": {"S2": [39, 43]}}, {"prompt": OTHER}]
+    path.write_text("\n".join(json.dumps(line) for line in mutated(lines, random)))
+    with refused_or_done():
+        assert read_prompts(path)
+    path.write_bytes(damaged(f"{PROMPT}\r\n{OTHER}\n".encode(), random))
+    with refused_or_done():
+        assert read_prompts(path)
 
 
 WORDS = [
