@@ -64,7 +64,7 @@ lint: .venv/installed-dev $(TSC)
 	$(BIN)/mypy
 	$(TSC) -p src/keyhole/web/static/jsconfig.json
 
-bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratios within one run
+bench: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## the measured claims, as ratios within one run
 	$(BIN)/python benchmarks/start.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/omega.py
 	$(BIN)/python benchmarks/capture.py .cache/smollm2.gguf
@@ -74,6 +74,7 @@ bench: .venv/installed-dev .cache/smollm2.gguf  ## the measured claims, as ratio
 	$(BIN)/python benchmarks/through.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/compare.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/stories.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/decisive.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/store.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families_scale.py 100000
 	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf

@@ -63,7 +63,7 @@ def test_directions_follow_from_the_edges(variant: str) -> None:
 def test_exact_and_chain_removal_are_as_predicted(variant: str, constants: str) -> None:
     circuit = circuit_of(tiny_model(variant), constants=constants)
     exact, chain = (verify(circuit, mode=mode, draws=1, edges=False) for mode in ("exact", "chain"))
-    assert len(exact.causes) == len(circuit.mlps) and exact.agrees and chain.agrees
+    assert len(exact.mlps) == len(circuit.mlps) and exact.agrees and chain.agrees
     judged = [row for row in chain.rows if row.agrees is not None]
     assert judged and all(abs(row.after - row.predicted) <= 1e-4 * max(1, abs(row.predicted)) for row in judged)
     assert any(abs(row.drop) > 1e-3 for row in judged)
@@ -78,7 +78,7 @@ def test_removal_of_causes_matters_to_readers(circuit: Circuit) -> None:
     free = circuit.verify(mode="global", edges=False)
     assert all(row.agrees is None for row in free.rows) and free.ratio(free.chains()) > 3
     told = str(chain)
-    assert "readings by firings of MLPs without their causes (chain)" in told and "by the answer" in told
+    assert "MLPs' causes, seen by a firing alone" in told and "MLPs' causes, seen by the answer alone" in told
 
 
 def test_a_left_that_is_off_is_told(circuit: Circuit) -> None:
@@ -111,7 +111,7 @@ def test_a_change_in_channels_is_what_the_scores_say(circuit: Circuit) -> None:
 def test_circuits_of_heads_have_no_such_rows(organism: Model) -> None:
     run = organism.run(IOI)
     heads = run.trace("Mary", against="John", through="heads")
-    assert not heads.verify(draws=0, edges=False).causes
+    assert not heads.verify(draws=0, edges=False).mlps
     with pytest.raises(KeyholeError, match="ends at MLPs"):
         heads.verify(mode="chain")
 
@@ -130,7 +130,7 @@ def test_a_constant_that_is_a_cause_goes_with_the_others(circuit: Circuit) -> No
     rows = [row for row in only.verify(mode="chain").chains("mlp") if only.edges[row.edge].source == first.node]
     assert {row.node for row in rows} == others and all(row.agrees and abs(row.drop) > 0.01 for row in rows)
     changed = -place.write(place.x0)[0]
-    (row,) = [row for row in only.verify(draws=0, edges=False).causes if row.node == first.node]
+    (row,) = [row for row in only.verify(draws=0, edges=False).mlps if row.node == first.node]
     gone = answers_without(run, [[node.writer]], metric_of(circuit), instead={node.writer: place.own[0] + changed})
     assert row.agrees and row.metric_after == pytest.approx(gone[0], abs=1e-3)
 
@@ -139,13 +139,13 @@ def test_circuits_from_a_probe_can_be_verified(gpt2: Model) -> None:
     run = gpt2.run(prompts_of(gpt2, 10)[0])
     direction = run.final_resid[-1] - run.layers[0].resid[-1]
     circuit = trace(run, seeds=Probe(direction, len(run.layers)), tau=0.1)
-    assert circuit.mlps and circuit.verify(draws=0, edges=False).causes and circuit.verify(mode="chain").agrees
+    assert circuit.mlps and circuit.verify(draws=0, edges=False).mlps and circuit.verify(mode="chain").agrees
     read = from_json(to_json(circuit)).verify(gpt2, draws=0, edges=False)
-    assert not read.causes and "keeps no probe's direction" in str(read)
+    assert not read.mlps and "keeps no probe's direction" in str(read)
 
 
 def test_rounding_of_the_models_own_precision_is_no_difference() -> None:
     model = tiny_model("llama", dtype=torch.bfloat16)
     circuit = circuit_of(model)
     exact = circuit.verify(draws=0, edges=False)
-    assert exact.causes and all(row.agrees for row in exact.causes)
+    assert exact.mlps and all(row.agrees for row in exact.mlps)

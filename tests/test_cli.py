@@ -45,6 +45,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = keyhole("trace", PROMPT, "--target", "Mary", *outs)
     assert done.returncode == 0, done.stderr
     (root / "broken.gguf").write_bytes(b"GGUF but not really")
+    (root / "like.txt").write_text(f"{PROMPT}\n")
     sample = {"prompt": "Mary gave John a drink", "query": "last", "positive": [1], "negative": [{"find": "John"}]}
     (root / "bad.jsonl").write_text(json.dumps(sample) + "\n" + json.dumps(sample | {"positives": []}) + "\n")
     (root / "outside.jsonl").write_text(json.dumps(sample | {"positive": [99]}) + "\n")
@@ -113,7 +114,12 @@ def test_trace_and_verify_files(tmp_path: Path) -> None:
     assert done.returncode == 0 and "answer at" in done.stdout and all(file.stat().st_size for file in files)
     checked = keyhole("verify", str(files[0]), "--draws", "2")
     assert checked.returncode == 0 and "measured values equal" in checked.stdout
-    assert "answer: by how much its logit difference to the other answer changes" in " ".join(checked.stdout.split())
+    text = " ".join(checked.stdout.split())
+    assert "effect: what the answer's logit difference to the other answer loses without it" in text
+    assert (
+        text.index("Arithmetic: do measured values") < text.index("Causes: does the answer need") < text.index("mlp 3")
+    )
+    assert "note: about" in checked.stderr and "removals; Ctrl-C shows those that are finished" in checked.stderr
     record = json.loads(keyhole("verify", str(files[0]), "--sides-only", "--json", "--mode", "local").stdout)
     assert record["agrees"] and all(row["edge"] is None for row in record["rows"])
 
@@ -169,7 +175,9 @@ def test_trace_tells_a_story(organism: Model) -> None:
     asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--through", "mlps", "--story")
     done = keyhole(*asked)
     told, _, likeliest = done.stdout.rpartition("likeliest next tokens: ")
+    told, _, faithfulness = told.rpartition("faithfulness (baseline: the mean of ")
     assert done.returncode == 0 and told.split() == str(story).split() and likeliest.startswith("'Mary' 1, ")
+    assert "edges alone" in faithfulness and "faithfulness" not in keyhole(*asked, "--no-faithfulness").stdout
     assert ",+1 (14:to" in done.stdout and "heads 2.5,3.1 with head 3.6 (14:to" in keyhole(*asked, "--long").stdout
     record = json.loads(keyhole(*asked, "--json").stdout)
     assert [path["share"] for path in record["paths"]] == pytest.approx([path.share for path in story.paths])
@@ -274,6 +282,25 @@ BAD = {
     "superscript head": (("channels", PROMPT, "--head", "1.²", "--src", "Mary"), "such as 3.1"),
     "long without a story": (("trace", PROMPT, "--long"), "add --story"),
     "a story of heads alone": (("trace", PROMPT, "--story", "--through", "heads"), "--story needs --through mlps"),
+    "two baselines": (
+        ("trace", PROMPT, "--like", "{root}/like.txt", "--counterfactual", PROMPT),
+        "two baselines: give one",
+    ),
+    "a level without a search": (("trace", PROMPT, "--level", "0.5"), "add --sufficient"),
+    "signs without a search": (("trace", PROMPT, "--both-signs"), "add --sufficient"),
+    "a baseline for nothing": (
+        ("trace", PROMPT, "--counterfactual", "a", "--no-faithfulness"),
+        "nothing is measured against a baseline: add --effects",
+    ),
+    "a story of what suffices": (("trace", PROMPT, "--sufficient", "--story"), "leave out --story"),
+    "a search that measures nothing": (("trace", PROMPT, "--sufficient", "--no-faithfulness"), "leave out --no-faith"),
+    "a search by svt": (("trace", PROMPT, "--sufficient", "--method", "svt"), "searches and does not trace"),
+    "a search with a tau": (("trace", PROMPT, "--sufficient", "--tau", "0.3"), "searches and does not trace"),
+    "a level above 1": (("trace", PROMPT, "--sufficient", "--level", "2"), "level is 2.0"),
+    "too few prompts like it": (("trace", PROMPT, "--like", "{root}/like.txt"), "at least 8 different prompts"),
+    "no file of prompts like it": (("trace", PROMPT, "--like", "{root}/nowhere.txt"), "there is no file"),
+    "a counterfactual of another length": (("trace", PROMPT, "--counterfactual", "Mary ran"), "of equal length"),
+    "a counterfactual that is none": (("trace", PROMPT, "--counterfactual", PROMPT), "this prompt itself"),
     "no target": (("trace", PROMPT, "--target", "Mary", "--top-k", "2"), "exactly one"),
     "answer of several tokens": (("trace", PROMPT, "--target", "Mary and John"), "one token"),
     "answer it cannot explain": (("trace", PROMPT, "--target", "to"), "nothing to trace"),
@@ -563,7 +590,8 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
 
 
 def test_capitals_in_a_suffix_are_its_own(tmp_path: Path) -> None:
-    done = keyhole("trace", PROMPT, "--target", "Mary", "--through", "heads", "--out", str(tmp_path / "C.JSON"))
+    plain = ("--target", "Mary", "--through", "heads", "--no-faithfulness")
+    done = keyhole("trace", PROMPT, *plain, "--out", str(tmp_path / "C.JSON"))
     assert done.returncode == 0 and json.loads((tmp_path / "C.JSON").read_text())["schema"] == 1
 
 

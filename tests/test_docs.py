@@ -132,9 +132,9 @@ def test_the_tutorial_says_what_controls_do(organism: Model) -> None:
     found = organism.run(PROMPT).trace("Mary", against="John").verify()
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").partition("## 6.")[2].partition("## 7.")[0]
     said = " ".join(text.split()).partition("Controls do much less.")[2]
-    sides, causes = ([abs(d) for row in rows for d in row.control_drops] for rows in (found.sides, found.causes))
-    drops, lost = (median(row.drop for row in rows) for rows in (found.sides, found.causes))
+    sides, causes = ([abs(d) for row in rows for d in row.control_drops] for rows in (found.sides, found.mlps))
+    drops, lost = (median(row.drop for row in rows) for rows in (found.sides, found.mlps))
     assert f"move attention by {median(sides):.2f} where the signals of a side move it by {drops:.2f}" in said
-    most = max(row.control for row in found.causes)
+    most = max(row.control for row in found.mlps)
     assert f"by more than {median(causes):.2f} of it, those of one MLP by {most:.2f} on average" in said
     assert f"Its causes change it by {lost:.2f}" in said

@@ -4,7 +4,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -15,6 +14,8 @@ import keyhole
 from chromium import Watched, chromium
 from conftest import SMOLLM2
 from explorers import explorer
+from held import Held
+from keyhole.intervene import removals, rerun
 from keyhole.models.loading import load
 from serving import PROMPT, Served, serving, until
 
@@ -34,29 +35,6 @@ LISTEN = """() => {
         document.body, { childList: true, subtree: true, characterData: true });
     look();
 }"""
-
-
-class Held:
-    """Work of these kinds waits half-way until it is let go, and can be stopped there."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch, self._gates = monkeypatch, dict[str, threading.Event]()
-
-    def hold(self, module: str, function: str) -> None:
-        work = import_module(f"keyhole.web.server.work.{module}")
-        whole, self._gates[function] = getattr(work, function), threading.Event()
-        gate = self._gates[function]
-
-        def waits(kept: Any, body: Any, told: Any) -> Any:
-            while not gate.is_set():
-                told.check()
-                time.sleep(0.01)
-            return whole(kept, body, told)
-
-        self._patch.setattr(work, function, waits)
-
-    def let_go(self, function: str) -> None:
-        self._gates[function].set()
 
 
 @pytest.fixture
@@ -221,7 +199,34 @@ def test_a_verification_of_another_mode_is_not_shown_under_the_new_one(
     expect(page.locator("[data-waiting=verification]").first).to_be_attached()
     expect(page.locator(".view.verification [data-met]")).to_have_count(0)
     held.let_go("verify")
-    expect(page.locator(".view.verification .verdict h3")).to_contain_text("nothing is promised")
+    expect(page.locator(".view.verification h3[data-met]")).to_contain_text("nothing is promised")
+
+
+def test_a_verification_says_how_long_it_takes_and_can_be_cancelled(
+    opened: Callable[..., Page], served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, whole = list[float](), removals.rerun
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        passes.append(time.monotonic())
+        time.sleep(0.1)
+        return whole(*given, **more)
+
+    monkeypatch.setattr(rerun, "_BATCH_TOKENS", 60)  # a removal and its controls: more than sixty batches
+    monkeypatch.setattr(removals, "rerun", slowly)
+    place = {"prompt": PROMPT, "tab": "verification", "traced": "answer", "verify": "exact"}
+    page = opened(SIZES[0])
+    page.goto(f"{served.door.address}&{urlencode(place)}")
+    waiting = page.locator(".view.verification [data-waiting=verification]")
+    expect(waiting).to_contain_text(re.compile(r"\d+ of \d\d, about \d+ s left"))
+    waiting.locator("[data-action=cancel]").click()
+    expect(page.locator(".view.verification .error")).to_have_text("Cancelled.")
+    until(lambda: not served.jobs.busy, 5)
+    done = len(passes)
+    assert 0 < done < 60
+    time.sleep(0.4)
+    assert len(passes) == done, "the work goes on"
+    expect(page.locator(".view.verification [data-action=verify]")).to_be_visible()
 
 
 @pytest.mark.parametrize("part", ["", "families", "sinks"])

@@ -182,14 +182,22 @@ def test_a_whole_verification(page: Page, made: Made, organism: Model) -> None:
     page.click("[data-action=verify]")
     page.wait_for_selector(".scatter.large")
     found = organism.run(IOI).trace().verify(draws=3)
-    head = page.locator(".verdict h3")
+    head = page.locator(".verdict h3[data-met]")
     assert int(head.get_attribute("data-of") or 0) == len(found.rows) == int(head.get_attribute("data-met") or 0)
     assert page.locator(".scatter.large .point").count() == len(found.rows)
     assert page.locator(".scatter.large circle.random").count() == sum(len(row.control_drops) for row in found.rows)
     table = page.locator("tr[data-row]")
-    drops = [read(row.locator("td.number").nth(3).inner_text()) for row in table.all()]
-    assert drops == sorted(drops, reverse=True)
-    assert drops == pytest.approx(sorted((row.drop for row in found.rows), reverse=True), abs=6e-4)
+    ranked = found.causes.ranked
+    effects = [read(row.locator("td.number").nth(0).inner_text()) for row in table.all()]
+    assert [abs(one) for one in effects] == sorted((abs(one) for one in effects), reverse=True)
+    assert effects == pytest.approx([cause.effect for cause in ranked], abs=6e-4)
+    assert [row.locator("td").nth(5).inner_text() for row in table.all()] == [cause.verdict for cause in ranked]
+    matter = [sum(group.supporting for group in found.causes.groups), sum(g.holding_back for g in found.causes.groups)]
+    said = f"{sum(matter)} of {len(ranked)} removals matter to the answer by more than controls: {matter[0]} support it"
+    expect(page.locator(".view.verification [data-causes]")).to_contain_text(said)
+    for group in found.causes.groups:
+        cells = page.locator(f'tr[data-kind="{group.kind}"] td.number').all_inner_texts()
+        assert cells[:3] == [str(len(group.causes)), str(group.supporting), str(group.holding_back)]
     for point in page.locator(".scatter.large circle.point").all()[:8]:  # on the diagonal: up as far as to the right
         x, y = (float(point.get_attribute(name) or 0) for name in ("cx", "cy"))
         line = page.locator(".scatter.large .diagonal")

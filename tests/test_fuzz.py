@@ -50,6 +50,7 @@ from keyhole.story.story import tell
 from stores import stored
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
+OTHER = "When Anna and John went to the store, Anna gave a drink to"
 LONGEST = 2100  # characters of a message: what is quoted is shortened
 randoms = st.randoms(use_true_random=False)
 
@@ -77,6 +78,8 @@ def circuits(organism: keyhole.Model) -> list[Circuit]:
         run.trace("Mary", against="John", through="heads"),
         run.trace("Mary", against="John"),
         run.trace("Mary", method="svt"),
+        run.trace("Mary", against="John").effects(counterfactual=OTHER),
+        run.sufficient("Mary", against="John", counterfactual=OTHER),
     ]
 
 
@@ -107,7 +110,7 @@ def uses(circuit: Circuit, other: Circuit, model: keyhole.Model, folder: Path) -
     ]
 
 
-@given(random=randoms, which=st.integers(0, 2))
+@given(random=randoms, which=st.integers(0, 4))
 def test_circuits_are_shown_or_refused(random: Random, which: int, circuits: list[Circuit]) -> None:
     with refused_or_done():
         circuit = from_json(json.dumps(mutated(json.loads(to_json(circuits[which])), random)))
@@ -118,7 +121,7 @@ def test_circuits_are_shown_or_refused(random: Random, which: int, circuits: lis
 
 
 @some(0.06)
-@given(random=randoms, which=st.integers(0, 2))
+@given(random=randoms, which=st.integers(0, 4))
 def test_circuits_are_used_or_refused(
     random: Random, which: int, circuits: list[Circuit], organism: keyhole.Model, tmp_path_factory: Any
 ) -> None:

@@ -11,10 +11,9 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
-from keyhole.intervene.remove import Metric, Outcome, _edits, intervene
-from keyhole.intervene.report import shown_rows
+from keyhole.intervene.remove import Metric, Outcome, edits_of, intervene
 from keyhole.intervene.rerun import rerun
-from keyhole.intervene.rows import Row, Verification, What
+from keyhole.intervene.rows import Row, Verification
 from keyhole.intervene.verification import side_cut, verify
 from keyhole.qk.omega import omega
 from keyhole.tracing.writes.written import written_by
@@ -98,7 +97,7 @@ def test_global_removal_takes_just_the_projection_where_it_was_written(variant: 
         cut = a_cut(side, replace(a_writer(kind, layer), src=source), keys=keys)
         want = torch.zeros_like(run.layers[1].resid)
         want[cut.tokens(run)] = projected(run, cut)
-        result = rerun(run, [_edits(run, (cut,), "global", -1.0)])
+        result = rerun(run, [edits_of(run, (cut,), "global")])
         resid = result.captured.layers[layer + 1].resid
         assert resid is not None and float(want.abs().max()) > 1e-3
         taken = run.layers[layer + 1].resid - resid[0].view_as(want)
@@ -195,36 +194,8 @@ def test_ratios_compare_with_the_size_of_controls() -> None:
     rows = row(0.4, 0.1, -0.1), row(0.5, 0.2, -0.2), row(0.8, 0.1, -0.1)
     assert [r.control for r in rows] == pytest.approx([0.1, 0.2, 0.1])
     assert Verification("exact", 2, rows).ratio() == pytest.approx(5.0)
-    assert "median drop of attention 0.500, controls 0.1000, ratio 5.0" in str(Verification("exact", 2, rows))
-
-
-def a_row(what: What, drop: float, answer: float, *controls: float) -> Row:
-    side, edge = ("mlp", None) if what == "causes" else ("dest", 3 if what == "signal" else None)
-    seen = (0.9, 0.9 - drop, 0.9 - drop, True, 5.0, 5.0 + answer)
-    return Row(0, side, edge, *seen, controls, tuple(5.0 + one for one in controls), 1.0, 1.0, what)
-
-
-def test_what_becomes_of_the_answer_is_told_beside_controls() -> None:
-    """Of every kind: how often it is lower, by more than rounding, and by how much."""
-    rows = a_row("side", 0.5, -2.0, 1e-6, -1e-6), a_row("side", 0.4, 1.5, -0.3, 0.2), a_row("side", 0.3, -1.0, 0.0, 0.0)
-    said = str(Verification("exact", 2, (*rows, a_row("causes", 0.9, 1.0))))
-    own = "without a whole side of a firing: lower in 2 of 3, median change -1.000"
-    assert f"the answer (+5.00) {own}; controls: lower in 1 of 6, median change +0.000\n" in said
-    assert "without the causes of an MLP: lower in 0 of 1, median change +1.000\n" in said and "a single" not in said
-    nothing = replace(rows[0], metric_before=float("nan"))
-    assert "the answer" not in str(Verification("exact", 2, (nothing,)))
-
-
-def test_removals_of_every_kind_are_shown() -> None:
-    """In turn, the largest of each; where a kind has few, the others have its room."""
-    causes = [a_row("causes", 1 + k / 10, 0.0) for k in range(9)]
-    signals, side = [a_row("signal", k / 10, 0.0) for k in (1, 3, 2)], a_row("side", 0.05, 0.0)
-    answer = replace(a_row("causes", 7.0, 0.0), side="target", what="chain")
-    every = Verification("exact", 0, (answer, *signals, side, *causes))
-    shown = shown_rows(every, 7)
-    assert [row.what for row in shown] == ["signal"] * 3 + ["side"] + ["causes"] * 2 + ["chain"]
-    assert [row.drop for row in shown] == pytest.approx([0.3, 0.2, 0.1, 0.05, 1.8, 1.7, 7.0])
-    assert len(shown_rows(every, 100)) == 14 and [row.drop for row in shown_rows(every, 1)] == pytest.approx([0.3])
+    said = "median drops (controls): attention without whole sides of firings 0.500 (0.1000)"
+    assert said in str(Verification("exact", 2, rows))
 
 
 def test_a_whole_side_is_all_that_the_search_removed(gpt2: Model) -> None:

@@ -53,13 +53,16 @@ class Pace:
         >>> pace.told(6, 6), pace.told(2, 8), pace.told(4, 8)
         ('', '', '0.2 a second, 20 s left')
         """
+        each = self.each(done)
+        return f"{1 / each:.3g} a second, {duration((total - done) * each)} left" if each else ""
+
+    def each(self, done: int) -> float:
+        """Seconds that one piece takes; 0 as long as nothing is known."""
         now = self.clock()
         if self._first is None or done < self._first[1]:
             self._first = (now, done)
         took, made = now - self._first[0], done - self._first[1]
-        if not made or not took:
-            return ""
-        return f"{made / took:.3g} a second, {duration((total - done) * took / made)} left"
+        return took / made if made else 0.0
 
 
 def duration(seconds: float) -> str:

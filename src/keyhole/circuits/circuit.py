@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
     from keyhole.models.tokens.prompts import Prompt
     from keyhole.progress import Progress
-    from keyhole.story.story import Story
+    from keyhole.story.record import Story
+    from keyhole.story.story import Telling
     from keyhole.web.browser import Page
     from keyhole.web.notebook import Widget
 
@@ -226,9 +227,9 @@ class Circuit:
         seed: int = 0,
         progress: "Progress | None" = None,
     ) -> "Verification":
-        """Does the attention fall as predicted when a signal goes? See `keyhole.intervene.verification`.
+        """Remove each part: is it as predicted (`arithmetic`), and does the answer need it (`causes`)?
 
-        A circuit that was read from a file needs the `model` that made it.
+        Ctrl-C returns what is finished. A circuit that was read from a file needs the `model` that made it.
         """
         from keyhole.intervene.verification import verify
 
@@ -249,10 +250,11 @@ class Circuit:
         Args:
             model: The model that made the circuit, if it was read from a file.
             like: Prompts of the same template with other names or values (texts, token ids or `Example`s), at least
-                eight: their mean is the baseline. Of `Example`s the answers are known, and the circuit is tried on them.
+                eight: their mean is the baseline. Of `Example`s the answers are known: the circuit is tried on them.
             counterfactual: One prompt of equal length, whose writes are the baseline.
-            text: A file to take the resting state of, a paragraph a line. Without any of these three, the resting state
-                is that of the organism's corpus, or of what the model writes itself.
+            text: A file to take the resting state of, a paragraph a line. Without any of these three, the baseline is
+                the mean over copies of the prompt with other words (`like="words"`); `like="resting"` is the resting
+                state.
             what: Some of it alone: "words", "nodes", "edges" (a pass each), "shares", "faithfulness" (a handful).
             progress: Called with the number of passes done and their total.
 
@@ -261,9 +263,7 @@ class Circuit:
         """
         from keyhole.faithfulness.effects import effects
 
-        return effects(
-            self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress
-        )
+        return effects(self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress)
 
     def story(
         self,
@@ -272,15 +272,25 @@ class Circuit:
         top: int = 5,
         least: float = 0.01,
         roles: Mapping[str, int] | None = None,
+        like: "Likes | None" = None,
+        counterfactual: "Prompt | None" = None,
         progress: "Progress | None" = None,
     ) -> "Story":
-        """How did the words become the answer? The largest paths, with the effect of each step; see `keyhole.story`.
+        """Which words decide the answer, and by which paths do they reach it? See `keyhole.story`.
 
-        A circuit that was read from a file needs the `model` that made it, or its story is told without effects.
+        Args:
+            model: The model that made the circuit, if it was read from a file; without it nothing is measured.
+            top: How many paths, the largest by influence.
+            least: The smallest influence of a path.
+            roles: Positions of a task's actors (`example.positions(run)`), so that steps are called by its words.
+            like: Prompts of the same template, for the effects of words, steps and paths; as `effects` takes them.
+            counterfactual: One prompt of equal length instead.
+            progress: Called with how much is done, of a thousand.
         """
         from keyhole.story.story import tell
 
-        return tell(self, model, top=top, least=least, roles=roles, progress=progress)
+        options: Telling = {"top": top, "least": least, "roles": roles, "like": like, "counterfactual": counterfactual}
+        return tell(self, model, progress=progress, **options)
 
     def __str__(self) -> str:
         from keyhole.circuits.text import circuit_text

@@ -135,7 +135,8 @@ def _require_parameters(told: Parameters, n: int, *, target: Node) -> None:
     require(told.probe_layer is None or is_index(told.probe_layer, _SIZE), "its probe_layer is wrong.")
     require(told.top_k is None or is_index(told.top_k, _TOKEN_IDS), "its parameter top_k is wrong.")
     shares = {
-        name: getattr(told, name, None) for name in ("seed_tau", "top_p", "tau", "cover", "eps", "share", "threshold", "level")
+        name: getattr(told, name, None)
+        for name in ("seed_tau", "top_p", "tau", "cover", "eps", "share", "threshold", "level")
     }
     for name, value in shares.items():
         require(
@@ -294,7 +295,7 @@ def _numbers(circuit: Circuit) -> Iterator[float]:
     for removal in _removals(circuit.firings):
         yield from (removal.ig, removal.after)
     if circuit.measured is not None:
-        yield from (circuit.measured.everything, circuit.measured.nothing)
+        yield from circuit.measured.numbers()
     for one in circuit.mlps:
         yield from (one.offset, one.left, one.left_renormed, one.kept, one.cancellation)
         yield from (share for _, share in one.neurons)

@@ -1,6 +1,7 @@
 """How do other tools read a circuit? pandas, networkx, GraphML, and the edge names of EAP-IG and MIB."""
 
 import json
+from collections.abc import Hashable
 from dataclasses import asdict, fields
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from xml.etree import ElementTree
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.consistency import require_model
-from keyhole.circuits.text import node_label
+from keyhole.circuits.text import node_label, score_of, sufficing
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
 from keyhole.files import xml_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 _IDENTITY = tuple(field.name for field in fields(Node))  # of the writer
+_MEASURED = ("effect", "share")  # of a node or an edge, against a baseline; None: not measured
 
 
 def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
@@ -27,6 +29,8 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
     import networkx as nx  # only those who export need it
 
     graph: nx.MultiDiGraph[int] = nx.MultiDiGraph(model=circuit.model["name"], fingerprint=circuit.model["fingerprint"])
+    if circuit.measured is not None:
+        graph.graph["baseline"] = circuit.measured.baseline
     for index, node in enumerate(circuit.nodes):
         attributes: dict[str, Any] = {"kind": node.kind, "layer": node.layer, "head": node.head}
         attributes |= {
@@ -37,27 +41,36 @@ def to_networkx(circuit: Circuit) -> "nx.MultiDiGraph[int]":
         }
         if circuit.influence:
             attributes |= {"influence": circuit.influence[index], "leaf": circuit.leaves[index]}
+        if circuit.measured is not None:
+            attributes |= dict(zip(_MEASURED, circuit.measured.of_node(index), strict=True))
         graph.add_node(index, label=node_label(node, circuit.tokens), **attributes)
-    for edge in circuit.edges:
-        numbers = {"weight": edge.weight, "ig": edge.ig, "alone": edge.alone}
+    for index, edge in enumerate(circuit.edges):
+        numbers: dict[str, float | None] = {"weight": edge.weight, "ig": edge.ig, "alone": edge.alone}
         if edge.influence is not None:
             numbers["influence"] = edge.influence
+        if circuit.measured is not None:
+            numbers |= dict(zip(_MEASURED, circuit.measured.of_edge(index), strict=True))
         graph.add_edge(edge.source, edge.target, side=edge.side, channels=tuple(edge.channels), **numbers)
     return graph
 
 
 def to_dataframe(circuit: Circuit) -> Table:
-    """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers."""
+    """Which writer causes what, through which channels? A row per signal, strongest first; labels and integers.
+
+    `effect` and `share` are None where they were not measured (`circuit.effects`).
+    """
     return as_dataframe(signal_rows(circuit))
 
 
 def signal_rows(circuit: Circuit) -> list[dict[str, Any]]:
     """The rows of `to_dataframe`."""
     rows = []
-    for edge in sorted(circuit.edges, key=lambda e: -(e.weight if e.influence is None else e.influence)):
+    for index, edge in sorted(enumerate(circuit.edges), key=lambda pair: -score_of(pair[1])):
         writer, caused = circuit.nodes[edge.source], circuit.nodes[edge.target]
         labels = {"writer": node_label(writer, circuit.tokens), "causes": node_label(caused, circuit.tokens)}
-        rows.append({**labels, **asdict(edge), **{name: getattr(writer, name) for name in _IDENTITY}})
+        found = (None, None) if circuit.measured is None else circuit.measured.of_edge(index)
+        measured = dict(zip(_MEASURED, found, strict=True))
+        rows.append({**labels, **asdict(edge), **measured, **{name: getattr(writer, name) for name in _IDENTITY}})
     return rows
 
 
@@ -75,6 +88,8 @@ def to_graphml(circuit: Circuit) -> str:
                 attributes[name] = xml_text(value)
     for _, _, attributes in graph.edges(data=True):
         attributes["channels"] = " ".join(str(k) for k in attributes["channels"])
+        for name in [name for name, value in attributes.items() if value is None]:
+            del attributes[name]
     buffer = BytesIO()
     nx.write_graphml(graph, buffer)
     return _with_booleans(buffer.getvalue().decode("utf-8"))
@@ -92,9 +107,10 @@ def _with_booleans(text: str) -> str:
 def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     """Edge scores under EAP-IG's names, as MIB reads them: `a1.h2->a3.h0<q>`, `m0->logits`.
 
-    Those graphs know no tokens: edges of all tokens between two components are summed, by influence where a circuit
-    goes through MLPs. Biases and offsets have no place there and are left out. The sizes of the model have: a circuit
-    that was read from a file needs the `model` that made it.
+    Those graphs know no tokens: edges of all tokens between two components are summed. Their scores are shares, which
+    have a sign, where these were measured; else influence, where a circuit goes through MLPs. Biases and offsets have
+    no place there and are left out, and so are the signals attached to a circuit that suffices. The sizes of the model
+    have: a circuit that was read from a file needs the `model` that made it.
     """
     if any(node.kind == "mixer" for node in circuit.nodes):
         raise KeyholeError(
@@ -102,20 +118,35 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
             "save it as .json or .graphml."
         )
     edges: dict[str, float] = {}
-    for edge in circuit.edges:
-        parent, child = _mib_name(circuit.nodes[edge.source]), _mib_name(circuit.nodes[edge.target])
-        if parent is None or child is None or edge.influence == 0:
-            continue
-        slot = {"dest": "<q>", "src": "<k>", "value": "<v>"}.get(edge.side, "")
-        name = f"{parent}->{child}{slot}"
-        edges[name] = edges.get(name, 0.0) + (edge.weight if edge.influence is None else edge.influence)
-    nodes = {_mib_name(node) for node in circuit.nodes} - {None}
+    for name, scores in _mib_scores(circuit).items():
+        edges[name] = sum(scores.values())
+    ends = {end for edge in circuit.edges[: sufficing(circuit)] for end in (edge.source, edge.target)}
+    nodes = {_mib_name(circuit.nodes[end]) for end in ends} - {None}
     document = {
         "cfg": _mib_sizes(circuit, model),
         "nodes": {name: {"in_graph": True} for name in sorted(n for n in nodes if n is not None)},
         "edges": {name: {"score": score, "in_graph": True} for name, score in sorted(edges.items())},
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
+    """The scores of token-level edges, by the name of the edge without its token.
+
+    Edges that differ in the token that a head takes something from alone have one share, which is counted once.
+    """
+    found: dict[str, dict[Hashable, float]] = {}
+    shares = circuit.measured.edge_shares if circuit.measured is not None else ()
+    for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
+        writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        parent, child = _mib_name(writer), _mib_name(reader)
+        if parent is None or child is None or (edge.influence == 0 and not shares):
+            continue
+        slot = {"dest": "<q>", "src": "<k>", "value": "<v>"}.get(edge.side, "")
+        share = shares[index] if shares else None
+        token = writer.dest if share is not None else index
+        found.setdefault(f"{parent}->{child}{slot}", {})[token] = score_of(edge) if share is None else share
+    return found
 
 
 def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from keyhole.files import is_file, require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, quoted, read_text, require, require_fields
 
 if TYPE_CHECKING:
-    from keyhole.story.story import Story
+    from keyhole.story.record import Story
 
 DOCUMENTS = (".json", ".graphml", ".html", ".mib")
 PICTURES = (".png", ".svg", ".pdf")

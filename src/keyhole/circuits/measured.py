@@ -1,7 +1,7 @@
 """What was measured of a circuit? Effects and shares against a baseline, and how much of the answer it carries.
 
-    effect      of a node, an edge or a token: by how much the answer is less with it at its baseline, in a pass of its own
-    share       of an edge or a node: its part of the answer's gap to the baseline, by integration; it ranks, and adds up
+    effect      of a node, an edge or a token: by how much the answer is less with it at its baseline, in its own pass
+    share       of an edge or a node: its part of the answer's gap to the baseline, by integration; shares add up
     kept, cut   what is left of the gap with the circuit alone, and with everything but the circuit
     rest        with the circuit and a random half of everything else; `random`: with a random set of its size instead
 
@@ -9,7 +9,8 @@ A head is taken whole at a token here, with all that it reads: nodes of one head
 the same numbers.
 """
 
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean, median, pstdev
 from typing import Any, Literal, get_type_hints
 
@@ -67,6 +68,31 @@ class Measured:
         """What is to be explained."""
         return self.everything - self.nothing
 
+    def of_edge(self, index: int) -> tuple[float | None, float | None]:
+        """An edge's effect and share; None: not measured."""
+        return _at(self.edges, index), _at(self.edge_shares, index)
+
+    def of_node(self, index: int) -> tuple[float | None, float | None]:
+        """A node's effect and share; None: not measured."""
+        return _at(self.nodes, index), _at(self.node_shares, index)
+
+    def part(self, nodes: Sequence[int], edges: Sequence[int]) -> "Measured":
+        """What was measured of some nodes and edges; faithfulness stays that of the whole circuit."""
+        picked = {"nodes": nodes, "node_shares": nodes, "edges": edges, "edge_shares": edges}
+        kept: dict[str, Any] = {
+            name: tuple(values[i] for i in which) if (values := getattr(self, name)) else ()
+            for name, which in picked.items()
+        }
+        return replace(self, **kept)
+
+    def numbers(self) -> Iterator[float]:
+        """Every number that was measured."""
+        yield from (self.everything, self.nothing, self.completeness or 0.0)
+        for values in (self.words, self.nodes, self.edges, self.node_shares, self.edge_shares):
+            yield from (value for value in values if value is not None)
+        if (found := self.faithfulness) is not None:
+            yield from (found.kept, found.cut, found.rank, *found.rest, *found.random, *found.others)
+
     def record(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
@@ -86,6 +112,10 @@ def measured_from(record: Any, *, nodes: int, edges: int, tokens: int) -> Measur
         length = len(getattr(measured, name))
         require(length in (0, size), f"it has {length} measured {name}, and {size} would fit.")
     return measured
+
+
+def _at(values: Values, index: int) -> float | None:
+    return values[index] if values else None
 
 
 def _typed(record: dict[str, Any], kind: type) -> dict[str, Any]:

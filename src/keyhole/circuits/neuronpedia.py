@@ -20,8 +20,9 @@ from typing import Any
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.parameters import Sufficient
 from keyhole.circuits.shown import SHOWN, strongest
-from keyhole.circuits.text import answer_label, node_label, words_label
+from keyhole.circuits.text import answer_label, faithfulness_label, node_label, score_of, words_label
 from keyhole.errors import KeyholeError
 from keyhole.version import __version__
 
@@ -115,7 +116,7 @@ def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
     """One for all edges between two nodes: viewers find a link by its two ends."""
     total: dict[tuple[int, int], float] = defaultdict(float)
     for edge in circuit.edges:
-        total[edge.source, edge.target] += _weight(edge)
+        total[edge.source, edge.target] += score_of(edge)
     return [{"source": ids[a], "target": ids[b], "weight": weight} for (a, b), weight in total.items() if weight]
 
 
@@ -123,10 +124,6 @@ def _contributors(circuit: Circuit, i: int, side: str, ids: list[str]) -> list[l
     """Who wrote one side of a firing, the largest drop of its attention, or contribution, first."""
     edges = sorted((edge for edge in circuit.edges_into(i) if edge.side == side), key=lambda edge: -edge.weight)
     return [[ids[edge.source], edge.weight] for edge in edges]
-
-
-def _weight(edge: Edge) -> float:
-    return edge.weight if edge.influence is None else edge.influence
 
 
 def _cumulative(circuit: Circuit) -> list[float | None]:
@@ -186,7 +183,9 @@ def _label(circuit: Circuit, i: int, names: Mapping[Edge, str]) -> str:
         other = f' against "{_quoted(told.against_text)}"' if told.against_text else ""
         return _plain(f'Output "{answer}"{other} (p={likely})')
     named = [f"{edge.side}: {names[edge]}" for edge in circuit.edges_into(i) if edge in names]
-    return _plain("; ".join([node_label(node, circuit.tokens), *named]))
+    effect = None if circuit.measured is None else circuit.measured.of_node(i)[0]
+    lost = [] if effect is None else [f"effect {effect:+.2f}"]
+    return _plain("; ".join([node_label(node, circuit.tokens), *lost, *named]))
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -212,11 +211,13 @@ def _description(circuit: Circuit) -> str:
     svt = circuit.parameters.method == "svt"
     signal = "contributions (equation 8 of the 2024 paper)" if svt else "drops of attention"
     unit = "shares of the answer" if circuit.influence else f"{signal}, and parts of the answer at its end"
+    if isinstance(circuit.parameters, Sufficient):
+        unit = "shares of the answer's gap to the baseline, and at queries and keys drops of attention"
     measured = "contributions to its score" if svt else "drops of its attention when that is removed"
     return (
         f"Keyhole's circuit{_plain(answer_label(circuit))}. Nodes are attention heads (triangles here), one per token "
         f"that they read, and whole MLPs and constants (circles); links are {unit}. Who wrote a head's query and key "
-        f"is under QK tracing, as {measured}."
+        f"is under QK tracing, as {measured}." + _plain(f" {faithfulness_label(circuit)}").rstrip()
     )
 
 

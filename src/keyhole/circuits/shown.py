@@ -1,10 +1,11 @@
 """Which part of a large circuit is drawn? What carries most of its influence; the file keeps everything."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from keyhole.circuits.circuit import Circuit, Edge
+from keyhole.circuits.parameters import Sufficient
 
 SHOWN = 0.02  # of the answer
 
@@ -55,18 +56,29 @@ def _part(circuit: Circuit, nodes: Collection[int], edges: Collection[Edge]) -> 
     kept = sorted(nodes)
     index = {old: new for new, old in enumerate(kept)}
     wanted = {*edges}
-    joined = [edge for edge in circuit.edges if edge in wanted and edge.source in index and edge.target in index]
+    joined = [
+        i for i, edge in enumerate(circuit.edges) if edge in wanted and edge.source in index and edge.target in index
+    ]
+    parameters = circuit.parameters
+    if isinstance(parameters, Sufficient):  # which counts its edges
+        parameters = replace(parameters, found=sum(i < parameters.found for i in joined))
     return replace(
         circuit,
+        parameters=parameters,
         nodes=tuple(circuit.nodes[i] for i in kept),
         attention=tuple(circuit.attention[i] for i in kept),
         influence=tuple(circuit.influence[i] for i in kept) if circuit.influence else (),
         leaves=tuple(circuit.leaves[i] for i in kept) if circuit.leaves else (),
-        edges=tuple(replace(edge, source=index[edge.source], target=index[edge.target]) for edge in joined),
+        edges=tuple(_renumbered(circuit.edges[i], index) for i in joined),
         firings=tuple(replace(one, node=index[one.node]) for one in circuit.firings if one.node in index),
         mlps=tuple(
             replace(one, node=index[one.node], causes=tuple(index[i] for i in one.causes))
             for one in circuit.mlps
             if one.node in index and all(i in index for i in one.causes)  # what is left is without all of them
         ),
+        measured=None if circuit.measured is None else circuit.measured.part(kept, joined),
     )
+
+
+def _renumbered(edge: Edge, index: Mapping[int, int]) -> Edge:
+    return replace(edge, source=index[edge.source], target=index[edge.target])

@@ -1,9 +1,11 @@
 """How does a circuit read? Labels, and a tree of causes for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
+from keyhole.circuits.parameters import Sufficient
 from keyhole.circuits.shown import SHOWN
 from keyhole.circuits.writer import Writer
 from keyhole.models.tokens.prompts import token_label
@@ -57,21 +59,25 @@ def circuit_text(circuit: Circuit, depth: int = 3, width: int = 6, *, names: Map
     """
     kinds = [node.kind for node in circuit.nodes]
     heads = len({(n.layer, n.head) for n in circuit.heads})
+    attached = len(circuit.edges) - sufficing(circuit)
     lines = [
         f"{model_label(str(circuit.model['name']))}: {count(len(kinds), 'node')} "
         f"({count(kinds.count('head'), 'firing')} of "
-        f"{count(heads, 'head')}, {count(kinds.count('mlp'), 'MLP')}), {count(len(circuit.edges), 'edge')}, "
-        f"{count(len(circuit.firings), 'firing')} explained",
+        f"{count(heads, 'head')}, {count(kinds.count('mlp'), 'MLP')}), {count(sufficing(circuit), 'edge')}"
+        + (f" that suffice, {count(attached, 'signal')} attached" if isinstance(circuit.parameters, Sufficient) else "")
+        + f", {count(len(circuit.firings), 'firing')} explained",
     ]
     root = kinds.index("target")
     lines.append(f"{node_label(circuit.nodes[root], circuit.tokens)}{answer_label(circuit)}")
-    _branch(circuit, root, lines, depth=depth, width=width, indent="", seen={root}, names=names or {})
+    _Tree(circuit, width, names or {}, lines, seen={root}).branch(root, depth)
     if circuit.influence:
         lines.append(f"where influence ends: {ends_label(circuit)}")
     errors = "  ".join(f"{name} {value:.0e}" for name, value in circuit.errors.items())
     lines.append(f"errors: {errors}")
     if not circuit.heads:
         lines.append(_headless(circuit))
+    if circuit.measured is not None:
+        lines.append(faithfulness_label(circuit))
     return "\n".join(lines)
 
 
@@ -81,6 +87,8 @@ def weight_label(circuit: Circuit) -> str:
         return "the share of the answer that it hands on"
     given = circuit.parameters.seeds == "given"
     at_answer = f"at the answer {'the weight of a firing to begin with' if given else 'its push'}"
+    if isinstance(circuit.parameters, Sufficient):
+        return "its share of the answer's gap to the baseline"
     if circuit.parameters.method == "svt":
         return f"the contribution (equation 8) to the firing above it, {at_answer}"
     return f"the drop of attention without it, {at_answer}"
@@ -156,37 +164,99 @@ def _likely(texts: Sequence[str], likely: Sequence[float], unit: str = "") -> st
     return words_label(texts) + (f" ({unit}{sum(likely):.3g})" if likely else "")
 
 
-def _branch(
-    circuit: Circuit,
-    node: int,
-    lines: list[str],
-    *,
-    depth: int,
-    width: int,
-    indent: str,
-    seen: set[int],
-    names: Mapping[Edge, str],
-) -> None:
-    edges = sorted(circuit.edges_into(node), key=lambda e: -(e.weight if e.influence is None else e.influence))
-    told = min(width, sum(e.influence is None or e.influence >= SHOWN / 4 for e in edges))
-    for position, edge in enumerate(edges[:told]):
-        last = position == told - 1 and len(edges) <= told
-        source = circuit.nodes[edge.source]
-        again = edge.source in seen and bool(circuit.edges_into(edge.source))
-        lines.append(
-            f"{indent}{'└─' if last else '├─'} {_edge_label(edge)} {node_label(source, circuit.tokens)}"
-            + _attention_label(circuit, edge.source)
-            + (" (above)" if again else _in_all(circuit, edge))
-            + (f": {names[edge]}" if edge in names else "")
+@dataclass
+class _Tree:
+    """A tree while it is written: its lines, and the nodes whose branches were shown."""
+
+    circuit: Circuit
+    width: int
+    names: Mapping[Edge, str]
+    lines: list[str]
+    seen: set[int]
+
+    def branch(self, node: int, depth: int, indent: str = "") -> None:
+        """Everything that causes a node, so deep: what suffices first, then why a head looks there."""
+        into = [i for i, edge in enumerate(self.circuit.edges) if edge.target == node]
+        causes, signals = (
+            [i for i in into if i < sufficing(self.circuit)],
+            [i for i in into if i >= sufficing(self.circuit)],
         )
+        causes.sort(key=self.rank, reverse=True)
+        shown = min(self.width, sum(self.matters(i) for i in causes))
+        for position, i in enumerate(causes[:shown]):
+            last = position == shown - 1 and len(causes) <= shown and not signals
+            self.edge(i, depth, indent, last=last)
+        if len(causes) > shown:
+            self.lines.append(f"{indent}{'├─' if signals else '└─'} and {len(causes) - shown} weaker")
+        if signals:
+            self.lines.append(f"{indent}└─ why it looks there (attention lost without it):")
+            ranked = sorted(signals, key=lambda i: -self.circuit.edges[i].weight)
+            for i in ranked:
+                self.lines.append(f"{indent}   {'└─' if i == ranked[-1] else '├─'} {self.label(i)}")
+
+    def edge(self, i: int, depth: int, indent: str, *, last: bool) -> None:
+        """An edge, and what causes its writer."""
+        source = self.circuit.edges[i].source
+        further = len(self.circuit.edges_into(source))
+        again = source in self.seen and bool(further)
+        self.lines.append(f"{indent}{'└─' if last else '├─'} {self.label(i, again=again)}")
         deeper = indent + ("   " if last else "│  ")
         if not again and depth > 1:
-            seen.add(edge.source)
-            _branch(circuit, edge.source, lines, depth=depth - 1, width=width, indent=deeper, seen=seen, names=names)
-        elif not again and circuit.edges_into(edge.source):
-            lines.append(f"{deeper}└─ ... {count(len(circuit.edges_into(edge.source)), 'signal')}")
-    if len(edges) > told:
-        lines.append(f"{indent}└─ and {len(edges) - told} weaker")
+            self.seen.add(source)
+            self.branch(source, depth - 1, deeper)
+        elif not again and further:
+            self.lines.append(f"{deeper}└─ ... {count(further, 'signal')}")
+
+    def label(self, i: int, *, again: bool = False) -> str:
+        """An edge in a line: its number, its writer, what was measured, its name."""
+        circuit, edge = self.circuit, self.circuit.edges[i]
+        part = isinstance(circuit.parameters, Sufficient) and i < sufficing(circuit)
+        return (
+            f"{_edge_label(edge, part=part)} {node_label(circuit.nodes[edge.source], circuit.tokens)}"
+            + _attention_label(circuit, edge.source)
+            + (" (above)" if again else _in_all(circuit, edge))
+            + _measured_label(circuit, i)
+            + (f": {self.names[edge]}" if edge in self.names else "")
+        )
+
+    def rank(self, i: int) -> tuple[float, float]:
+        """What comes first: the largest effect of either sign where effects were measured, then what is largest."""
+        edge, effect = self.circuit.edges[i], effect_of(self.circuit, i)
+        return abs(effect or 0.0), score_of(edge)
+
+    def matters(self, i: int) -> bool:
+        """Is an edge shown? By its influence, or by its effect."""
+        influence, effect, measured = self.circuit.edges[i].influence, effect_of(self.circuit, i), self.circuit.measured
+        large = effect is not None and measured is not None and abs(effect) >= SHOWN * abs(measured.gap)
+        return influence is None or influence >= SHOWN / 4 or large
+
+
+def sufficing(circuit: Circuit) -> int:
+    """How many of its first edges a circuit is made of; those after them say why heads look where they look."""
+    parameters = circuit.parameters
+    return parameters.found if isinstance(parameters, Sufficient) else len(circuit.edges)
+
+
+def score_of(edge: Edge) -> float:
+    """How strong an edge is: its influence, or its weight where there is none."""
+    return edge.weight if edge.influence is None else edge.influence
+
+
+def effect_of(circuit: Circuit, edge: int) -> float | None:
+    """What the answer loses without an edge, by its index; None: not measured."""
+    return None if circuit.measured is None else circuit.measured.of_edge(edge)[0]
+
+
+def faithfulness_label(circuit: Circuit) -> str:
+    """One line: how much of the answer a circuit carries, and against which baseline; or why that is not known."""
+    measured = circuit.measured
+    if measured is None:
+        return ""
+    found = "not measured" if measured.faithfulness is None else str(measured.faithfulness)
+    return (
+        f"faithfulness (baseline: {measured.baseline}, where the {measured.metric} is {measured.nothing:+.2f} instead "
+        f"of {measured.everything:+.2f}): {found}" + (f"; note: {measured.note}" if measured.note else "")
+    )
 
 
 def _in_all(circuit: Circuit, edge: Edge) -> str:
@@ -197,11 +267,26 @@ def _in_all(circuit: Circuit, edge: Edge) -> str:
     return f", {total:.1%} in all" if total > 1.02 * edge.influence else ""
 
 
-def _edge_label(edge: Edge) -> str:
+def _edge_label(edge: Edge, *, part: bool) -> str:
     side = {"src": "src ", "target": "", "mlp": ""}.get(edge.side, edge.side)
-    channels = f" ch {channels_label(edge.channels, 3)}" if edge.channels else ""
-    share = f"{edge.weight:+.2f}" if edge.influence is None else f"{edge.influence:6.1%}"
+    channels = f" ch {channels_label(edge.channels, 3)}" if edge.channels and not part else ""
+    drop = f"{edge.weight:+6.1%}" if part else f"{edge.weight:+.2f}"
+    share = drop if edge.influence is None else f"{edge.influence:6.1%}"
     return f"{share} {side}{channels}".rstrip()
+
+
+def _measured_label(circuit: Circuit, edge: int) -> str:
+    """An edge's effect and share, if they were measured; a share is a part of the gap to the baseline.
+
+    A circuit that suffices has shares for its numbers already.
+    """
+    if circuit.measured is None:
+        return ""
+    effect, share = circuit.measured.of_edge(edge)
+    parts = [] if effect is None else [f"effect {effect:+.2f}"]
+    if share is not None and circuit.measured.gap and not isinstance(circuit.parameters, Sufficient):
+        parts.append(f"share {share / circuit.measured.gap:+.1%}")
+    return f" [{', '.join(parts)}]" if parts else ""
 
 
 def _attention_label(circuit: Circuit, node: int) -> str:

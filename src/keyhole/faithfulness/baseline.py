@@ -1,6 +1,7 @@
 """What stands in for a writer that is taken away? What it writes on other text, and never nothing.
 
     mean            over prompts like this one: the same template, other names or values; this prompt left out
+    words           over copies of this prompt with other words, which the model finds likely there: the default
     counterfactual  one prompt of equal length (patching)
     resting         over text that has nothing to do with the prompt, the first token apart; the same for all prompts
 
@@ -25,6 +26,7 @@ from keyhole import cache
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.masked import FLOATS, masked
+from keyhole.faithfulness.other_words import words_of
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt, encode, prompt_text, text_ids
 from keyhole.progress import Progress, silent
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 LEAST, MOST = 8, 64  # prompts that a mean is taken over
+COPIES = 24  # of a prompt with other words
 AGREE = 0.5  # share of tokens that prompts of one template have in common, at least
 PIECES, LENGTH = 24, 24  # of text for the resting state, in tokens
-Likes = Sequence[Prompt | Example]  # prompts like one at hand; of examples, the answers are known
-BaselineKind = Literal["mean", "counterfactual", "resting"]
+BaselineKind = Literal["mean", "words", "counterfactual", "resting"]
+# Prompts like one at hand (of examples, the answers are known), copies with other words, or the resting state.
+Likes = Sequence[Prompt | Example] | Literal["words", "resting"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,33 +72,49 @@ def baseline(
     text: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Baseline:
-    """The baseline for a prompt: the mean over prompts `like` it, a `counterfactual` prompt, or the resting state.
+    """The baseline for a prompt: the mean over prompts `like` it, or a `counterfactual` prompt.
 
-    `text` is a file to take the resting state of, a paragraph a line. Without it, the organism reads its own corpus and
-    other models what they write themselves.
+    `like`: prompts of the same template; "words" (the default) for copies of this prompt with other words; "resting"
+    for what writers write in any text, which is the organism's corpus, or what another model writes itself. `text` is a
+    file to take the resting state of, a paragraph a line.
     """
     if sum(given is not None for given in (like, counterfactual, text)) > 1:
         raise KeyholeError("give prompts like this one, or a counterfactual prompt, or a text: one baseline at a time.")
     with run.model.steady():
-        if like is not None:
-            return mean_of(run, like, progress=progress)
         if counterfactual is not None:
             return patched(run, counterfactual)
-        return resting(run, text, progress=progress)
+        if text is not None or like == "resting" or (like is None and run.model.tokenizer is None):
+            return resting(run, text, progress=progress)
+        if like is None or like == "words":
+            return other_words(run, progress=progress)
+        if isinstance(like, str):
+            raise KeyholeError(
+                f"prompts like this one are a list of prompts, 'words' or 'resting', and not {quoted(like)}."
+            )
+        return mean_of(run, like, progress=progress)
+
+
+def other_words(run: "Run", *, progress: Progress | None = None) -> Baseline:
+    """The mean over copies of the prompt with its content words exchanged."""
+    words = words_of(run)
+    if not words.content:
+        return resting(run, progress=progress)
+    copies = list(dict.fromkeys(copy for copy in words.copies(words.content, COPIES, seed=0) if copy != run.token_ids))
+    writes = _mean_writes(run.model, copies, progress or silent)
+    return Baseline("words", f"the mean of {len(copies)} copies of the prompt with other words", writes)
 
 
 def mean_of(run: "Run", like: Likes, *, progress: Progress | None = None) -> Baseline:
     """The mean over prompts of the same template, of which at least eight others are needed."""
-    if isinstance(like, str):
-        raise KeyholeError("prompts like this one are a list of prompts, and not one text.")
+    assert not isinstance(like, str)
     encoded = [ids_like(run, prompt) for prompt in like]
     lengths = sorted({len(ids) for ids in encoded if len(ids) != len(run)})
     if lengths:
         odd = next(prompt for prompt, ids in zip(like, encoded, strict=True) if len(ids) != len(run))
+        count = len(ids_like(run, odd))
         raise KeyholeError(
-            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has "
-            f"{len(ids_like(run, odd))}. Writers are matched token by token, so give the same template with "
-            "other words of as many tokens."
+            f"prompts like this one have as many tokens, {len(run)}: {quoted(_text(odd))} has {count}. "
+            "Writers are matched token by token, so give the same template with other words of as many tokens."
         )
     others = list(dict.fromkeys(ids for ids in encoded if ids != run.token_ids))[:MOST]
     if len(others) < LEAST:
@@ -126,9 +146,10 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
     """What writers write in another prompt of equal length."""
     ids = ids_like(run, counterfactual)
     if len(ids) != len(run):
+        given = quoted(_text(counterfactual))
         raise KeyholeError(
-            f"the counterfactual prompt {quoted(_text(counterfactual))} has {len(ids)} tokens, and this one "
-            f"{len(run)}: writers are matched token by token, so give one of equal length."
+            f"the counterfactual prompt {given} has {len(ids)} tokens, and this one {len(run)}: "
+            "writers are matched token by token, so give one of equal length."
         )
     if ids == run.token_ids:
         raise KeyholeError("the counterfactual prompt is this prompt itself: nothing would change.")
@@ -152,7 +173,8 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
     parameter = next(model.hf.parameters())
     key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
     if (entry := cache.find(key)) is not None:
-        return load_file(entry.path / "resting.safetensors")["rest"].to(parameter.device)
+        kept: Tensor = load_file(entry.path / "resting.safetensors")["rest"]
+        return kept.to(parameter.device)
     pieces = _pieces(model, lines)
     by_length: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for ids in pieces:
@@ -163,7 +185,7 @@ def _rest(model: "Model", text: Path | str | None, progress: Progress | None) ->
         sums.append(torch.stack([written[:, 0], written[:, 1:].sum(1)], 1))
         done += len(alike)
     counts = parameter.new_tensor([len(pieces), sum(len(ids) - 1 for ids in pieces)], dtype=sums[0].dtype)
-    rest = torch.stack(sums).sum(0) / counts[:, None]
+    rest: Tensor = torch.stack(sums).sum(0) / counts[:, None]
     size = rest.numel() * rest.element_size()
 
     def write(folder: Path) -> None:

@@ -8,14 +8,15 @@ Beside effects: shares of edges, and how much of the answer a circuit carries (s
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.circuits.measured import Faithfulness, Measured, Values
+from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Sufficient
-from keyhole.errors import require_choice
+from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, baseline, ids_like
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 What = Literal["words", "nodes", "edges", "shares", "faithfulness"]
+UNASKED = 1 << 27  # floats of what all components write: more are not held unless faithfulness is asked for
 _AT = {"dest": "dest", "mlp": "dest", "target": "dest", "src": "src", "value": "src"}  # token of the reader, by side
 
 
@@ -51,7 +53,11 @@ def effects(
     whole, metric = run_of(circuit, model), metric_of(circuit)
     run = until_answer(whole, metric.end)
     if len(run) < len(whole):  # prompts go on after the answer's token, as this one does
-        like = None if like is None else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        like = (
+            like
+            if like is None or isinstance(like, str)
+            else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
+        )
         counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
     start = part_of(progress, 0.0, 0.2)
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
@@ -61,6 +67,25 @@ def effects(
         others = kept_on_others(circuit_edges(circuit, asked), run, stand_in, like)
         measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
     return replace(circuit, measured=measured)
+
+
+def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) -> tuple[Circuit, str]:
+    """A circuit with its faithfulness at the usual baseline, as it is measured unasked; or as it was, and why.
+
+    Without an answer, or by svt, there is none and no reason is given. What takes more memory than tracing does is left
+    to those who ask for it.
+    """
+    run = run_of(circuit, None)
+    if circuit.parameters.method == "svt" or not circuit.parameters.target_ids:
+        return circuit, ""
+    dims = run.model.dims
+    floats = dims.layers * (dims.heads + 1) * dims.d_model * len(run)
+    if floats > UNASKED:
+        return circuit, f"a pass edge by edge takes {readable(4 * floats)} of memory and more for this prompt"
+    try:
+        return effects(circuit, what=("faithfulness",), progress=progress), ""
+    except KeyholeError as error:
+        return circuit, str(error)
 
 
 def measure(
@@ -76,9 +101,9 @@ def measure(
         nothing=nothing,
         note=asked.baseline.note,
     )
-    places = {
+    places: dict[str, list[tuple[int, int] | None]] = {
         "words": [(0, token) for token in range(n)] if "words" in what else [],
-        "nodes": [_place(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
+        "nodes": [place_of(node, wiring) for node in circuit.nodes] if "nodes" in what else [],
     }
     joints = [edge_of(circuit, edge, wiring) for edge in circuit.edges]
     masks: dict[tuple[int, ...], Mask] = {}
@@ -86,7 +111,8 @@ def measure(
         masks[place] = all_but(out_of(wiring, *place))
     if "edges" in what:
         masks |= {joint: all_but(np.array([joint])) for joint in joints if joint is not None}
-    answers = asked.answers(list(masks.values()), progress)
+    progress = progress or silent
+    answers = asked.answers(list(masks.values()), part_of(progress, 0.0, 0.7))
     lost = dict(zip(masks, (everything - answers).tolist(), strict=True))
     words, nodes = (tuple(None if p is None else lost[p] for p in places[name]) for name in ("words", "nodes"))
     words += (None,) * (len(circuit.tokens) - len(words)) if words else ()
@@ -102,13 +128,9 @@ def measure(
     if "shares" in what:
         measured = replace(measured, **_shares(circuit, asked, joints))
     if "faithfulness" in what:
-        measured = replace(measured, faithfulness=circuit_faithfulness(circuit, asked))
+        edges = circuit_edges(circuit, asked)
+        measured = replace(measured, faithfulness=faithfulness(edges, asked, progress=part_of(progress, 0.8, 1.0)))
     return measured
-
-
-def circuit_faithfulness(circuit: Circuit, asked: Question) -> Faithfulness:
-    """Kept, cut and rest of a circuit's edges, token by token."""
-    return faithfulness(circuit_edges(circuit, asked), asked)
 
 
 def circuit_edges(circuit: Circuit, asked: Question) -> EdgeList:
@@ -139,18 +161,16 @@ def out_of(wiring: Wiring, writer: int, token: int) -> EdgeList:
     return np.column_stack([np.full(len(readers), writer), readers, np.full(len(readers), token)])
 
 
-def _place(node: Node, wiring: Wiring) -> tuple[int, int] | None:
+def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     """The writer that a node is, whole, and its token; None: a constant, or the answer."""
     if node.kind not in ("embedding", "head", "mlp"):
         return None
     return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
 
 
-def _shares(
-    circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]
-) -> dict[str, Values | float]:
+def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     values = asked.shares.values
-    places = [_place(node, asked.masked.wiring) for node in circuit.nodes]
+    places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {
         "edge_shares": tuple(None if joint is None else float(values[joint]) for joint in joints),
         "node_shares": tuple(None if p is None else float(values[p[0], :, p[1]].sum()) for p in places),

@@ -29,7 +29,7 @@ from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Settings, answer_facts, checked, model_facts
+from keyhole.tracing.assemble import Seeds, Settings, answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.why import explain_sites
@@ -67,8 +67,8 @@ def sufficient(
     """The smallest circuit that a search finds to keep `level` of the answer, everything else at the baseline.
 
     `like` are prompts of the same template, at least eight: the baseline is their mean. `counterfactual` is one prompt
-    of equal length instead; without either it is the resting state, which needs many more edges. `both_signs` also
-    keeps edges that hold the answer back. See `Run.sufficient`.
+    of equal length instead; without either it is the mean over copies with other words. `both_signs` also keeps edges
+    that hold the answer back. See `Run.sufficient`.
     """
     if not 0 < level <= 1:
         raise KeyholeError(f"level is {level}, but the share of an answer that is kept lies between 0 and 1.")
@@ -103,7 +103,8 @@ def circuit_of(asked: Question, found: Found, run: "Run", chosen: Chosen) -> Cir
     joints = list(_joints(asked, found))
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
     firings = _explained(run, heads)
-    metric, seeds = asked.metric, "linear" if asked.metric.against else "prob"
+    metric = asked.metric
+    seeds: Seeds = "linear" if metric.against else "prob"
     settings = Settings(target_ids=metric.targets, against_ids=metric.against, end=metric.end, seeds=seeds)
     signals = [
         (Node.of(signal.writer), head, signal)

@@ -1,6 +1,6 @@
 """Interventions: remove or boost signals in the model's own forward pass, and see whether predictions hold.
 
-verify(circuit)                      every signal of a circuit, beside random controls
+verify(circuit)                      every part of a circuit: is it as predicted, and does the answer need it?
 intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
 remove_causes(write, metric)         what an MLP reads without the causes of its write
 answers_without(run, sets, metric)   the answer when some writers write nothing
@@ -13,12 +13,16 @@ from keyhole.intervene.deltas import Cut
 from keyhole.intervene.gradients import Estimates, estimate
 from keyhole.intervene.means import mean_writes
 from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
+from keyhole.intervene.parts import Arithmetic, Cause, Causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
 from keyhole.intervene.rows import Row, Verification
 from keyhole.intervene.verification import edge_cut, parallel, serial, side_cut, verify
 from keyhole.intervene.writers import all_but, answers_without, places
 
 __all__ = [
+    "Arithmetic",
+    "Cause",
+    "Causes",
     "CausesRemoved",
     "Cut",
     "Estimates",

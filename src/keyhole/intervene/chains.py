@@ -10,7 +10,8 @@ Controls take other writers of the nearest norms from the same MLP, and go the s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -20,34 +21,27 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge, TracedMlp
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
-from keyhole.intervene.mlp_causes import Claim, left_agrees
+from keyhole.intervene.mlp_causes import Claim, left_agrees, left_tolerance
+from keyhole.intervene.removals import Removal
 from keyhole.intervene.remove import Metric, Mode, head_edit
 from keyhole.intervene.rerun import Edits, Rerun, WriterEdit, rerun_each
 from keyhole.intervene.rows import Row
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.progress import Progress
 from keyhole.tracing.mlps.again import ReadMlp, read_mlps
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 
-def mlp_rows(
-    circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, draws: int, progress: Progress | None
-) -> list[Row]:
-    """What becomes of every MLP that a circuit explains, or of its readers, without its causes."""
+def mlp_removals(circuit: Circuit, run: "Run", metric: Metric, *, mode: Mode, draws: int) -> list[Removal]:
+    """Of every MLP that a circuit explains: its causes; by "chain", seen by one reader after the other."""
     if mode == "local" or (not circuit.mlps and mode != "chain"):
         return []
-    with exact_matmul(), run.model.steady():
-        reads = read_mlps(circuit, run)
-        claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
-        told = _Told(circuit, run, metric, claims)
-        gone = _without_causes(told, draws, progress, free=mode == "global")
-        if mode == "exact":
-            return [_causes_row(told, one, gone[one.node]) for one in circuit.mlps]
-        if mode == "global":
-            return [_row(told, edge, [g.seen[edge] for g in gone[circuit.edges[edge].source]]) for edge in told.edges]
-        return _chains(told, gone, progress)
+    reads = read_mlps(circuit, run)
+    claims = {one.node: _claim(circuit, one, reads[one.node]) for one in circuit.mlps}
+    told = _Told(circuit, run, metric, claims, draws)
+    if mode == "chain":
+        return [_chain(told, edge) for edge in told.edges]
+    return [_without_causes(told, one, free=mode == "global") for one in circuit.mlps]
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,9 @@ class _Told:
     run: "Run"
     metric: Metric
     claims: dict[int, Claim]
+    draws: int
 
-    @property
+    @cached_property
     def edges(self) -> list[int]:
         """From an explained MLP into what reads it: signals, MLPs and the answer; values, which are linear, apart."""
         found = enumerate(self.circuit.edges)
@@ -67,6 +62,20 @@ class _Told:
 
     def _explained(self, edge: Edge) -> bool:
         return edge.side != "mlp" or edge.target in self.claims
+
+    @cached_property
+    def changes(self) -> dict[int, list[Float[Tensor, "d_model"]]]:
+        """Of MLPs that were run without their causes: how their writes changed, then by controls. See `changes_of`."""
+        return {}
+
+    def changes_of(self, node: int) -> list[Float[Tensor, "d_model"]]:
+        """How an MLP's write changes without its causes, then without as many others; run once for all its readers."""
+        if node not in self.changes:
+            copies = self.claims[node].removals(self.draws)
+            ran = rerun_each(self.run, copies, all_logits=self.metric.end != len(self.run) - 1)
+            found = {i: _gone(self, node, i, result, at) for i, result, at in ran}
+            self.changes[node] = [found[i].change for i in range(len(copies))]
+        return self.changes[node]
 
 
 @dataclass(frozen=True)
@@ -95,23 +104,32 @@ def _claim(circuit: Circuit, one: TracedMlp, read: ReadMlp) -> Claim:
     return Claim(read.place, read.direction, written, len(written) < len(named))
 
 
-def _without_causes(told: _Told, draws: int, progress: Progress | None, *, free: bool) -> dict[int, list[_Gone]]:
-    """Every MLP without its causes first, then without as many others."""
-    asked = [(node, k, one) for node, claim in told.claims.items() for k, one in enumerate(claim.removals(draws))]
-    found: dict[int, _Gone] = {}
-    for i, result, copy in rerun_each(told.run, [edits for _, _, edits in asked], progress):
-        node, removal, _ = asked[i]
-        claim = told.claims[node]
-        left = claim.left(result, copy, removal)
-        answer = told.metric.of(result.captured.logits[copy, told.metric.end])
-        edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
-        seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
-        change = left - claim.place.own[0]
-        found[i] = _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
-    grouped: dict[int, list[_Gone]] = {node: [] for node in told.claims}
-    for i, (node, _, _) in enumerate(asked):
-        grouped[node].append(found[i])
-    return grouped
+def _without_causes(told: _Told, one: TracedMlp, *, free: bool) -> Removal:
+    """An MLP without its causes first, then without as many others."""
+
+    def rows(gone: Sequence[_Gone]) -> list[Row]:
+        itself = _causes_row(told, one, gone)
+        if not free:
+            return [itself]
+        edges = [edge for edge in told.edges if told.circuit.edges[edge].source == one.node]
+        return [replace(itself, agrees=None), *(_row(told, edge, [g.seen[edge] for g in gone]) for edge in edges)]
+
+    return Removal(
+        influence=told.circuit.influence[one.node],
+        copies=lambda: told.claims[one.node].removals(told.draws),
+        see=lambda k, result, copy: _gone(told, one.node, k, result, copy, free=free),
+        rows=rows,
+    )
+
+
+def _gone(told: _Told, node: int, removal: int, result: Rerun, copy: int, *, free: bool = False) -> _Gone:
+    claim = told.claims[node]
+    left = claim.left(result, copy, removal)
+    answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
+    edges = [edge for edge in told.edges if free and told.circuit.edges[edge].source == node]
+    seen = {edge: _Seen(_free(told, edge, result, copy, answer), answer) for edge in edges}
+    change = left - claim.place.own[0]
+    return _Gone(claim.share(left), change.to(told.run.final_scale.dtype), answer, seen)
 
 
 def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> float:
@@ -129,25 +147,28 @@ def _free(told: _Told, index: int, result: Rerun, copy: int, answer: float) -> f
     return float(result.weights(told.run, copy, node.layer, node.head)[node.dest, node.src])
 
 
-def _chains(told: _Told, gone: dict[int, list[_Gone]], progress: Progress | None) -> list[Row]:
-    """The change of each MLP's write put into each of its readers alone."""
-    asked = [(edge, one) for edge in told.edges for one in gone[told.circuit.edges[edge].source]]
-    made = [_put(told, edge, one.change) for edge, one in asked]
-    found: dict[int, _Seen] = {}
-    for i, result, copy in rerun_each(told.run, [edits for edits, _ in made], progress):
-        edge = told.circuit.edges[asked[i][0]]
-        answer = told.metric.of(result.captured.logits[copy, told.metric.end])
+def _chain(told: _Told, index: int) -> Removal:
+    """The change of an MLP's write put into one of its readers alone."""
+    edge = told.circuit.edges[index]
+    expected: list[float] = []  # of each copy, once they are made
+
+    def copies() -> list[Edits]:
+        puts = [_put(told, index, change) for change in told.changes_of(edge.source)]
+        expected[:] = [value for _, value in puts]
+        return [edits for edits, _ in puts]
+
+    def see(k: int, result: Rerun, copy: int) -> _Seen:
+        answer = told.metric.of(result.logits(told.run, copy, told.metric.end))
         after = answer
         if edge.side == "mlp":
             reader = told.claims[edge.target]
             after = reader.share(reader.written(result, copy))
         elif edge.side != "target":
-            after = _free(told, asked[i][0], result, copy, answer)
-        found[i] = _Seen(after, answer, made[i][1])
-    seen: dict[int, list[_Seen]] = {edge: [] for edge in told.edges}
-    for i, (index, _) in enumerate(asked):
-        seen[index].append(found[i])
-    return [_row(told, edge, seen[edge], promised=True) for edge in told.edges]
+            after = _free(told, index, result, copy, answer)
+        return _Seen(after, answer, expected[k])
+
+    rank = edge.influence if edge.influence is not None else abs(edge.weight)
+    return Removal(rank, copies, see, lambda seen: [_row(told, index, seen, promised=True)])
 
 
 def _put(told: _Told, index: int, change: Float[Tensor, "d_model"]) -> tuple[Edits, float]:
@@ -181,6 +202,7 @@ def _causes_row(told: _Told, one: TracedMlp, gone: Sequence[_Gone]) -> Row:
         agrees=left_agrees(left, one.left, told.run.logits.dtype),
         control_drops=tuple(1 - control.share for control in controls),
         what="causes",
+        tolerance=left_tolerance(one.left, told.run.logits.dtype),
         **_answers(told, [g.metric for g in gone]),
     )
 
@@ -203,6 +225,7 @@ def _row(told: _Told, index: int, seen: Sequence[_Seen], *, promised: bool = Fal
         agrees=agrees,
         control_drops=tuple(weight - one.after for one in seen[1:]),
         what="chain",
+        tolerance=left_tolerance(seen[0].predicted, told.run.logits.dtype),
         **_answers(told, [one.metric for one in seen]),
     )
 

@@ -113,7 +113,12 @@ class CausesRemoved:
 
 def left_agrees(left: float, predicted: float, dtype: torch.dtype) -> bool:
     """Is what is left of a write what was predicted, as far as the model's precision can tell?"""
-    return abs(left - predicted) <= max(AGREES, tolerance_of(dtype)) * max(1.0, abs(predicted))
+    return abs(left - predicted) <= left_tolerance(predicted, dtype)
+
+
+def left_tolerance(predicted: float, dtype: torch.dtype) -> float:
+    """How far what is left of a write may be from what was predicted: relative to it, where it is more than all."""
+    return max(AGREES, tolerance_of(dtype)) * max(1.0, abs(predicted))
 
 
 def remove_causes(write: "MlpWrite", metric: Metric, *, draws: int = 3) -> CausesRemoved:

@@ -97,12 +97,12 @@ def intervene(
     factor = 1.0 if boost else -1.0
     outcomes: dict[int, Outcome] = {}
     with exact_matmul(), run.model.steady():
-        edits = [_edits(run, chosen, mode, factor) for chosen in sets]
+        edits = [edits_of(run, chosen, mode, factor) for chosen in sets]
         for i, result, copy in rerun_each(run, edits, progress):
-            outcomes[i] = _outcome(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
+            outcomes[i] = outcome_of(run, sets[i], result, copy, metric=metric, mode=mode, factor=factor)
             if keep:
                 row = result.weights(run, copy, sets[i][0].layer, sets[i][0].head)[sets[i][0].dest].clone()
-                logits = result.captured.logits[copy, metric.end].clone()
+                logits = result.logits(run, copy, metric.end).clone()
                 outcomes[i] = replace(outcomes[i], row=row, logits=logits)
     return [outcomes[i] for i in range(len(sets))]
 
@@ -119,7 +119,8 @@ def random_cut(run: "Run", cut: Cut, generator: torch.Generator) -> Cut:
     return replace(cut, signals=tuple(signals))
 
 
-def _edits(run: "Run", cuts: tuple[Cut, ...], mode: Mode, factor: float) -> Edits:
+def edits_of(run: "Run", cuts: Sequence[Cut], mode: Mode, factor: float = -1.0) -> Edits:
+    """What makes these cuts, all together, in one copy of the prompt."""
     if mode == "global":
         return Edits(writers=tuple(edit for cut in cuts for edit in _writer_edits(run, cut, factor)))
     return Edits(heads=tuple(head_edit(run, cut, factor * head_delta(run, cut), mode) for cut in cuts))
@@ -158,9 +159,10 @@ def _writer_edits(run: "Run", cut: Cut, factor: float) -> list[WriterEdit]:
     return edits
 
 
-def _outcome(
-    run: "Run", cuts: tuple[Cut, ...], result: Rerun, copy: int, *, metric: Metric, mode: Mode, factor: float
+def outcome_of(
+    run: "Run", cuts: tuple[Cut, ...], result: Rerun, copy: int, *, metric: Metric, mode: Mode, factor: float = -1.0
 ) -> Outcome:
+    """What these cuts did, seen in the copy of the prompt that they were made in."""
     first = cuts[0]
     record = run.layer(first.layer)
     delta = head_delta(run, first)
@@ -178,7 +180,7 @@ def _outcome(
         after=float(after),
         predicted=predicted(run, first, delta, factor),
         metric_before=metric.of(run.logits[metric.end]),
-        metric_after=metric.of(result.captured.logits[copy, metric.end]),
+        metric_after=metric.of(result.logits(run, copy, metric.end)),
         norm_ratio=float(changed.norm() / resid.norm()),
         cosine=float(torch.cosine_similarity(changed, resid, dim=0)),
     )

@@ -93,6 +93,10 @@ class Rerun:
         record = cut_attention(attention_batch(notes, notes.attn, run.model.family, run.model.dims), copy, len(run))
         return record.weights([head], range(len(run)))[0]
 
+    def logits(self, run: "Run", copy: int, end: int) -> Float[Tensor, "vocab"]:
+        """The logits at a token of one copy; counted from the last one, which may be the only one that has some."""
+        return self.captured.logits[copy, end - len(run)]
+
     def mlp_write(self, run: "Run", copy: int, layer: int) -> Float[Tensor, "pos d_model"]:
         """What an MLP added to the residual stream in one copy, whatever was edited."""
         return mlp_writes(self.captured.layers[layer], run.model.family, run.model.hf.config)[copy]
@@ -136,17 +140,28 @@ def rerun_each(
 
     Copies are ordered by the first layer they change, so that a batch restarts as high as possible.
     """
-    order = sorted(range(len(copies)), key=lambda i: -copies[i].first_layer)
-    size = max(1, _BATCH_TOKENS // len(run))
-    for start in range(0, len(order), size):
+    done = 0
+    for batch in batches(run, copies):
         if progress is not None:
-            progress(start, len(order))
-        batch = order[start : start + size]
+            progress(done, len(copies))
         result = rerun(run, [copies[i] for i in batch], all_logits=all_logits)
         for place, i in enumerate(batch):
             yield i, result, place
-    if progress is not None and order:
-        progress(len(order), len(order))
+        done += len(batch)
+    if progress is not None and copies:
+        progress(len(copies), len(copies))
+
+
+def batches(run: "Run", copies: Sequence[Edits]) -> list[list[int]]:
+    """Which copies share a forward pass, those that change the highest layers first."""
+    order = sorted(range(len(copies)), key=lambda i: -copies[i].first_layer)
+    size = batch_size(run)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def batch_size(run: "Run") -> int:
+    """How many copies of a prompt share a forward pass."""
+    return max(1, _BATCH_TOKENS // len(run))
 
 
 def _bypass(stack: ExitStack, run: "Run", layers: tuple[Notes, ...], start: int, n: int) -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from statistics import mean, median
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import EdgeSide
 from keyhole.intervene.remove import Mode
+
+if TYPE_CHECKING:
+    from keyhole.intervene.parts import Arithmetic, Causes
 
 AGREES = 1e-4  # how close prediction and measurement must be
 What = Literal["side", "signal", "causes", "chain"]
@@ -21,7 +25,7 @@ class Row:
     `signal`  one signal (edge) of a firing: its attention
     `causes`  all causes of an MLP, taken from what it reads: what is left of its write, as a share
     `chain`   the same, and what that changes put into one reader (edge) alone: a firing's attention, what is left of
-              another MLP's write, or the answer; under global removal, into everything
+              another MLP's write, or the answer; under global removal, everything is free
     """
 
     node: int
@@ -38,6 +42,18 @@ class Row:
     norm_ratio: float
     cosine: float
     what: What = "side"
+    tolerance: float = AGREES  # how far measured and predicted may be apart
+    same_size: bool = True  # do controls remove as many channels? A signal of most channels leaves too few
+
+    @property
+    def effect(self) -> float:
+        """What the answer loses without it: the answer before minus the answer after. Below 0 it held it back."""
+        return self.metric_before - self.metric_after
+
+    @property
+    def control_effects(self) -> tuple[float, ...]:
+        """What the answer loses without each control, in the same unit."""
+        return tuple(self.metric_before - metric for metric in self.control_metrics)
 
     @property
     def drop(self) -> float:
@@ -51,13 +67,39 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """It was stopped before all was done."""
+
+    after: int  # removals that are finished
+    of: int  # that there were to make
+
+    def __str__(self) -> str:
+        return f"stopped after {self.after} of {self.of} removals, those with the largest influence first"
+
+
+@dataclass(frozen=True)
 class Verification:
-    """All removals of one circuit."""
+    """All removals of one circuit, which answer two questions: see `arithmetic` and `causes`."""
 
     mode: Mode  # how signals were removed
     draws: int  # random controls for each removal
     rows: tuple[Row, ...]  # a removal each
     note: str = ""  # what could not be measured, and why
+    stopped: Stopped | None = None  # before all removals were made; None: all were
+
+    @property
+    def arithmetic(self) -> "Arithmetic":
+        """Do measured values equal the predicted ones?"""
+        from keyhole.intervene.parts import arithmetic
+
+        return arithmetic(self.rows)
+
+    @cached_property
+    def causes(self) -> "Causes":
+        """Does the answer need what was removed? Effects compared with controls, the largest first."""
+        from keyhole.intervene.parts import causes
+
+        return causes(self.rows, self.mode)
 
     @property
     def sides(self) -> tuple[Row, ...]:
@@ -70,8 +112,8 @@ class Verification:
         return tuple(row for row in self.rows if row.what == "signal")
 
     @property
-    def causes(self) -> tuple[Row, ...]:
-        """Causes of MLPs."""
+    def mlps(self) -> tuple[Row, ...]:
+        """MLPs without their causes."""
         return tuple(row for row in self.rows if row.what == "causes")
 
     def chains(self, *sides: EdgeSide) -> tuple[Row, ...]:
@@ -93,11 +135,32 @@ class Verification:
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
-        groups = {"sides": self.sides, "signals": self.edges, "causes": self.causes}
+        groups = {"sides": self.sides, "signals": self.edges, "causes": self.mlps}
         groups |= {"firings": self.chains(), "mlps": self.chains("mlp"), "answer": self.chains("target")}
         ratios = {name: self.ratio(group) for name, group in groups.items() if group}
-        told = {"mode": self.mode, "agrees": self.agrees, "ratio": self.ratio(), "ratios": ratios, "note": self.note}
-        return {**told, "rows": [{**asdict(row), "drop": row.drop, "control": row.control} for row in self.rows]}
+        matters = {id(cause.row): cause.matters for cause in self.causes.ranked}
+        rows = [
+            {
+                **asdict(row),
+                "drop": row.drop,
+                "control": row.control,
+                "effect": row.effect,
+                "control_effects": row.control_effects,
+                "matters": matters.get(id(row)),
+            }
+            for row in self.rows
+        ]
+        return {
+            "mode": self.mode,
+            "agrees": self.agrees,
+            "ratio": self.ratio(),
+            "ratios": ratios,
+            "note": self.note,
+            "stopped": asdict(self.stopped) if self.stopped else None,
+            "arithmetic": asdict(self.arithmetic),
+            "causes": self.causes.record(self.rows),
+            "rows": rows,
+        }
 
     def __str__(self) -> str:
         from keyhole.intervene.report import verification_text

@@ -1,4 +1,4 @@
-"""Does the circuit hold? Every signal is removed in the model's own forward pass, beside random controls.
+"""Does the circuit hold? Every signal is removed in the model's own forward pass, and compared with random controls.
 
 Per traced firing and side: all its removals at once, against the weight that the search predicted. Per edge: that
 signal alone, against the drop predicted for it. Controls remove as many other channels of the same writers. MLPs: see
@@ -20,10 +20,12 @@ from keyhole.circuits.consistency import require_fits, require_model
 from keyhole.circuits.parameters import Accpp
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.intervene.chains import mlp_rows
+from keyhole.intervene.chains import mlp_removals
 from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import CutMode, Metric, Mode, Outcome, intervene, random_cut
+from keyhole.intervene.removals import Removal, rows_of
+from keyhole.intervene.remove import CutMode, Metric, Mode, Outcome, edits_of, outcome_of, random_cut
 from keyhole.intervene.rows import AGREES, Row, Verification
+from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:
@@ -44,28 +46,32 @@ def verify(
     """Remove every side and (unless `edges=False`) every signal of a circuit, with `draws` random controls each.
 
     `edges` may be the numbers of some edges: these signals alone. Of MLPs, all causes of each: "exact" sees what is
-    left of its write, "chain" and "global" what becomes of its readers. See `Row`.
+    left of its write, "chain" and "global" what becomes of its readers. See `Row`. Of the result, `arithmetic` says
+    whether measured values equal the predicted ones, `causes` what the answer loses without each.
+
+    What has the largest influence is removed first; Ctrl-C ends the work, and the result has what was finished
+    (`stopped`). The expected time is logged, after the first batch.
     """
     require_choice("mode", mode, Mode)
     run = run_of(circuit, model)
+    run.require_fresh()
     metric = metric_of(circuit)
-    if not isinstance(edges, bool):
-        if mode == "chain":
-            raise KeyholeError('"chain" is of MLPs and their readers: remove single signals by another mode.')
-        every = _firing_rows(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
-        return Verification(mode, draws, tuple(every))
-    rows = (
-        []
-        if mode == "chain"
-        else _firing_rows(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed, progress=progress)
-    )
-    if circuit.parameters.seeds == "probe" and circuit.probe is None and mode != "chain":
-        return Verification(mode, draws, tuple(rows), "note: a file keeps no probe's direction: MLPs are not verified")
-    rows += mlp_rows(circuit, run, metric, mode=mode, draws=draws, progress=progress)
-    return Verification(mode, draws, tuple(rows))
+    some, note = not isinstance(edges, bool), ""
+    if some and mode == "chain":
+        raise KeyholeError('"chain" is of MLPs and their readers: remove single signals by another mode.')
+    with exact_matmul(), run.model.steady():
+        removals = []
+        if mode != "chain":
+            removals += _firing_removals(circuit, run, metric, mode=mode, draws=draws, edges=edges, seed=seed)
+        if circuit.parameters.seeds == "probe" and circuit.probe is None and mode != "chain" and not some:
+            note = "note: a file keeps no probe's direction: MLPs are not verified"
+        elif not some:
+            removals += mlp_removals(circuit, run, metric, mode=mode, draws=draws)
+        rows, stopped = rows_of(run, removals, metric.end, progress)
+    return Verification(mode, draws, tuple(rows), note, stopped)
 
 
-def _firing_rows(
+def _firing_removals(
     circuit: Circuit,
     run: "Run",
     metric: Metric,
@@ -74,21 +80,39 @@ def _firing_rows(
     draws: int,
     edges: bool | Sequence[int],
     seed: int,
-    progress: Progress | None,
-) -> list[Row]:
+) -> list[Removal]:
     generator = torch.Generator().manual_seed(seed)
-    cuts, labels = [], []
+    removals = []
     for label, cut in _cuts(circuit, edges):
         if mode == "global":
             written = tuple(signal for signal in cut.signals if signal.writer.kind != "offset")
             if not written:
                 continue
             cut = replace(cut, signals=written)
-        labels.append(label)
-        cuts += [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
-    outcomes = intervene(run, cuts, metric, mode=mode, progress=progress)
-    groups = [outcomes[i : i + draws + 1] for i in range(0, len(outcomes), draws + 1)]
-    return [_row(circuit, label, group, mode) for label, group in zip(labels, groups, strict=True)]
+        cuts = [cut, *(random_cut(run, cut, generator) for _ in range(draws))]
+        removals.append(_removal(circuit, run, metric, label, cuts, mode))
+    return removals
+
+
+def _removal(
+    circuit: Circuit, run: "Run", metric: Metric, label: "_Label", cuts: Sequence[Cut], mode: CutMode
+) -> Removal:
+    """One cut and its controls."""
+    return Removal(
+        influence=_influence(circuit, label),
+        copies=lambda: [edits_of(run, [cut], mode) for cut in cuts],
+        see=lambda k, result, copy: outcome_of(run, (cuts[k],), result, copy, metric=metric, mode=mode),
+        rows=lambda outcomes: [_row(circuit, label, outcomes, mode)],
+    )
+
+
+def _influence(circuit: Circuit, label: "_Label") -> float:
+    """How much of the answer passes here; where that is not accounted for, how much attention."""
+    traced, _, number = label
+    if number is None:
+        return circuit.influence[traced.node] if circuit.influence else circuit.attention[traced.node] or 0.0
+    edge = circuit.edges[number]
+    return edge.influence if edge.influence is not None else abs(edge.weight)
 
 
 _Label = tuple[Traced, SideName, int | None]
@@ -201,7 +225,13 @@ def _row(circuit: Circuit, label: _Label, outcomes: Sequence[Outcome], mode: Cut
         norm_ratio=real.norm_ratio,
         cosine=real.cosine,
         what="side" if edge is None else "signal",
+        same_size=all(_size(control) == _size(real) for control in controls),
     )
+
+
+def _size(outcome: Outcome) -> int:
+    """How many channels were removed."""
+    return sum(len(signal.channels) for cut in outcome.cuts for signal in cut.signals)
 
 
 def metric_of(circuit: Circuit) -> Metric:

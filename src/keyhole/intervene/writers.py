@@ -40,7 +40,7 @@ def answers_without(
         copies = [Edits(silences=_silences(run, members, instead or {})) for members in sets]
         found = dict[int, float]()
         for i, result, copy in rerun_each(run, copies, progress, all_logits=not last):
-            found[i] = metric.of(result.captured.logits[copy, -1 if last else metric.end])
+            found[i] = metric.of(result.logits(run, copy, metric.end))
     return [found[i] for i in range(len(sets))]
 
 

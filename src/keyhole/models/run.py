@@ -323,8 +323,9 @@ class Run:
             against: The other answer: the lead of `target` over it is kept, not a probability.
             like: Prompts of the same template with other names or values (texts, token ids or `Example`s), at least
                 eight. Everything outside the circuit is set to its mean over them.
-            counterfactual: One prompt of equal length instead, whose values are taken. Without either, the resting
-                state: what the model writes in any text. That needs many more edges.
+            counterfactual: One prompt of equal length instead, whose values are taken. Without either, the mean over
+                copies of the prompt with other words. `like="resting"`: what the model writes in any text, which needs
+                many more edges.
             level: The share of the answer that the circuit keeps at least: of the gap between the prompt and the
                 baseline.
             both_signs: Also keep edges that hold the answer back; they have a negative share.

@@ -1,8 +1,9 @@
-"""The story of a prompt: how its words became the answer, path by path.
+"""The story of a prompt: which words decide its answer, and by which paths they reach it.
 
-tell(circuit)   the paths that carry the most influence, with the measured effect of each step
+tell(circuit)   words by measured effect, then paths with influence and effect
 """
 
-from keyhole.story.story import Path, Step, Story, tell
+from keyhole.story.record import Path, Step, Story, Word
+from keyhole.story.story import tell
 
-__all__ = ["Path", "Step", "Story", "tell"]
+__all__ = ["Path", "Step", "Story", "Word", "tell"]

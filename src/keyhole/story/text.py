@@ -7,14 +7,18 @@ from keyhole.circuits.circuit import Edge, Node
 from keyhole.circuits.text import answer_label, count, node_label
 from keyhole.circuits.writer import Writer
 from keyhole.models.tokens.prompts import token_label
-from keyhole.story.story import LOST, NEEDED, WORDS, Path, Step, Story
+from keyhole.story.record import Path, Step, Story, Word, verdict
 
 WIDTH = 100
-LARGE = 0.2  # the influence of a step that is remarked on
-SMALL = 0.05  # if its effect is less: a share of the answer, or in log-probability
+_INDENT = 7  # of a path's further lines
 FIRST = "at the first token"  # as flows say it of what is not followed
 _VERBS = {"value": "moved by", "src": "found by", "dest": "aims"}  # how heads read what comes before them
 _WORDS = {"moved by": "read as a head's value", "found by": "as its key", "aims": "as its query"}
+_HEADINGS = {
+    1: "Paths that support the answer",
+    0: "Paths that do not matter to it alone",
+    -1: "Paths that hold it back",
+}
 
 
 def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | None = None, long: bool = False) -> str:
@@ -24,19 +28,77 @@ def story_text(story: Story, width: int = WIDTH, *, names: Mapping[Edge, str] | 
     """
     circuit = story.circuit
     where = token_label(circuit.tokens, circuit.parameters.end)
-    lines = [f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"]
-    lines += _folded(held_pieces(story), "", " ", width)
-    for path in story.paths:
-        steps = [f"{step_label(step, circuit.tokens, long=long)} {numbers(story, step)}" for step in path.steps]
-        lines += _folded([*steps, "answer"], f"{path.share:5.1%}  ", " -> ", width)
-        for name in _names(story, path, names or {}):
-            lines += _folded(name.split(), "       ", " ", width)
-    if pieces := needed_pieces(story):
+    first = f"{model_label(str(circuit.model['name']))}, answer at {where}{answer_label(circuit)}"
+    lead = [] if story.answer is None else [f"{story.metric} {story.answer:+.2f}"]
+    lines = _folded([first + ";" * bool(lead), *lead], "", " ", width)
+    if pieces := words_pieces(story):
         lines += _folded(pieces, "", " ", width)
+    for heading, paths in headed(story):
+        lines += [f"{heading}:"] * bool(heading)
+        for path in paths:
+            steps = [f"{step_label(step, circuit.tokens, long=long)} {numbers(step)}" for step in path.steps]
+            lines += _folded([*steps, "answer"], f"{path_numbers(path)}  ", " -> ", width, further=_INDENT)
+            for name in _names(story, path, names or {}):
+                lines += _folded(name.split(), " " * _INDENT, " ", width)
+    for sentence in (together(story), " ".join(held_pieces(story)) + ".", story.note and f"Note: {story.note}"):
+        lines += _folded(sentence.split(), "", " ", width) if sentence else []
     lines += _folded(numbers_legend(story, long=long).split(), "", " ", width)
     if legend := words_legend(story, long=long).split():
         lines += _folded(legend, "", " ", width)
     return "\n".join(lines)
+
+
+def words_pieces(story: Story) -> list[str]:
+    """Which words decide, with the effect of each; empty if it was not measured."""
+    if not story.words:
+        return []
+    major = [word for word in story.decisive if not word.minor]
+    minor = [word for word in story.decisive if word.minor]
+    if not major and not minor:
+        return [f"No word alone decides: each changes the {story.metric} by less than {story.least:.2f}."]
+    pieces = ["Words that decide:", *_listed(story, major)] if major else ["No content word alone decides."]
+    return [*pieces, *(["Function words and marks:", *_listed(story, minor)] if minor else [])]
+
+
+def _listed(story: Story, words: Sequence[Word]) -> list[str]:
+    return [f"{word_label(story, word)}{',' if i < len(words) - 1 else '.'}" for i, word in enumerate(words)]
+
+
+def word_label(story: Story, word: Word) -> str:
+    """A word with what the answer owes to it: 4:Italy +8.4 (4 of 8 change the answer)."""
+    flips = f" (another answer in {word.flips:.0%})" if word.flips else ""
+    return f"{word_text(story, word)} {word.effect:+.2f}{flips}"
+
+
+def word_text(story: Story, word: Word) -> str:
+    """A word with its place: 4:Italy."""
+    tokens = story.circuit.tokens
+    return token_label(tokens, word.tokens[0]) + "".join(tokens[token].rstrip() for token in word.tokens[1:])
+
+
+def headed(story: Story) -> list[tuple[str, list[Path]]]:
+    """Paths by what they do to the answer; without a heading where that was not measured."""
+    groups: dict[str, list[Path]] = {}
+    for path in story.paths:
+        heading = "" if path.effect is None else _HEADINGS[verdict(path.effect, story.least)]
+        groups.setdefault(heading, []).append(path)
+    return list(groups.items())
+
+
+def path_numbers(path: Path) -> str:
+    """A path's influence, and its effect."""
+    return f"{path.share:5.1%}" + ("" if path.effect is None else f" {path.effect:+7.2f}")
+
+
+def together(story: Story) -> str:
+    """What the paths carry together; empty if it was not measured."""
+    if story.kept is None or story.cut is None:
+        return ""
+    these = "this path" if len(story.paths) == 1 else f"these {len(story.paths)} paths"
+    return (
+        f"With {these} alone {story.kept:.0%} of the answer's gap to the baseline remains, without "
+        f"{'it' if len(story.paths) == 1 else 'them'} {story.cut:.0%}."
+    )
 
 
 def _names(story: Story, path: Path, names: Mapping[Edge, str]) -> list[str]:
@@ -64,7 +126,7 @@ def step_label(step: Step, tokens: Sequence[str], *, long: bool = False) -> str:
         own += f",+{step.more}"
     if step.kind == "stay":
         return own
-    role = f", {step.role}" if step.role else ""
+    role = f", {step.role if step.tested else f'looks like {step.role}'}" if step.role else ""
     verb = f"{_VERBS[step.side]} " if step.side in _VERBS else ""
     return f"{verb}{own} ({dest} <- {token_label(tokens, step.src)}{role})"
 
@@ -81,41 +143,11 @@ def _several(what: str, names: Sequence[str]) -> str:
     return f"{what}{'s' * (len(names) > 1)} {','.join(names)}" if names else ""
 
 
-def numbers(story: Story, step: Step) -> str:
-    """Influence, and effect if it was measured: as a share of the answer where it is a positive difference."""
-    if step.effect is None or story.answer is None:
+def numbers(step: Step) -> str:
+    """Influence, and effect if it was measured."""
+    if step.effect is None:
         return f"[{step.influence:.0%}]"
-    shares = story.in_shares
-    effect = step.effect / story.answer if shares else step.effect
-    # By what is told, so that equal numbers are remarked on alike.
-    alone = ": not needed alone" if round(step.influence, 2) >= LARGE and abs(round(effect, 2)) < SMALL else ""
-    told = f"{round(effect, 2) + 0.0:{'+.0%' if shares else '+.2f'}}"  # no -0
-    return f"[{step.influence:.0%}, {told}{alone}]"
-
-
-def decisive_pieces(story: Story) -> list[str]:
-    """Words without which much of the answer is gone, whether a path begins there or not; nothing if not measured."""
-    if story.answer is None:
-        return []
-    least = NEEDED * story.answer if story.in_shares else LOST
-    words = {path.steps[0].src: path.steps[0] for path in story.paths if path.steps and path.steps[0].kind == "word"}
-    words |= {word.src: word for word in story.needed}
-    lost = sorted(
-        (word for word in words.values() if (word.effect or 0.0) <= -least), key=lambda word: word.effect or 0.0
-    )
-    if not lost:
-        return []
-    told = [f"{step_label(word, story.circuit.tokens)} {numbers(story, word)}" for word in lost[:WORDS]]
-    return ["Decisive words, without which the answer loses most:", *(f"{one}," for one in told[:-1]), f"{told[-1]}."]
-
-
-def needed_pieces(story: Story) -> list[str]:
-    """Words that the paths leave out, though the answer hangs on them."""
-    if not story.needed:
-        return []
-    tokens = story.circuit.tokens
-    words = [f"{step_label(word, tokens)} {numbers(story, word)}" for word in story.needed]
-    return ["Needed, too, though no path above begins there:", *(f"{one}," for one in words[:-1]), f"{words[-1]}."]
+    return f"[{step.influence:.0%}, {round(step.effect, 2) + 0.0:+.2f}]"  # no -0
 
 
 def held_pieces(story: Story) -> list[str]:
@@ -136,21 +168,24 @@ def _seen(share: float) -> bool:
 
 def numbers_legend(story: Story, *, long: bool = False) -> str:
     """What the numbers are, and what they are not."""
-    words = f"of the writers named{' first' * long}: the share of the answer that passes them, on any path (accounting)"
     if story.metric is None:
         why = "give the model" if story.circuit.parameters.target_ids else "a direction has no answer to lose"
-        told = f"[influence] {words}. Effects were not measured: {why}."
-    else:
-        change = "the share by which" if story.in_shares else "by how much"
-        told = (
-            f"[influence, effect] {words}, and {change} the {story.metric} ({story.answer:+.2f}) changes when they "
-            "write nothing (measured; other paths may make up for them)."
+        return f"[influence]: the share of the answer that passes these writers (accounting). Not measured: {why}."
+    unit = "logits" if story.metric == "logit difference" else "log-probability"
+    sentences = []
+    if story.words:
+        sentences.append(f"Effect of a word: what the {story.metric} loses with {story.words_by}, in {unit}.")
+    if story.baseline:
+        first = " first" if long else ""
+        sentences.append(
+            f"Paths: influence (accounting) and effect; [influence, effect] of the writers named{first}. Effect: what "
+            f"the {story.metric} loses with them at {story.baseline}. Below 0 they hold the answer back."
         )
-        if any((step.effect or 0.0) > 0 and "+" in numbers(story, step) for step in _steps(story)):
-            told += " Above 0 the answer is stronger without them."
+    elif story.paths:
+        sentences.append("Paths: influence (accounting).")
     if any(step.role for step in _steps(story)):
-        told += " Role words go by the positions of tokens alone."
-    return told
+        sentences.append('A role without "looks like" was tested by changing the words it is about.')
+    return " ".join(sentences)
 
 
 def words_legend(story: Story, *, long: bool = False) -> str:
@@ -171,13 +206,13 @@ def _steps(story: Story) -> list[Step]:
     return [step for path in story.paths for step in path.steps]
 
 
-def _folded(pieces: Sequence[str], start: str, joint: str, width: int) -> list[str]:
-    """Pieces joined, broken between them alone; further lines begin under the first piece."""
-    lines = [start + pieces[0]]
+def _folded(pieces: Sequence[str], start: str, joint: str, width: int, *, further: int | None = None) -> list[str]:
+    """Pieces joined, broken between them alone; further lines begin under the first piece, or where it is said."""
+    lines, indent = [start + pieces[0]], len(start) if further is None else further
     for piece in pieces[1:]:
         longer = lines[-1] + joint + piece
         if len(longer) <= width:
             lines[-1] = longer
         else:
-            lines.append(" " * len(start) + joint.lstrip() + piece)
+            lines.append(" " * indent + joint.lstrip() + piece)
     return lines

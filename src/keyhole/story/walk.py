@@ -19,10 +19,14 @@ class Group:
     sides: dict[EdgeSide, float] = field(default_factory=lambda: defaultdict(float))  # how it reads what is below
 
 
-def groups_on(ways: Ways, route: Route) -> dict[tuple[Kind, int], Group]:
-    """The groups of a route, by kind and stage."""
+SMALL = 0.01  # of a route: edges that carry less of it are not counted to it
+
+
+def groups_on(ways: Ways, route: Route) -> tuple[dict[tuple[Kind, int], Group], list[Edge]]:
+    """The groups of a route, by kind and stage, and the edges that carry it."""
     rest = _Rest(ways, route)
     groups: dict[tuple[Kind, int], Group] = defaultdict(Group)
+    edges: dict[Edge, None] = {}
     waiting: dict[Place, float] = defaultdict(float, {(0, ways.kinds.index("answer")): route.share})
     while waiting:
         stage, node = place = max(waiting, key=lambda at: ways.height(at[1]))
@@ -34,9 +38,10 @@ def groups_on(ways: Ways, route: Route) -> dict[tuple[Kind, int], Group]:
             if part > 0:
                 waiting[further, edge.source] += part
                 group.sides[edge.side] += part
+                edges |= {edge: None} if part >= SMALL * route.share else {}
                 below = groups[ways.kinds[edge.source], further]
                 below.influence += part * (below is not group)
-    return groups
+    return groups, list(edges)
 
 
 @dataclass(frozen=True)

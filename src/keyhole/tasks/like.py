@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keyhole.errors import KeyholeError
 from keyhole.tasks.catalogue import CATALOGUE
@@ -104,7 +104,7 @@ def _draws(example: Example, model: "Model", draw: Draw, *, n: int, seed: int) -
 
 def _words_for(example: Example, model: "Model") -> Words:
     """The task's words that are one token of this model."""
-    given = {}
+    given: dict[str, Any] = {}
     if example.task == "ioi":  # the names that belong to its wordings, whichever the model would be asked in
         given["published"] = example.labels.get("wordings") == "published"
     if example.task == "greater_than":

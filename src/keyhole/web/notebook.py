@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.progress import Progress
-    from keyhole.story.story import Story
+    from keyhole.story.record import Story
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing
 

@@ -14,15 +14,20 @@ from keyhole.brief import model_label
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.shown import strongest
 from keyhole.circuits.text import circuit_text, question_label
-from keyhole.story.story import Story, tell
+from keyhole.story.record import Path as StoryPath
+from keyhole.story.record import Story, Word
+from keyhole.story.story import tell
 from keyhole.story.text import (
-    decisive_pieces,
+    headed,
     held_pieces,
-    needed_pieces,
     numbers,
     numbers_legend,
     step_label,
+    together,
+    word_label,
+    word_text,
     words_legend,
+    words_pieces,
 )
 from keyhole.web.bundle import script, style
 
@@ -109,25 +114,56 @@ def _identity(circuit: Circuit, edge: Edge) -> tuple[Node, Node, str, tuple[int,
 
 
 def story_lines(circuit: Circuit, story: Story) -> list[dict[str, Any]]:
-    """The story as every page shows it: what it holds and which words decide, its paths, and what the numbers are.
+    """The story as every page shows it: words that decide, paths under their headings, what they carry, and a legend.
 
-    Paths have the nodes of this circuit, or part of one, that they pass.
+    Words have their tokens; words and paths have the nodes of this circuit, or part of one, that they pass.
     """
     index = {node: i for i, node in enumerate(circuit.nodes)}
-    paths: list[dict[str, Any]] = []
-    for path in story.paths:
-        steps: list[dict[str, Any]] = []
-        for step in path.steps:
-            nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
-            label = step_label(step, circuit.tokens).replace("<-", "←")
-            steps.append({"text": label, "numbers": numbers(story, step), "nodes": nodes})
-        nodes = [node for step in steps for node in step["nodes"]]
-        text = " → ".join(step["text"] for step in steps)
-        paths.append({"text": text, "share": path.share, "nodes": nodes, "steps": steps})
-    above = [" ".join(held_pieces(story)), " ".join(decisive_pieces(story))]
-    below = [" ".join(needed_pieces(story)), numbers_legend(story), words_legend(story)]
-    return [*_told(above), *paths, *_told(below)]
+    lines = _word_lines(index, story)
+    at = f"influence, and effect at {story.baseline}" if story.baseline else ""
+    for number, (heading, paths) in enumerate(headed(story)):
+        if heading:
+            lines.append({"text": heading, "heading": True, "about": at if number == 0 else ""})
+        lines += [_path_line(index, circuit, path) for path in paths]
+    closing = [together(story), " ".join(held_pieces(story)) + ".", story.note and f"Note: {story.note}"]
+    lines += [{"text": text} for text in closing if text]
+    return [*lines, *({"text": text, "legend": True} for text in (numbers_legend(story), words_legend(story)) if text)]
 
 
-def _told(texts: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"text": text} for text in texts if text]
+def _word_lines(index: Mapping[Node, int], story: Story) -> list[dict[str, Any]]:
+    """Words that decide, those with content first; a sentence where none does."""
+    decisive = story.decisive
+    if not story.words or not decisive:
+        return [{"text": text} for text in words_pieces(story)]
+    major = [word for word in decisive if not word.minor]
+    heading = "Words that decide" if major else "No content word alone decides"
+    lines: list[dict[str, Any]] = [{"text": heading, "heading": True, "about": f"effect: {story.words_by}"}]
+    lines += [_word_line(index, story, word) for word in decisive]
+    if others := len(story.words) - len(decisive):
+        what = "The other word changes" if others == 1 else f"Each of the other {others} words changes"
+        lines.append({"text": f"{what} the {story.metric} by less than {story.least:.2f}."})
+    return lines
+
+
+def _word_line(index: Mapping[Node, int], story: Story, word: Word) -> dict[str, Any]:
+    begins = (Node("embedding", 0, None, token, token) for token in word.tokens)
+    return {
+        "text": word_label(story, word),
+        "word": word_text(story, word),
+        "effect": word.effect,
+        "flips": word.flips,
+        "minor": word.minor,
+        "tokens": list(word.tokens),
+        "nodes": [index[node] for node in begins if node in index],
+    }
+
+
+def _path_line(index: Mapping[Node, int], circuit: Circuit, path: StoryPath) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = []
+    for step in path.steps:
+        nodes = [index[node] for node in map(Node.of, step.writers) if node in index]
+        label = step_label(step, circuit.tokens).replace("<-", "←")
+        steps.append({"text": label, "numbers": numbers(step), "nodes": nodes})
+    nodes = [node for step in steps for node in step["nodes"]]
+    text = " → ".join(step["text"] for step in steps)
+    return {"text": text, "share": path.share, "effect": path.effect, "nodes": nodes, "steps": steps}

@@ -75,7 +75,7 @@ def verification_html(found: "Verification") -> str:
     from keyhole.web.server.spelling import spell
 
     data = {"show": "verification", "verification": json.loads(spell(found.record()))}
-    return _framed("Verification", data, str(found), height=440 + 27 * min(len(found.rows), 15))
+    return _framed("Verification", data, str(found), height=570 + 27 * min(len(found.rows), 15))
 
 
 def circuit_html(circuit: "Circuit") -> str:

@@ -38,6 +38,18 @@ from keyhole.cli.options import (
     run_prompt,
 )
 from keyhole.cli.prompt import looks, names_of
+from keyhole.cli.prompt.measuring import (
+    BothSignsOption,
+    CounterfactualOption,
+    EffectsOption,
+    LevelOption,
+    LikeOption,
+    Measuring,
+    NoFaithfulnessOption,
+    SufficientOption,
+    measure,
+    search,
+)
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file
 
@@ -175,6 +187,13 @@ def trace(
     threshold: ThresholdOption = 0.5,
     share: ShareOption = 0.7,
     channels: SvtChannelsOption = "singular",
+    like: LikeOption = None,
+    counterfactual: CounterfactualOption = None,
+    effects: EffectsOption = False,
+    sufficient: SufficientOption = False,
+    level: LevelOption = 0.9,
+    both_signs: BothSignsOption = False,
+    no_faithfulness: NoFaithfulnessOption = False,
     out: Annotated[
         list[Path] | None,
         typer.Option(help="Write .json, .html, .svg, .pdf, .png, .graphml, .mib, .neuronpedia.json; repeatable."),
@@ -199,7 +218,10 @@ def trace(
 ) -> None:
     """Which circuit is behind an answer?
 
-    Without a target the likeliest next token is traced. A story (--story) says of every step what it is worth by the
+    Without a target the likeliest next token is traced. The last line says how much of the answer the circuit carries
+    by itself, against a baseline (--like, --counterfactual). Effects (--effects)
+    say what the answer loses without each part; a circuit that suffices (--sufficient) is small enough to be read. A
+    story (--story) says of every step what it is worth by the
     circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
     Neuronpedia's graph (mary.neuronpedia.json, for neuronpedia.org and circuit-tracer); other files stay without.
 
@@ -217,6 +239,10 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --method svt --start 3.1:-1:gave
 
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --effects
+
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --sufficient
+
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
@@ -228,7 +254,12 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     if long and not story:
         raise KeyholeError("--long is of a story: add --story.")
+    asked = Measuring(like, counterfactual, effects, sufficient, level, both_signs, not no_faithfulness)
     by = read_method(method, start=start, threshold=threshold, share=share, channels=channels)
+    further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
+    usual = ("accpp", None, "dynamic", 0.8, "all", "keep", "mlps")
+    asked.require(story=story, tracing=further or (by, seeds, tau, seed_tau, keys, sinks, through) != usual)
+    baseline = asked.baseline()
     from keyhole.tracing.mlps.flow import Through
 
     known = names_of.read(names, all_names, json=json)
@@ -239,27 +270,31 @@ def trace(
         read_start(text, run)  # refuses a number that is also the text of a token
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
-    further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
     if further and (through == "heads" or method == "svt"):
         raise KeyholeError(
             "--cover, --eps, --no-values and --constants are of circuits that go through MLPs: leave them out."
         )
-    probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
-    with show.progress_bar("Tracing") as progress:
-        circuit = run.trace(
-            _asked(targets, top_p, top_k),
-            against=others or None,
-            method=by,
-            seeds=Probability(seed_tau) if probability else seeds,
-            tau=read_tau(tau),
-            keys=keys,
-            sinks=sinks,
-            through=Through(cover, eps, not no_values, constants) if further else through,
-            progress=progress,
-        )
+    wanted = _asked(targets, top_p, top_k)
+    if sufficient:
+        circuit = search(run, wanted, others, asked, baseline)
+    else:
+        probability = seeds == "prob" or (seeds is None and not others and method == "accpp")
+        with show.progress_bar("Tracing") as progress:
+            circuit = run.trace(
+                wanted,
+                against=others or None,
+                method=by,
+                seeds=Probability(seed_tau) if probability else seeds,
+                tau=read_tau(tau),
+                keys=keys,
+                sinks=sinks,
+                through=Through(cover, eps, not no_values, constants) if further else through,
+                progress=progress,
+            )
+        circuit = measure(circuit, asked, baseline)
     looks.doubt(circuit)
     named = None if known is None else names_of.edges(circuit, known, all_names)
-    told = looks.story(circuit, json=json, names=named, long=long) if story else None
+    told = looks.story(circuit, baseline, json=json, names=named, long=long) if story else None
     if told is None:
         looks.circuit(circuit, json=json, depth=depth, names=named)
     if not json:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keyhole.qk.channels import Channels
     from keyhole.qk.controls import RotationControl
     from keyhole.qk.firings import Site
-    from keyhole.story.story import Story
+    from keyhole.story.record import Story
     from keyhole.tracing.exactness import Check
 
 _HARDLY = 0.01  # an answer that is less likely is hardly given
@@ -228,11 +228,16 @@ def circuit(found: Circuit, *, json: bool, depth: int | None, names: Mapping[Edg
 
 def _tree_legend(found: Circuit) -> str:
     """What stands at a branch, and where there is more."""
+    from keyhole.circuits.parameters import Sufficient
     from keyhole.circuits.text import weight_label
 
     told = [
         f"A branch: {weight_label(found)}; dest, src: what a head looks for, and finds, through these channels (ch)"
     ]
+    if found.measured is not None and found.measured.edges:
+        told.append("effect: what the answer loses with it at the baseline")
+    if found.measured is not None and found.measured.edge_shares and not isinstance(found.parameters, Sufficient):
+        told.append("share: its part of the answer's gap to the baseline")
     if found.influence:
         told += ["value: what it moves", "in all: over all branches", "[pruned]: too weak to follow (--eps)"]
     return (
@@ -271,14 +276,24 @@ def likeliest(run: Run, end: int) -> None:
     show.plain(f"likeliest next tokens: {run.next(end=end)}")
 
 
-def story(found: Circuit, *, json: bool, names: Mapping[Edge, str] | None = None, long: bool = False) -> Story:
+def story(
+    found: Circuit,
+    baseline: Mapping[str, Any],
+    *,
+    json: bool,
+    names: Mapping[Edge, str] | None = None,
+    long: bool = False,
+) -> Story:
     """A circuit's main paths, each step measured; they are handed on, for pages."""
+    from keyhole.circuits.text import faithfulness_label
     from keyhole.story.text import WIDTH, story_text
 
     with show.progress_bar("Measuring") as progress:
-        told = found.story(progress=progress)
+        told = found.story(progress=progress, **baseline)
     if json:
         show.as_json(told.record())
     else:
         show.plain(story_text(told, show.width() or WIDTH, names=names, long=long))
+        if found.measured is not None:
+            show.plain(faithfulness_label(found))
     return told

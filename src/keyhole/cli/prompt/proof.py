@@ -13,6 +13,7 @@ from keyhole.cli.options import CircuitModelOption, DeviceOption, DtypeOption, J
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
+    from keyhole.intervene.rows import Verification
 
 
 def verify(
@@ -31,14 +32,18 @@ def verify(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Does a circuit hold when each of its signals is removed in the model's own pass?
+    """Is a circuit as predicted, and does the answer need it? Each part is removed in the model's own pass.
 
-    The causes of every MLP are removed, too, and random controls stand beside every removal.
+    Arithmetic: do attention and MLPs' writes fall as predicted? Causes: what does the answer lose without each part,
+    compared with what it loses without controls? The largest effects are shown, of either sign.
 
     exact: a firing's signals, and what is left of an MLP's write without its causes. chain: what that changes in each
     reader of the MLP, one at a time. global: everything downstream is free, and nothing is promised. Exits with 1 if a
     measured value differs from the predicted one. Controls of signals are random channels (--seed), those of MLPs other
     writers of the nearest norms.
+
+    It says first how long it will take. What has the largest influence is removed first: Ctrl-C ends it, shows what is
+    finished, and exits with 130.
 
     Examples:
 
@@ -49,7 +54,6 @@ def verify(
         keyhole verify mary.json --mode global --draws 10 --json
     """
     from keyhole.circuits.files import load_circuit
-    from keyhole.intervene.report import CELLS, row_cells, shown_rows, summary_lines, units_line
     from keyhole.intervene.verification import verify as verify_circuit
 
     circuit = load_circuit(file)
@@ -67,12 +71,23 @@ def verify(
     if json:
         show.as_json(result.record())
     else:
-        shown = shown_rows(result, top)
-        show.table(CELLS, [row_cells(circuit, row) for row in shown])
-        if shown:
-            show.rich(f"{len(shown)} of {len(result.rows)} removals. {units_line(circuit, shown)}", style="dim")
-        show.plain("\n".join(summary_lines(result)))
-    raise typer.Exit(0 if result.agrees else 1)
+        _show(circuit, result, top)
+    raise typer.Exit(130 if result.stopped else 0 if result.agrees else 1)
+
+
+def _show(circuit: Circuit, result: Verification, top: int) -> None:
+    """Both parts, each under its name; causes with a table."""
+    from keyhole.intervene.report import CELLS, arithmetic_lines, causes_lines, shown_rows, table_cells, units_line
+
+    show.plain("\n".join([*arithmetic_lines(result), ""]))
+    heading, *lines = causes_lines(result)
+    show.plain(heading)
+    rows = shown_rows(result, top)
+    if rows:
+        show.table(CELLS, table_cells(circuit, result, rows))
+        every = len(result.causes.ranked) or len(result.rows)
+        show.rich(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}", style="dim")
+    show.plain("\n".join(lines))
 
 
 def model_named(circuit: Circuit, given: str | None) -> str | None:

@@ -104,6 +104,19 @@ class Body:
             raise KeyholeError(f"{name} should be words or token ids, not {_short(found)}.")
         return listed or None
 
+    def texts(self, name: str, *, most: int, longest: int) -> Any:
+        """A list of at most so many texts of at most so many characters each, or None."""
+        found = self.take(name, None)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise KeyholeError(f"{name} should be a list of texts, not {_short(found)}.")
+        if len(found) > most:
+            raise KeyholeError(f"{name} has {len(found)} texts, and at most {most} are taken.")
+        if any(len(one) > longest for one in found):
+            raise KeyholeError(f"{name} has a text of more than {longest:,} characters: give shorter ones.")
+        return found
+
     def integers(self, name: str, default: Any = _NONE) -> Any:
         """A list of whole numbers."""
         found = self.take(name, default)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from keyhole.errors import KeyholeError
-from keyhole.progress import Progress
+from keyhole.progress import Pace, Progress, duration
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 Event = tuple[str, bytes]  # its name and its JSON
@@ -265,8 +265,12 @@ class Jobs:
             self._do(job)
 
     def _do(self, job: Job) -> None:
+        paces: dict[str, Pace] = {}  # one of each part of the work
+
         def tell(what: str, done: int, total: int) -> None:
-            told = self._spell({"what": what, "done": done, "total": total})
+            seconds = (total - done) * paces.setdefault(what, Pace()).each(done)
+            left = duration(seconds) if seconds >= 1 else None
+            told = self._spell({"what": what, "done": done, "total": total, "left": left})
             self._later(self._publish, job, ("progress", told))
 
         told = Told(job.stop, tell, _nobody if job.quick else self._quick_ones)

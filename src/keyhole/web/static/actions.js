@@ -1,9 +1,12 @@
 // What do the views' wishes come to? A new place, or a question to the server.
 import { ask, job } from "./api.js";
-import { firingOf, placeOf, traceOf } from "./flow.js";
+import { baselineInto } from "./baseline.js";
+import { firingOf, measure, placeOf, traceOf } from "./flow.js";
+import { largestControl } from "./views/verification/causes.js";
 
 /** @typedef {import("./lib/model.js").Model} Model */
 /** @typedef {import("./url.js").Place} Place */
+/** @typedef {import("./baseline.js").Baseline} Baseline */
 /** @typedef {ReturnType<typeof import("./flow.js").follow>} Flow */
 /** @typedef {(change: Partial<Place>, how?: { replace?: boolean }) => void} Go */
 
@@ -41,6 +44,9 @@ export function wishes(model, flow, go) {
       trace(flow, place(), go, "answer");
     },
     "trace-from": () => trace(flow, place(), go, [place().layer, place().head, place().dest, place().src].join(".")),
+    faithfulness: (wish) => measured(model, flow, go, "faithfulness", wish),
+    effects: (wish) => measured(model, flow, go, "parts", wish),
+    sufficient: (wish) => sufficient(model, flow, go, wish),
     cancel: ({ what }) => flow.slots.cancel(what),
     close: ({ what }) => flow.slots.drop(what),
     verify: ({ mode }) => verify(model, flow, "verification", { mode }),
@@ -137,6 +143,27 @@ function trace(flow, place, go, traced) {
   if (again) flow.retrace();
 }
 
+/** @param {Model} model @param {Flow} flow @param {Go} go @param {"faithfulness" | "parts"} slot @param {{ baseline: Baseline }} wish */
+function measured(model, flow, go, slot, { baseline }) {
+  go({ own: { ...model.get("place").own, ...baselineInto(baseline), ...(slot === "parts" ? { effects: "1" } : {}) } });
+  if (slot === "parts") flow.slots.drop("faithfulness"); // effects measure it, too
+  measure(model, flow.slots, slot);
+}
+
+/**
+ * The smallest circuit for the question at hand; of a stored circuit, for its own.
+ * @param {Model} model @param {Flow} flow @param {Go} go @param {{ baseline: Baseline, signs: string }} wish
+ */
+function sufficient(model, flow, go, { baseline, signs }) {
+  const place = model.get("place");
+  const { target_ids: target, against_ids: against } = model.get("circuit")?.parameters ?? {};
+  const answer = place.traced === "stored" ? { target, against } : {};
+  const own = { ...place.own, ...baselineInto(baseline), signs, effects: "" };
+  const before = JSON.stringify(traceOf(place));
+  go({ tab: "circuit", traced: "sufficient", own, ...answer });
+  if (JSON.stringify(traceOf(model.get("place"))) === before) flow.retrace();
+}
+
 /**
  * All removals of a circuit, or those of one edge.
  * @param {Model} model @param {Flow} flow @param {string} slot @param {{ mode: string, edge?: number }} how
@@ -150,13 +177,14 @@ async function verify(model, flow, slot, how) {
   /** @type {any[]} */
   const own = (found?.rows ?? []).filter((/** @type {any} */ row) => row.edge !== null);
   if (model.get("measuring") === how.edge) model.set("measuring", null);
-  const told = own.map((row) => [row.edge, { ...shown(row), "answer without it": row.metric_after }]);
+  const told = own.map((row) => [row.edge, shown(row)]);
   if (own.length) model.set("verified", { ...model.get("verified"), ...Object.fromEntries(told) });
 }
 
 /** @param {any} row what an edge tells of its removal */
 function shown(row) {
-  return { before: row.before, predicted: row.predicted, measured: row.after, "random controls lose": row.control };
+  const effects = { "effect on the answer": row.effect, "largest control’s effect": largestControl(row) };
+  return { before: row.before, measured: row.after, predicted: row.predicted, ...effects };
 }
 
 let count = 0;

@@ -8,7 +8,7 @@ export class Refused extends Error {}
 /** Nobody waits for this any more. */
 export class Cancelled extends Error {}
 
-/** @typedef {{ what?: string, done?: number, total?: number, ahead?: number, running?: string | null }} Progress running: what is done before it */
+/** @typedef {{ what?: string, done?: number, total?: number, left?: string, ahead?: number, running?: string | null }} Progress running: what is done before it */
 
 /**
  * @param {string} path @param {RequestInit} [options]

@@ -56,6 +56,8 @@ function start() {
     story: null,
     verified: null,
     measuring: null,
+    measured: null,
+    alike: null,
     themes: false,
     actions: true,
     errors: {},

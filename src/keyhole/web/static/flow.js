@@ -1,13 +1,17 @@
 // What must be asked for, now that the user is here? An answer is a key of the page's model; the newest question wins.
 import { ask, Cancelled, hello, job } from "./api.js";
+import { baselineOf } from "./baseline.js";
 import { decode } from "./views/pattern/frame.js";
 
 /** @typedef {import("./lib/model.js").Model} Model */
 /** @typedef {import("./url.js").Place} Place */
 /** @typedef {(place: Place, signal: AbortSignal) => Promise<any>} Question */
 
-const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "answer", "texts"];
-const OF_CIRCUIT = ["circuit", "told", "verification", "edge", "story", "names", "verified", "measuring"];
+const ANSWERS = ["model", "run", "heads", "pattern", "firing", "mlp", "where", "answer", "texts", "alike"];
+const OF_CIRCUIT = [
+  ...["circuit", "told", "verification", "edge", "story", "names", "verified", "measuring"],
+  ...["measured", "faithfulness", "parts"],
+];
 const TRACING = { tau: "dynamic", sinks: "keep" };
 
 /**
@@ -29,6 +33,7 @@ export function follow(model, settle) {
     aim(model.get("place"));
     const heads = await work("heads");
     if (heads) settle(chosen(model.get("place"), run, heads));
+    if (heads) slots.fill("alike", (signal) => ask("like", placeOf(place), signal)); // is it a task's prompt?
   };
   const aim = (/** @type {Place} */ place) => {
     if (answerOf(place) !== asked.answer) {
@@ -168,9 +173,12 @@ export function traceOf(place) {
   if (place.traced === "stored") return { store: place.own.store ?? "", index: Number(place.own.index) };
   const [layer, head, dest, src] = place.traced.split(".").map(Number);
   const ids = (/** @type {number[]} */ list) => (list.length ? list : null);
-  const asked = place.traced === "answer"
-    ? { target: ids(place.target), against: ids(place.against) }
-    : { from: { layer, head, dest, src } };
+  const answer = { target: ids(place.target), against: ids(place.against) };
+  if (place.traced === "sufficient") {
+    const sufficient = { ...baselineOf(place.own), both_signs: place.own.signs === "both" };
+    return { ...placeOf(place), ...answer, sufficient };
+  }
+  const asked = place.traced === "answer" ? answer : { from: { layer, head, dest, src } };
   return { ...placeOf(place), ...TRACING, ...asked };
 }
 
@@ -184,11 +192,29 @@ async function trace(model, slots, place) {
     return answer.circuit;
   });
   if (!found) return;
-  const told = await slots.fill(
-    "told",
-    (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }),
-  );
-  if (told) model.set("story", told.lines);
+  if (found.nodes.some((/** @type {any} */ node) => typeof node.influence === "number")) {
+    const told = await slots.fill(
+      "told",
+      (signal) => job("story", traceOf(place), { progress: slots.progress("told"), signal }),
+    );
+    if (told) model.set("story", told.lines);
+  }
+  const known = found.measured?.faithfulness || !found.parameters.target_ids?.length; // without an answer, nothing is kept
+  if (model.get("circuit") === found && !known) measure(model, slots, place.own.effects ? "parts" : "faithfulness");
+}
+
+/** @type {Record<string, string>} which work fills which slot */
+const MEASURES = { faithfulness: "faithfulness", parts: "effects" };
+
+/**
+ * Measures how much of the answer the circuit carries, or all effects of its parts, against the address's baseline.
+ * @param {Model} model @param {ReturnType<typeof slotsOf>} slots @param {"faithfulness" | "parts"} slot
+ */
+export async function measure(model, slots, slot) {
+  const place = model.get("place");
+  const body = { ...traceOf(place), ...(place.traced === "sufficient" ? {} : baselineOf(place.own)) };
+  const found = await slots.fill(slot, (signal) => job(MEASURES[slot], body, { progress: slots.progress(slot), signal }));
+  if (found) model.set("measured", found);
 }
 
 /**

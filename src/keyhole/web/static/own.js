@@ -22,6 +22,7 @@ const NAMES = [
   ],
   ...["store", "index", "part", "where", "page", "grain", "role", "k", "colour", "sinks", "signal"],
   ...["contrast", "feature", "samples", "tests", "studied", "seen", "verify"],
+  ...["baseline", "like", "counterfactual", "signs", "effects"], // what is measured of a circuit, and against what
   "why", // "open": beside a circuit, why its head attends
 ];
 const MOST = 20000; // letters of one of them

@@ -14,7 +14,7 @@ import { ownFrom, ownInto } from "./own.js";
  * @property {number | null} src
  * @property {number[]} target  token ids of the answer
  * @property {number[]} against  and of the other one
- * @property {string} traced  which circuit has been asked for: none, that of the `answer`, that of a firing `3.6.14.11`
+ * @property {string} traced  which circuit has been asked for: none, that of the `answer`, the smallest that is `sufficient` for it, that of a firing `3.6.14.11`
  * @property {import("./own.js").Own} own  parameters of the further views
  * @property {string} view  what was done to the circuit's view, as JSON
  */
@@ -61,7 +61,7 @@ export function fromQuery(query) {
     src: integer(given.get("src")),
     target: integers(given.get("target")),
     against: integers(given.get("against")),
-    traced: /^(answer|stored|\d{1,6}(\.\d{1,6}){3})$/.test(traced) ? traced : "",
+    traced: /^(answer|stored|sufficient|\d{1,6}(\.\d{1,6}){3})$/.test(traced) ? traced : "",
     view: given.get("view") ?? "",
     own: ownFrom(given),
   };
@@ -92,7 +92,8 @@ export function toQuery(place) {
 
 /** @param {Place} place which circuit is meant */
 function circuitOf({ model, prompt, target, against, traced, own }) {
-  return JSON.stringify([model, prompt, target, against, traced, traced === "stored" ? [own.store, own.index] : []]);
+  const searched = traced === "sufficient" ? [own.baseline, own.like, own.counterfactual, own.signs] : [];
+  return JSON.stringify([model, prompt, target, against, traced, traced === "stored" ? [own.store, own.index] : [], searched]);
 }
 
 /**
@@ -104,7 +105,9 @@ function circuitOf({ model, prompt, target, against, traced, own }) {
 export function moved(from, change) {
   const to = { ...from, ...change };
   if (circuitOf(to) === circuitOf(from)) return to;
-  return { ...to, view: "", own: { ...to.own, verify: "", term: "" } };
+  /** @type {import("./own.js").Own} */
+  const elsewhere = to.prompt === from.prompt ? {} : { baseline: "", like: "", counterfactual: "" }; // of that prompt
+  return { ...to, view: "", own: { ...to.own, verify: "", term: "", effects: "", ...elsewhere } };
 }
 
 /**

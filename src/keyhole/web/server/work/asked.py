@@ -5,6 +5,8 @@ from typing import Any, get_args
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.faithfulness.baseline import MOST
+from keyhole.faithfulness.search import LEVEL
 from keyhole.models.model import Model
 from keyhole.qk.channels import check_place
 from keyhole.store.model import model_of
@@ -18,8 +20,10 @@ from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran
 from keyhole.web.server.spelling import spell
+from keyhole.web.server.work.alike import others_of
 
-_TRACE = ("target", "against", "method", "through", "tau", "sinks", "keys", "end", "from")
+LONGEST = 8000  # characters of a prompt that is like another
+_TRACE = ("target", "against", "method", "through", "tau", "sinks", "keys", "end", "from", "sufficient")
 
 
 def place(body: Body) -> tuple[tuple[int, int], int, int | None]:
@@ -61,7 +65,7 @@ def circuit_of(kept: Kept, body: Body, told: Told) -> tuple[Circuit, Model]:
     ran = kept.ran(body, told)
     options = {name: body.take(name, None) for name in _TRACE}
     key = (ran.model, ran.run.token_ids, spell(options))
-    found = kept.circuits.get(key, lambda: replace(_traced(ran, body, told), run=None))
+    found = kept.circuits.get(key, lambda: replace(_traced(kept, ran, body, told), run=None))
     return replace(found, run=ran.run), ran.run.model  # runs are kept by tokens, and circuits should keep none
 
 
@@ -72,7 +76,29 @@ def _stored(kept: Kept, name: str, index: int, told: Told) -> tuple[Circuit, Mod
     return circuit, model_of(store, kept.model(source, told))
 
 
-def _traced(ran: Ran, body: Body, told: Told) -> Circuit:
+def sufficing(kept: Kept, body: Body, prompt: Any, model: Model) -> dict[str, Any]:
+    """How a circuit that suffices is searched for: against which baseline, how much is kept, with which signs."""
+    options = {
+        **baseline_of(kept, body, prompt, model),
+        "level": body.number("level", LEVEL),
+        "both_signs": body.flag("both_signs"),
+    }
+    body.done()
+    return options
+
+
+def baseline_of(kept: Kept, body: Body, prompt: Any, model: Model) -> dict[str, Any]:
+    """What stands in for writers: prompts like this one (a list, or those of its task), or a counterfactual prompt."""
+    counterfactual = body.text("counterfactual", None)
+    if counterfactual is not None and len(counterfactual) > LONGEST:
+        raise KeyholeError(f"counterfactual has more than {LONGEST:,} characters: give a prompt as long as this one.")
+    if body.values.get("like") == "task":
+        body.take("like")
+        return {"like": others_of(kept, prompt, model), "counterfactual": counterfactual}
+    return {"like": body.texts("like", most=MOST, longest=LONGEST), "counterfactual": counterfactual}
+
+
+def _traced(kept: Kept, ran: Ran, body: Body, told: Told) -> Circuit:
     """Trace what is asked for: an answer, or what one firing moves."""
     options: dict[str, Any] = {
         "method": body.choice("method", get_args(Method), "accpp"),
@@ -83,6 +109,12 @@ def _traced(ran: Ran, body: Body, told: Told) -> Circuit:
         "progress": told.progress("Tracing"),
     }
     target, against, end = body.words("target"), body.words("against"), body.integer("end", -1)
+    if "sufficient" in body:
+        if "from" in body:
+            raise KeyholeError("a circuit that suffices is one of an answer: leave from out.")
+        asked = sufficing(kept, body.inner("sufficient"), body.take("prompt"), ran.run.model)
+        options = {**asked, "progress": told.progress("Searching for the smallest circuit")}
+        return ran.run.sufficient(target, against=against, end=end, **options)
     if "from" not in body:
         return ran.run.trace(target, against=against, end=end, **options)
     if target is not None or against is not None:

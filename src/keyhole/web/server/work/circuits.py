@@ -9,7 +9,7 @@ from keyhole.intervene.remove import Mode
 from keyhole.models.model import Model
 from keyhole.naming.attached.edges import edge_names as right_names
 from keyhole.naming.attached.edges import head_names
-from keyhole.story.text import needed_pieces, numbers, step_label, story_text
+from keyhole.story.text import numbers, step_label, story_text
 from keyhole.web.page import story_lines
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
@@ -39,10 +39,10 @@ def story(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     record = found.record()
     for path, own in zip(record["paths"], found.paths, strict=True):
         for step, told_step in zip(path["steps"], own.steps, strict=True):
-            step |= {"text": step_label(told_step, circuit.tokens), "numbers": numbers(found, told_step)}
+            step |= {"text": step_label(told_step, circuit.tokens), "numbers": numbers(told_step)}
         path["text"] = " -> ".join([*(step["text"] for step in path["steps"]), "answer"])
     lines = story_lines(circuit, found)  # as in a one-file page
-    return {**record, "besides": " ".join(needed_pieces(found)), "lines": lines, "text": story_text(found)}
+    return {**record, "lines": lines, "text": story_text(found)}
 
 
 def verify(kept: Kept, body: Body, told: Told) -> dict[str, Any]:

@@ -41,8 +41,10 @@ import { tokenLabel, visible } from "./tokens.js";
  * @property {CircuitEdge[]} edges
  * @property {Traced[]} firings
  * @property {TracedMlp[]} [mlps]
+ * @property {import("./measured.js").Measured} [measured]
  */
 
+const ATTACHED = 0.15; // how strong signals are drawn beside the largest share
 export const CONSTANTS = new Set(["bias", "offset", "mlp_offset", "value_offset"]);
 
 /** @param {CircuitNode} node does this head attend to the first token, as heads with nothing to do often do? */
@@ -86,6 +88,16 @@ export function isSvt(doc) {
   return doc.parameters.method === "svt";
 }
 
+/** @param {CircuitDocument} doc was it searched for, as the smallest circuit that suffices? */
+export function isSufficient(doc) {
+  return doc.parameters.method === "sufficient";
+}
+
+/** @param {CircuitDocument} doc @param {number} edge does it say why a head looks there, and is no part of what suffices? */
+export function isAttached(doc, edge) {
+  return isSufficient(doc) && edge >= doc.parameters.found;
+}
+
 /** @param {CircuitDocument} doc what was traced: a word or some, the firings that a trace began with, a direction */
 export function answerText(doc) {
   const texts = doc.parameters.target_text ?? [];
@@ -121,6 +133,7 @@ export function answerFacts(doc) {
 export function channelParts(doc, edge) {
   const traced = doc.firings.find((one) => one.node === edge.to);
   const [reader, writer] = [doc.nodes[edge.to], doc.nodes[edge.from]];
+  if (isSufficient(doc) && !isAttached(doc, doc.edges.indexOf(edge))) return []; // it is whole
   if (!traced || (edge.side !== "dest" && edge.side !== "src")) return [];
   let before = reader.attention ?? NaN;
   const parts = [];
@@ -135,10 +148,15 @@ export function channelParts(doc, edge) {
 
 /**
  * How strong is each edge, from 0 to 1? Its influence; where there is none, its drop, or its part of the largest
- *   into the answer.
+ *   into the answer. Of what suffices, its share; signals that are attached to it are thinner than that.
  * @param {CircuitDocument} doc
  */
 export function strengths(doc) {
+  if (isSufficient(doc)) {
+    const size = (/** @type {CircuitEdge} */ edge) => Math.min(1, Math.abs(edge.weight));
+    const top = Math.max(...doc.edges.slice(0, doc.parameters.found).map(size), 0);
+    return doc.edges.map((edge, index) => (isAttached(doc, index) ? ATTACHED * top * size(edge) : size(edge)));
+  }
   const first = doc.edges.reduce(
     (top, edge) => (edge.side === "target" ? Math.max(top, Math.abs(edge.weight)) : top),
     0,

@@ -21,7 +21,7 @@ export function share(x) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "";
   const percent = 100 * x;
   const places = Math.abs(percent) >= 9.95 ? 0 : Math.abs(percent) >= 0.995 ? 1 : 2;
-  return percent.toFixed(places).replace("-", MINUS) + "%";
+  return percent.toFixed(places).replace(/^-(?=0\.?0*$)/, "").replace("-", MINUS) + "%";
 }
 
 /** @param {number} n @param {string} what 1 firing, 3 firings, 2,000 tokens */

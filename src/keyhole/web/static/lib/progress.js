@@ -12,10 +12,11 @@ export function underWay(busy, doing) {
   return busy.running === "load" ? "Loading a model" : `Waiting for ${count(busy.ahead, "request")} before this one`;
 }
 
-/** @param {Progress} busy how much of it is done, where that is known */
+/** @param {Progress} busy how much of it is done, and how long the rest will take, where that is known */
 export function amountOf(busy) {
-  const { done = 0, total = 0 } = busy;
-  return total ? `${done.toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
+  const { done = 0, total = 0, left } = busy;
+  const time = left ? `, about ${left} left` : "";
+  return total ? `${done.toLocaleString("en")} of ${total.toLocaleString("en")}${time}` : "";
 }
 
 /**

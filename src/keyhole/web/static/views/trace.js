@@ -3,6 +3,7 @@ import { fill, h } from "../lib/dom.js";
 import { progressBar, whenBusy } from "../lib/progress.js";
 import { setTheme } from "../lib/theme.js";
 import circuit from "./circuit.js";
+import measuring from "./measuring.js";
 import { summary } from "./verified.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
@@ -16,7 +17,9 @@ function render({ model, el }) {
   const state = h("div", { class: "state", "aria-live": "polite" });
   const stage = h("div", { class: "circuit-host" });
   const below = h("div", { class: "holds" });
-  el.append(state, stage, below);
+  const bar = h("div", { class: "measuring-bar" });
+  el.append(state, bar, stage, below);
+  const stop = measuring.render({ model, el: bar });
   /** @type {(() => void) | void} */
   let leave;
   const host = () => {
@@ -49,6 +52,7 @@ function render({ model, el }) {
   return () => {
     for (const [event, does] of heard) model.off(event, does);
     leave?.();
+    stop?.();
   };
 }
 
@@ -57,17 +61,18 @@ export default { render };
 /** @param {Model} model nothing yet, under way, or what went wrong */
 function standing(model) {
   const [busy, error] = [model.get("busy").circuit, model.get("errors").circuit];
+  const searches = model.get("place").traced === "sufficient";
   const again = h(
     "button",
     { type: "button", "data-action": "trace", onclick: () => model.send({ type: "trace" }) },
-    error ? "Trace again" : "Trace the answer",
+    error && !searches ? "Trace again" : "Trace the answer",
   );
-  if (busy) return progressBar(model, "circuit", "Tracing");
+  if (busy) return progressBar(model, "circuit", searches ? "Searching for the smallest circuit" : "Tracing");
   if (model.get("busy").run) return progressBar(model, "run", "Running the model");
   if (!model.get("run") && model.get("busy").hello) return null;
   if (!model.get("run")) return h("p", { class: "soft" }, "There is no run of this prompt, so there is nothing to trace.");
   if (error) return [
-    h("p", { class: "error", role: "alert" }, error === "Cancelled." ? "The tracing was cancelled." : error),
+    h("p", { class: "error", role: "alert" }, error === "Cancelled." ? `The ${searches ? "search" : "tracing"} was cancelled.` : error),
     again,
   ];
   if (!model.get("circuit")) return [
@@ -109,13 +114,13 @@ function verification(model) {
     ? h("p", { class: "error", role: "alert" }, error)
     : found
     ? [
-      summary(found),
+      ...summary(found),
       h("button", { type: "button", "data-tab-to": "verification", onclick: () => model.send({ type: "tab", tab: "verification" }) }, "Every removal"),
     ]
     : h(
       "p",
       { class: "soft" },
-      "Removes every signal of the circuit in the model’s own forward pass, beside random controls.",
+      "Removes every part of the circuit in the model’s own forward pass. Arithmetic: is it as predicted? Causes: does the answer need it, more than random controls?",
     );
   return h(
     "section",

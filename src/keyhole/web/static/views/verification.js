@@ -1,7 +1,8 @@
-// Does the whole circuit hold? Every removal, predicted against measured, with its random controls; a table beside.
+// Does the whole circuit hold? Arithmetic: predicted against measured. Causes: effects on the answer, with their controls.
 import { fill, h } from "../lib/dom.js";
 import { segments, standing, watch } from "../lib/controls.js";
 import { count } from "../lib/format.js";
+import { kinds, said } from "./verification/causes.js";
 import { plot } from "./verification/plot.js";
 import { removals } from "./verification/rows.js";
 
@@ -22,6 +23,9 @@ const SAYS = {
   chain: "What an MLP without its causes changes in each of its readers, one at a time.",
   global: "Edits what writers add to the stream: everything downstream feels it, and nothing is promised.",
 };
+
+const EFFECTS =
+  "Effect: what the answer loses without a part; below 0, the part holds it back. A part matters if its effect is larger than each of its own controls’, than those of 95 % of all controls of its kind, and than 0.01 logits.";
 
 /**
  * Keys: `circuit`, `verification`, `place`, `busy`, `errors`. Sends `{type: "verify", mode}`, `{type: "cancel", what}`,
@@ -91,25 +95,34 @@ function asking(model) {
   ];
 }
 
-/** @param {any} found @param {Model} model */
+/** @param {any} found @param {Model} model two parts, each under its name */
 function told(found, model) {
   const circuit = model.get("circuit");
-  const promised = found.rows.filter((/** @type {any} */ row) => row.agrees !== null);
-  const met = promised.filter((/** @type {any} */ row) => row.agrees).length;
-  const verdict = promised.length
-    ? `${met} of ${count(promised.length, "removal")} did what was predicted.`
-    : `${count(found.rows.length, "removal")}; with this mode nothing is promised.`;
-  const good = promised.length === 0 ? null : met === promised.length ? "met" : "missed";
+  const { agree, of, largest, tolerance } = found.arithmetic;
+  const outcome = of
+    ? `${agree} of ${count(of, "measured value")} equal the predicted ones.`
+    : `${count(found.rows.length, "measured value")}; with this mode nothing is promised.`;
+  const good = of === 0 ? null : agree === of ? "met" : "missed";
+  const differences = of ? `Largest difference ${largest.toExponential(0)}, tolerance ${tolerance.toExponential(0)}.` : null;
   const picture = plot(found, circuit);
   const table = removals(found, circuit, (row) => picture.light(row));
-  return [
-    h(
-      "div",
-      { class: "verdict" },
-      h("h3", { class: good, "data-met": met, "data-of": promised.length }, verdict),
-      h("pre", { class: "lines" }, found.text),
-      found.note ? h("p", { class: "soft" }, found.note) : null,
-    ),
-    h("div", { class: "plot-and-table" }, picture.el, h("div", { class: "tall" }, table)),
-  ];
+  const arithmetic = h(
+    "section",
+    { class: "verdict", "aria-label": "Arithmetic" },
+    h("h2", null, "Arithmetic: is it as predicted?"),
+    h("h3", { class: good, "data-met": agree, "data-of": of }, outcome),
+    h("p", { class: "soft" }, differences),
+    found.note ? h("p", { class: "soft" }, found.note) : null,
+    picture.el,
+  );
+  const causes = h(
+    "section",
+    { class: "verdict causes", "aria-label": "Causes" },
+    h("h2", null, "Causes: does the answer need it?"),
+    h("h3", { "data-causes": found.causes.order.length }, said(found)),
+    h("p", { class: "soft" }, EFFECTS),
+    kinds(found),
+    h("div", { class: "tall" }, table),
+  );
+  return h("div", { class: "plot-and-table" }, arithmetic, causes);
 }

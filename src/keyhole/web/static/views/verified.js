@@ -2,28 +2,23 @@
 import { h, s } from "../lib/dom.js";
 import { count, number } from "../lib/format.js";
 import { linear } from "../lib/scale.js";
+import { said } from "./verification/causes.js";
 
 /** @typedef {import("../lib/model.js").Model} Model */
 
 const SIDE = 260;
 const EDGE = { left: 38, bottom: 34, top: 8, right: 8 };
 
-/** @param {any} found a sentence or two */
+/** @param {any} found both parts, a sentence each */
 export function summary(found) {
-  const promised = found.rows.filter((/** @type {any} */ r) => r.agrees !== null);
-  const met = promised.filter((/** @type {any} */ r) => r.agrees);
-  const first = promised.length
-    ? `${met.length} of ${count(promised.length, "removal")} did what was predicted. `
-    : `${count(found.rows.length, "removal")}; with this mode nothing is promised. `;
-  const ratio = found.ratio === null || found.ratio === undefined
-    ? ""
-    : `Removing signals moves attention ${number(found.ratio, 1)} times as much as removing random channels (medians).`;
-  return h(
-    "p",
-    { class: !promised.length ? null : found.agrees ? "met" : "missed", "data-met": met.length, "data-of": promised.length },
-    first,
-    ratio,
-  );
+  const { agree, of } = found.arithmetic;
+  const first = of
+    ? `${agree} of ${count(of, "measured value")} equal the predicted ones.`
+    : `${count(found.rows.length, "measured value")}; with this mode nothing is promised.`;
+  return [
+    h("p", { "data-met": agree, "data-of": of }, h("b", {}, "Arithmetic: "), h("span", { class: !of ? null : found.agrees ? "met" : "missed" }, first)),
+    h("p", { "data-causes": found.causes.order.length }, h("b", {}, "Causes: "), said(found)),
+  ];
 }
 
 /** @param {any} found @param {Model} model */

@@ -1,21 +1,32 @@
 // What stands beside the drawing? What is pinned, or the story, and the table of all edges that are shown.
 import { fill, h } from "../../lib/dom.js";
+import { isSufficient } from "../../lib/circuit.js";
+import { share } from "../../lib/format.js";
+import { amount, measuredOf } from "../../lib/measured.js";
 import { progressBar, whenBusy } from "../../lib/progress.js";
+import { tokenLabel } from "../../lib/tokens.js";
 import { edgeDetail, markDetail } from "./panes/detail.js";
 import { storyList } from "./panes/story.js";
 import { go } from "./search.js";
 
 /** @typedef {import("./stage.js").Stage} Stage */
 
+const MATTERS = 0.1; // of the gap: effects that are shown
+
 /** @param {Stage} stage draws it anew when a story begins or ends to be made, or an edge to be measured @returns {() => void} ends that */
 export function watchBeside(stage) {
   const { model } = stage;
   const draw = () => drawBeside(stage);
+  const measured = () => {
+    stage.graph = { ...stage.graph, measured: measuredOf(model, stage.doc) };
+    draw();
+  };
   /** @type {[string, () => void][]} */
   const heard = [
     ["change:busy", whenBusy(model, ["told"], draw)],
     ["change:errors", draw],
     ["change:measuring", draw],
+    ["change:measured", measured],
   ];
   for (const [event, does] of heard) model.on(event, does);
   return () => heard.forEach(([event, does]) => model.off(event, does));
@@ -49,7 +60,8 @@ function about(stage) {
   };
   if (view.edge !== null) return ["Edge", edgeDetail(told, view.edge)];
   if (marks.length) return [marks.length > 1 ? "Nodes" : "Node", markDetail(told, marks)];
-  return story.length ? ["Story", storyList(story, storyEvents(stage))] : ["Story", untold(stage)];
+  if (story.length) return ["Story", storyList(story, storyEvents(stage))];
+  return isSufficient(stage.doc) ? ["What suffices", sufficing(stage)] : ["Story", untold(stage)];
 }
 
 /** @param {Stage} stage */
@@ -57,7 +69,46 @@ function storyEvents(stage) {
   return {
     hover: (/** @type {number[] | null} */ nodes) => stage.lightNodes(nodes),
     pin: (/** @type {number[]} */ nodes) => stage.change({ pinned: stage.ownersOf(nodes), edge: null }),
+    word: (/** @type {import("./panes/words.js").StoryWord | null} */ word) => stage.lightWord(word),
+    keep: (/** @type {import("./panes/words.js").StoryWord} */ word) => stage.keepWord(word),
+    kept: stage.word,
   };
+}
+
+/** @param {Stage} stage words by the effect of their embeddings, and how a circuit that suffices is read */
+function sufficing(stage) {
+  const { doc } = stage;
+  const { measured } = stage.graph;
+  const { found, level, baseline, both_signs: signs } = doc.parameters;
+  const lines = measured ? embeddings(doc, measured) : [];
+  const n = measured?.faithfulness?.edges ?? found;
+  const drawn = n === found ? "" : `, drawn as ${found} because a head is drawn once for each token that it reads`;
+  const kept = `The smallest set of edges that a search found to keep ${share(level)} of the answer’s gap to ${baseline}: ${n}${drawn}.`;
+  const back = signs ? " Edges with a negative share hold the answer back." : "";
+  const why = "Faint signals say why heads look where they look; they are no part of what suffices.";
+  const hint = "Point at a node to see the paths through it, click it to pin them.";
+  return h(
+    "div",
+    { class: "telling" },
+    storyList(lines, storyEvents(stage)),
+    [kept + back, why, hint].map((text) => h("p", { class: "soft" }, text)),
+  );
+}
+
+/** @param {import("../../lib/circuit.js").CircuitDocument} doc @param {import("../../lib/measured.js").Measured} found @returns {import("./panes/story.js").StoryLine[]} */
+function embeddings(doc, found) {
+  const least = MATTERS * (found.everything - found.nothing);
+  const words = found.words.flatMap((effect, token) => {
+    if (effect === null || Math.abs(effect) < least) return [];
+    const node = doc.nodes.findIndex((one) => one.kind === "embedding" && one.dest === token);
+    const word = tokenLabel(doc.tokens, token);
+    const text = `${word} ${amount(effect)}`;
+    return [{ text, word, effect, flips: null, minor: false, tokens: [token], nodes: node < 0 ? [] : [node] }];
+  });
+  words.sort((a, b) => Math.abs(b.effect) - Math.abs(a.effect));
+  const about = `effect: what the ${found.metric} loses with the token’s embedding at ${found.baseline}`;
+  if (!words.length) return [{ text: `No token’s embedding alone changes the ${found.metric} by ${amount(least)}.` }];
+  return [{ text: "Tokens by effect", heading: true, about }, ...words];
 }
 
 /** @param {Stage} stage why there is no story here: it is being made, it failed, or there is none to tell */

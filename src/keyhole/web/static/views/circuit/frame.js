@@ -1,7 +1,8 @@
 // What is on the page? A heading, the tools, the drawing with its legend, and two panes beside it.
-import { answerFacts, answerText, isSvt, modelLabel } from "../../lib/circuit.js";
+import { answerFacts, answerText, isSufficient, isSvt, modelLabel } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
+import { faithfulnessLine } from "../../lib/measured.js";
 import { pane } from "../../lib/pane.js";
 import { joined } from "../../lib/tokens.js";
 import { drawing } from "./drawing/drawing.js";
@@ -19,7 +20,7 @@ const LONG = 80; // tokens of a prompt that is shown whole
 export function frame(stage) {
   const { model, doc, graph } = stage;
   const accounted = doc.edges.some((edge) => edge.influence !== undefined);
-  const measure = accounted ? "influence" : isSvt(doc) ? "contribution" : "effect";
+  const measure = accounted ? "influence" : isSufficient(doc) ? "share" : isSvt(doc) ? "contribution" : "effect";
   const draw = drawing({
     hover: (id, link) => stage.hover(id, link),
     pin: (id, more) => stage.pin(id, more),
@@ -44,6 +45,7 @@ export function frame(stage) {
     saves: model.get("saves") === true,
     sinks: graph.sinks,
     constants: graph.constants,
+    attached: isSufficient(doc) ? graph.attached : null,
     measure,
   });
   const panes = { drawing: pane("Circuit", "drawing"), detail: pane("Story", "about"), table: pane("Edges", "table") };
@@ -82,13 +84,15 @@ function legendOf({ doc, graph }, measure) {
   const kinds = new Set(doc.nodes.map((node) => /** @type {string} */ (node.kind)));
   const sides = new Set(doc.edges.map((edge) => /** @type {string} */ (edge.side)));
   if (graph.sinks + graph.constants > 0) kinds.add("sinks");
-  return legend(kinds.add("group"), sides, measure);
+  return legend(kinds.add("group"), sides, { measure, attached: graph.attached > 0, negative: heldBack(doc) });
 }
 
 /** @param {CircuitDocument} doc @param {string | undefined} left what a large circuit's page leaves out */
 function heading(doc, left) {
   const explained = `${count(doc.firings.length, "firing")} explained`;
-  const facts = [answerFacts(doc), count(doc.tokens.length, "token"), explained, left].filter(Boolean).join(" · ");
+  const found = doc.parameters.found;
+  const suffice = isSufficient(doc) ? `${count(found, "edge")} suffice, ${count(doc.edges.length - found, "signal")} attached` : "";
+  const facts = [answerFacts(doc), count(doc.tokens.length, "token"), suffice, explained, left].filter(Boolean).join(" · ");
   const title = h("h1", null, modelLabel(doc), ": why ", h("q", null, answerText(doc)), "?");
   const prompt = promptOf(doc);
   return h(
@@ -97,7 +101,13 @@ function heading(doc, left) {
     title,
     h("p", { class: "asked-of", title: joined(doc.tokens) }, prompt),
     h("p", { class: "soft" }, facts),
+    doc.measured ? faithfulnessLine(doc.measured) : null,
   );
+}
+
+/** @param {CircuitDocument} doc do edges of what suffices hold the answer back? */
+function heldBack(doc) {
+  return isSufficient(doc) && doc.edges.slice(0, doc.parameters.found).some((edge) => edge.weight < 0);
 }
 
 /** @param {CircuitDocument} doc the prompt; of a long one both ends, as its end is what is answered */

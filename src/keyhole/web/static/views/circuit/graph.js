@@ -1,6 +1,6 @@
 // Which part of a circuit is drawn? What hangs together with the answer by edges that are strong enough; folded,
 // grouped.
-import { CONSTANTS, isSink, shortLabel, answerText, strengths } from "../../lib/circuit.js";
+import { CONSTANTS, isAttached, isSink, shortLabel, answerText, strengths } from "../../lib/circuit.js";
 import { short, visible } from "../../lib/tokens.js";
 
 /** @typedef {import("../../lib/circuit.js").CircuitDocument} CircuitDocument */
@@ -21,7 +21,7 @@ import { short, visible } from "../../lib/tokens.js";
  * @property {Mark[]} marks @property {Link[]} links
  * @property {number} nodes how many nodes are in the marks
  * @property {number} edges how many edges are shown
- * @property {boolean} sinks folded? @property {boolean} constants folded?
+ * @property {boolean} sinks folded? @property {boolean} constants folded? @property {boolean} signals hidden?
  * @property {number} below
  */
 
@@ -48,6 +48,8 @@ export function indexed(doc) {
     into,
     from,
     roots,
+    measured: doc.measured ?? null,
+    attached: doc.edges.filter((_, index) => isAttached(doc, index)).length,
     sinks: doc.nodes.filter(isSink).length,
     constants: doc.nodes.filter((n) => CONSTANTS.has(n.kind)).length,
   };
@@ -62,7 +64,7 @@ export function indexed(doc) {
  */
 export function drawn(graph, view, legible = () => true) {
   const many = graph.doc.nodes.length > MANY;
-  const folds = { sinks: view.sinks ?? many, constants: view.constants ?? many };
+  const folds = { sinks: view.sinks ?? many, constants: view.constants ?? many, signals: view.signals ?? many };
   const below = view.below ?? readable(graph, view, folds, legible);
   const { nodes, edges } = reached(graph, below, folds);
   const marks = marksOf(graph, nodes, view, folds);
@@ -75,7 +77,7 @@ export function drawn(graph, view, legible = () => true) {
 
 /**
  * From the answer down, over edges that are strong enough; what folded sinks read is folded with them.
- * @param {Indexed} graph @param {number} below @param {{ sinks: boolean }} folds
+ * @param {Indexed} graph @param {number} below @param {{ sinks: boolean, signals: boolean }} folds
  */
 export function reached(graph, below, folds) {
   const { doc, strength } = graph;
@@ -90,6 +92,7 @@ export function reached(graph, below, folds) {
     if (folds.sinks && isSink(doc.nodes[node])) continue;
     for (const edge of graph.into[node]) {
       if (strength[edge] < below) break; // the strongest come first
+      if (folds.signals && isAttached(doc, edge)) continue;
       edges.push(edge);
       const source = doc.edges[edge].from;
       if (nodes.has(source)) continue;
@@ -103,7 +106,7 @@ export function reached(graph, below, folds) {
 /**
  * The weakest cut that leaves no more than can be read: neither too many, nor too small.
  * @param {Indexed} graph @param {import("./state.js").ViewState} view
- * @param {{ sinks: boolean, constants: boolean }} folds @param {(marks: Mark[]) => boolean} legible
+ * @param {{ sinks: boolean, constants: boolean, signals: boolean }} folds @param {(marks: Mark[]) => boolean} legible
  */
 function readable(graph, view, folds, legible) {
   let last = 0.2;

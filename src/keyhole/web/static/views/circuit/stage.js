@@ -1,7 +1,8 @@
 // What happens when something is touched? The state changes, and with it the drawing and the panes.
 import { answerText } from "../../lib/circuit.js";
-import { fill } from "../../lib/dom.js";
+import { fill, keepingFocus } from "../../lib/dom.js";
 import { count } from "../../lib/format.js";
+import { measuredOf } from "../../lib/measured.js";
 import { setTheme } from "../../lib/theme.js";
 import { drawBeside, watchBeside } from "./beside.js";
 import { layout, LEGIBLE } from "./drawing/layout.js";
@@ -21,11 +22,13 @@ export class Stage {
     this.model = model;
     this.root = el;
     this.doc = doc;
-    this.graph = indexed(doc);
+    this.graph = { ...indexed(doc), measured: measuredOf(model, doc) };
     this.names = model.get("names") ?? {};
     this.state = viewState(model, doc);
     this.picture = drawn(this.graph, this.state.get());
     this.waiting = 0;
+    /** @type {import("./panes/words.js").StoryWord | null} a word of the story that stays lit */
+    this.word = null;
     this.finder = finder(this);
     const parts = frame(this);
     this.draw = parts.draw;
@@ -148,13 +151,15 @@ export class Stage {
       .map((mark) => mark.id);
   }
 
-  /** @param {string | null} id @param {string | null} link */
+  /** @param {string | null} id @param {string | null} link @returns {void} */
   hover(id, link) {
     const view = this.state.get();
     const one = this.picture.links.find((own) =>
       link === null ? view.edge !== null && id === null && own.edges.includes(view.edge) : own.id === link,
     );
     const ids = id !== null ? [id] : link === null && view.edge === null ? this.pinned().map((mark) => mark.id) : [];
+    if (id === null && !one && !ids.length && this.word) return this.lightWord(this.word);
+    this.draw.lightTokens(new Set());
     if (one && id === null) this.draw.light({ marks: new Set([one.from, one.to]), links: new Set([one.id]) });
     else this.draw.light(ids.length ? paths(this.picture, ids) : null);
   }
@@ -173,6 +178,21 @@ export class Stage {
     ]);
     const links = this.picture.links.filter((link) => marks.has(link.from) && marks.has(link.to));
     return this.draw.light({ marks, links: new Set(links.map((link) => link.id)) });
+  }
+
+  /** @param {import("./panes/words.js").StoryWord | null} word its token, and what passes its embedding @returns {void} */
+  lightWord(word) {
+    if (!word) return this.hover(null, null);
+    const ids = this.ownersOf(word.nodes);
+    this.draw.light(ids.length ? paths(this.picture, ids) : null);
+    return this.draw.lightTokens(new Set(word.tokens));
+  }
+
+  /** @param {import("./panes/words.js").StoryWord} word it stays lit, until it is clicked again */
+  keepWord(word) {
+    this.word = this.word?.tokens[0] === word.tokens[0] ? null : word;
+    keepingFocus(() => drawBeside(this));
+    this.lightWord(this.word);
   }
 
   /** @param {string | null} id @param {boolean} more */
@@ -219,6 +239,7 @@ export class Stage {
     const full = Object.values(this.panes).find((one) => one.el.classList.contains("full"));
     if (full) full.enlarge(false);
     else if (pinned.length || edge !== null) this.change({ pinned: [], edge: null });
+    else if (this.word) this.keepWord(this.word);
     else this.finder.search("");
   }
 

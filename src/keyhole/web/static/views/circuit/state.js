@@ -8,6 +8,7 @@
  * @property {number | null} edge one edge, looked at
  * @property {boolean | null} sinks folded? null: if there are many nodes
  * @property {boolean | null} constants folded?
+ * @property {boolean | null} signals hidden, that say why heads look there?
  * @property {Group[]} groups
  * @property {Record<string, string>} labels names that the user gave to marks
  * @property {number[]} expanded edges drawn as their channels
@@ -23,6 +24,7 @@ const START = {
   edge: null,
   sinks: null,
   constants: null,
+  signals: null,
   groups: [],
   labels: {},
   expanded: [],
@@ -37,6 +39,7 @@ const KINDS = {
   edge: "number",
   sinks: "boolean",
   constants: "boolean",
+  signals: "boolean",
   labels: "object",
   sort: "object",
   theme: "string",

@@ -23,7 +23,7 @@ export function stepAt(below) {
  * @property {(query: string) => void} search
  * @property {(back: boolean) => void} next
  * @property {(below: number) => void} hide
- * @property {(what: "sinks" | "constants") => void} fold
+ * @property {(what: "sinks" | "constants" | "signals") => void} fold
  * @property {() => void} fit
  * @property {(factor: number) => void} zoom
  * @property {(theme: import("../../lib/theme.js").Theme) => void} theme
@@ -34,7 +34,7 @@ export function stepAt(below) {
 /**
  * @param {ToolEvents} on
  * @param {{ theme: import("../../lib/theme.js").Theme, themes: boolean, saves: boolean, sinks: number, constants:
- *   number, measure: string }} has
+ *   number, attached: number | null, measure: string }} has attached: signals of a circuit that suffices
  */
 export function tools(on, has) {
   const found = h("span", { class: "found soft", role: "status" });
@@ -65,19 +65,23 @@ export function tools(on, has) {
   slider.addEventListener("input", () => on.hide(belowAt(Number(slider.value))));
   const cut = h("output", { class: "cut" });
   const amount = h("span", { class: "amount soft", role: "status" });
-  const fold = (/** @type {"sinks" | "constants"} */ what, /** @type {number} */ n) =>
+  const fold = (/** @type {"sinks" | "constants" | "signals"} */ what, /** @type {number} */ n, title = `Fold ${what} into one mark`) =>
     h(
       "button",
       {
         type: "button",
         class: `fold ${what}`,
         disabled: n === 0,
-        title: `Fold ${what} into one mark`,
+        title,
         onclick: () => on.fold(what),
       },
       `${what} ${n}`,
     );
-  const folds = { sinks: fold("sinks", has.sinks), constants: fold("constants", has.constants) };
+  const folds = {
+    sinks: fold("sinks", has.sinks),
+    constants: fold("constants", has.constants),
+    signals: fold("signals", has.attached ?? 0, "Hide the signals that say why heads look there"),
+  };
   const icon = (/** @type {string} */ sign, /** @type {string} */ title, /** @type {() => void} */ act) =>
     h("button", { type: "button", class: "icon", title, "aria-label": title, onclick: act }, sign);
   const el = h(
@@ -87,7 +91,7 @@ export function tools(on, has) {
     found,
     h("label", { class: "slide" }, "hide below", slider, cut),
     amount,
-    h("span", { class: "folds" }, h("span", { class: "soft" }, "fold"), folds.sinks, folds.constants),
+    h("span", { class: "folds" }, h("span", { class: "soft" }, "fold"), folds.sinks, folds.constants, has.attached !== null && folds.signals),
     h(
       "span",
       { class: "right" },
@@ -116,7 +120,7 @@ export function tools(on, has) {
     cut.textContent = picture.below > 0 ? share(picture.below) : "nothing";
     const nodes = `${picture.nodes} of ${count(all.nodes, "node")}`;
     amount.textContent = `${nodes}, ${picture.edges} of ${count(all.edges, "edge")}`;
-    for (const what of /** @type {const} */ (["sinks", "constants"]))
+    for (const what of /** @type {const} */ (["sinks", "constants", "signals"]))
       folds[what].setAttribute("aria-pressed", String(picture[what] && !folds[what].disabled));
   }
   return { el, show, search, found: (/** @type {string} */ text) => fill(found, text) };

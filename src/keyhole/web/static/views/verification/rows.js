@@ -1,8 +1,9 @@
-// What did each removal do? A table: before, predicted, measured, and the same number of other channels.
+// What did each removal do? A table: its effect on the answer and its controls’; attention before, after and predicted.
 import { nodeLabel } from "../../lib/circuit.js";
 import { h } from "../../lib/dom.js";
 import { number, signed } from "../../lib/format.js";
 import { sortable } from "../../lib/table.js";
+import { largestControl, ranked, verdict } from "./causes.js";
 
 /** @typedef {import("../../lib/circuit.js").CircuitDocument} CircuitDocument */
 
@@ -33,8 +34,8 @@ export function removals(found, circuit, light) {
   });
   const el = sortable({
     label: "Removals",
-    rows: found.rows,
-    sort: { key: "drop", down: true },
+    rows: ranked(found),
+    sort: { key: found.causes.order.length ? "effect" : "drop", down: true },
     row: (row) => ({ "data-row": found.rows.indexOf(row), class: row.agrees === false ? "off" : null }),
     columns: [
       {
@@ -52,18 +53,32 @@ export function removals(found, circuit, light) {
         show: (row) => h("span", { class: `side ${row.side}` }, row.side),
       },
       { key: "from", title: "without", why: "what is removed", text: true, value: (row) => label(row).from },
-      plain("before", "before", "attention, or share of the write, before"),
-      plain("predicted", "predicted", "after the removal, as predicted"),
-      plain("after", "measured", "in the model’s own forward pass"),
-      plain("drop", "drop", "before less measured"),
-      plain("control", "random", "mean size of the change when as many other channels are removed"),
       {
-        key: "metric",
-        title: "answer",
-        why: "change of the answer’s log-probability; of its logit difference, where it is traced against another",
-        value: (row) => change(row),
-        show: (row) => signed(change(row)),
+        key: "effect",
+        title: "effect",
+        why: "what the answer loses without it, of its logit difference or log-probability; sorted by size",
+        value: (row) => (row.effect === null ? null : Math.abs(row.effect)),
+        show: (row) => signed(row.effect),
       },
+      {
+        key: "control_effect",
+        title: "control",
+        why: "the same for its controls: the largest of them",
+        value: (row) => Math.abs(largestControl(row) ?? 0),
+        show: (row) => signed(largestControl(row)),
+      },
+      {
+        key: "verdict",
+        title: "the answer",
+        why: "is the effect larger than those of controls, and with which sign?",
+        text: true,
+        value: (row) => verdict(row),
+        show: (row) => h("span", { class: row.matters ? (row.effect > 0 ? "met" : "missed") : "faint" }, verdict(row)),
+      },
+      plain("before", "before", "attention, or share of the write, before"),
+      plain("after", "after", "measured in the model’s own forward pass"),
+      plain("predicted", "predicted", "after the removal, as predicted"),
+      plain("drop", "drop", "before less after"),
       {
         key: "agrees",
         title: "",
@@ -80,11 +95,4 @@ export function removals(found, circuit, light) {
   el.addEventListener("pointerover", (event) => light(at(event) ? found.rows[Number(at(event)?.dataset.row)] : null));
   el.addEventListener("pointerleave", () => light(null));
   return el;
-}
-
-/** @param {any} row */
-function change(row) {
-  return row.metric_after === null || row.metric_before === null || row.metric_after === undefined
-    ? null
-    : row.metric_after - row.metric_before;
 }

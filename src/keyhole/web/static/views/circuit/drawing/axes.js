@@ -18,6 +18,8 @@ export function axes(open) {
   /** @type {{ columns: import("./layout.js").Column[], rows: import("./layout.js").Row[], texts: string[] }} */
   let shown = { columns: [], rows: [], texts: [] };
   let size = { width: 0, height: 0 };
+  /** @type {Set<number>} tokens that are pointed out */
+  let lit = new Set();
 
   /** @param {import("../../../lib/camera.js").Place} place @param {boolean} zoomed */
   function move(place, zoomed) {
@@ -32,6 +34,7 @@ export function axes(open) {
       tokens,
       shown.columns.map((column) => (column.gap !== null ? gap(column, k, open) : token(column, k, shown.texts))),
     );
+    light(lit);
     let last = Infinity;
     fill(
       layers,
@@ -64,7 +67,17 @@ export function axes(open) {
     line.setAttribute("d", `M${LEFT} 0V${height - BOTTOM}H${width}`);
     move(place, false);
   }
-  return { el, move, label, resize };
+
+  /** @param {Set<number>} positions these tokens stand out, or the fold that they are in */
+  function light(positions) {
+    lit = positions;
+    shown.columns.forEach((column, index) => {
+      const last = column.pos + Math.max(1, column.gap !== null && !column.open ? column.gap : 1);
+      const has = [...positions].some((pos) => pos >= column.pos && pos < last);
+      tokens.children[index]?.classList.toggle("lit", has);
+    });
+  }
+  return { el, move, label, resize, light };
 }
 
 /** @param {import("./layout.js").Column} column @param {number} k @param {string[]} texts */

@@ -1,6 +1,6 @@
 // How does a circuit look? Shapes joined by curves. The drawing is built once for what is shown; moving it sets one
 // transform.
-import { CONSTANTS, nodeLabel, channelParts } from "../../../lib/circuit.js";
+import { CONSTANTS, channelParts, isAttached, isSufficient, nodeLabel } from "../../../lib/circuit.js";
 import { camera } from "../../../lib/camera.js";
 import { fill, s } from "../../../lib/dom.js";
 import { share } from "../../../lib/format.js";
@@ -81,7 +81,7 @@ export function drawing(on) {
     width: Math.max(200, el.clientWidth - LEFT - 24),
     height: Math.max(200, el.clientHeight - BOTTOM - 26),
   });
-  return { el, draw, light, tag, focus, resize, room, camera: view };
+  return { el, draw, light, tag, focus, resize, room, lightTokens: axis.light, camera: view };
 }
 
 /**
@@ -159,8 +159,11 @@ export function thickness(strength) {
 function linkOf(scene, link) {
   const [from, to] = [scene.lay.boxes.get(link.from), scene.lay.boxes.get(link.to)];
   if (!from || !to) return [];
-  const { d } = curve(from, to, link.side);
+  const { d, x, y } = curve(from, to, link.side);
   const width = thickness(link.strength);
+  const attached = link.edges.every((edge) => isAttached(scene.doc, edge));
+  const against = !attached && isSufficient(scene.doc) && link.edges.reduce((sum, edge) => sum + scene.doc.edges[edge].weight, 0) < 0;
+  const look = `edge ${link.side}${attached ? " attached" : ""}${against ? " against" : ""}`;
   const hit = {
     id: "",
     el: s("path", { class: "hit", d, "data-link": link.id }, s("title", null, linkLabel(scene, link))),
@@ -169,7 +172,11 @@ function linkOf(scene, link) {
     .filter((edge) => scene.expanded.has(edge))
     .flatMap((edge) => channelParts(scene.doc, scene.doc.edges[edge]));
   if (!parts.length)
-    return [{ id: link.id, el: s("path", { class: `edge ${link.side}`, d, "stroke-width": width.toFixed(2) }) }, hit];
+    return [
+      { id: link.id, el: s("path", { class: look, d, "stroke-width": width.toFixed(2) }) },
+      ...(against ? [{ id: link.id, el: s("text", { class: "channel minus", x, y: y + 4 }, "−") }] : []),
+      hit,
+    ];
   const total = parts.reduce((sum, part) => sum + Math.abs(part.ig), 0) || 1;
   return [
     hit,

@@ -75,9 +75,10 @@ export function outline(kind, w, h_) {
 
 /**
  * What all shapes and lines mean: those that are in this circuit.
- * @param {Set<string>} kinds @param {Set<string>} sides @param {string} measure
+ * @param {Set<string>} kinds @param {Set<string>} sides
+ * @param {{ measure: string, attached: boolean, negative: boolean }} has signals beside what suffices; edges below 0
  */
-export function legend(kinds, sides, measure) {
+export function legend(kinds, sides, { measure, attached, negative }) {
   const shown = KINDS.filter(
     ([kind]) => kinds.has(kind) || (kind === "offset" && [...kinds].some((one) => one.endsWith("_offset"))),
   );
@@ -85,20 +86,17 @@ export function legend(kinds, sides, measure) {
     "ul",
     { class: "legend", "aria-label": "Legend" },
     shown.map(([kind, text]) => h("li", null, sample(kind), text)),
-    SIDES.filter(([side]) => sides.has(side)).map(([side, text]) =>
-      h(
-        "li",
-        null,
-        s(
-          "svg",
-          { width: 34, height: 12, "aria-hidden": "true" },
-          s("path", { class: `edge ${side}`, d: "M1 6H33", "stroke-width": 2.4 }),
-        ),
-        text,
-      ),
-    ),
+    SIDES.filter(([side]) => sides.has(side)).map(([side, text]) => h("li", null, line(side, 2.4), text)),
+    attached && h("li", null, line("dest attached", 1), "faint: why a head looks there, no part of what suffices"),
+    negative && h("li", null, h("b", { class: "minus" }, "−"), "holds the answer back"),
     h("li", { class: "faint" }, `wider: more ${measure}`),
   );
+}
+
+/** @param {string} look @param {number} width */
+function line(look, width) {
+  const path = s("path", { class: `edge ${look}`, d: "M1 6H33", "stroke-width": width });
+  return s("svg", { width: 34, height: 12, "aria-hidden": "true" }, path);
 }
 
 /** @param {MarkKind} kind */

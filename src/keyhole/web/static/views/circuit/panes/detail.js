@@ -1,8 +1,9 @@
 // What is known about what is pinned? A node with what causes it and what it causes, an edge with its channels, or a
 // group.
-import { channelParts, isSink, isSvt, nodeLabel } from "../../../lib/circuit.js";
+import { channelParts, isAttached, isSink, isSufficient, isSvt, nodeLabel } from "../../../lib/circuit.js";
 import { h } from "../../../lib/dom.js";
 import { count, number, share, signed } from "../../../lib/format.js";
+import { amount, effectOf, shareOf } from "../../../lib/measured.js";
 import { tokenMark } from "../../../lib/tokens.js";
 import { channelBars, edgeList, factList, renamer } from "./lists.js";
 
@@ -60,6 +61,7 @@ function nodeHead({ graph }, mark) {
   const facts = [];
   if (node.attention !== null) facts.push(["attention", number(node.attention)]);
   if (node.influence !== undefined && node.kind !== "target") facts.push(["of the answer", share(node.influence)]);
+  facts.push(...measuredFacts(graph, "nodes", index));
   if (traced) facts.push([isSvt(doc) ? "fires from" : "explained down to", number(traced.tau)]);
   if (isSink(node)) facts.push(["sink", "it attends to the first token"]);
   if (node.leaf) facts.push(["not followed further", node.leaf]);
@@ -88,6 +90,7 @@ function nodeHead({ graph }, mark) {
     ),
     mark.named && h("p", { class: "given" }, mark.label),
     factList(facts),
+    baselineOf(graph, "nodes", index),
     neurons && h("p", { class: "soft small" }, `Neurons: ${neurons}`),
   ];
 }
@@ -147,8 +150,12 @@ export function edgeDetail(about, index) {
   const edge = doc.edges[index];
   const parts = channelParts(doc, edge);
   /** @type {[string, string][]} */
-  const facts = [[unit(doc, edge.side), edge.side === "target" ? signed(edge.weight) : number(edge.weight)]];
-  if (!isSvt(doc)) facts.push(["ig", number(edge.ig)], ["alone", number(edge.alone)]); // by svt nothing is removed
+  const facts = [];
+  const searched = isSufficient(doc) && !isAttached(doc, index); // its weight is its share
+  if (searched) facts.push(["share", share(edge.weight)]);
+  else facts.push([unit(doc, edge.side), edge.side === "target" ? signed(edge.weight) : number(edge.weight)]);
+  facts.push(...measuredFacts(graph, "edges", index).filter(([name]) => !searched || name !== "share"));
+  if (!isSvt(doc) && !searched) facts.push(["ig", number(edge.ig)], ["alone", number(edge.alone)]); // by svt nothing is removed
   if (edge.influence !== undefined) facts.unshift(["of the answer", share(edge.influence)]);
   const name = names[index];
   const end = (/** @type {number} */ node) =>
@@ -163,7 +170,9 @@ export function edgeDetail(about, index) {
     h("h3", null, h("span", { class: `side ${edge.side}` }, edge.side), " signal"),
     h("p", null, end(edge.from), " → ", end(edge.to)),
     name && h("p", { class: "given" }, name.text),
+    isAttached(doc, index) && h("p", { class: "soft" }, "It says why the head looks there, and is no part of what suffices."),
     factList(facts),
+    baselineOf(graph, "edges", index),
     measured(about.verified[index]),
     does.send &&
       (edge.side === "dest" || edge.side === "src") &&
@@ -179,6 +188,22 @@ export function edgeDetail(about, index) {
       ),
     parts.length > 0 && channelBars(parts, about.expanded.has(index), () => does.expand(index)),
   );
+}
+
+/** @param {Indexed} graph @param {"nodes" | "edges"} what @param {number} index @returns {[string, string][]} */
+function measuredFacts({ measured }, what, index) {
+  const [effect, part] = [effectOf(measured, what, index), shareOf(measured, what, index)];
+  /** @type {[string, string][]} */
+  const facts = [];
+  if (effect !== null) facts.push(["effect", amount(effect)]);
+  if (part !== null) facts.push(["share", share(part)]);
+  return facts;
+}
+
+/** @param {Indexed} graph @param {"nodes" | "edges"} what @param {number} index against what its effect was measured */
+function baselineOf({ measured }, what, index) {
+  if (!measured || effectOf(measured, what, index) === null) return null;
+  return h("p", { class: "soft small" }, `Effect: what the ${measured.metric} loses with it at ${measured.baseline}.`);
 }
 
 /** @param {import("../../../lib/circuit.js").CircuitDocument} doc @param {string} side what the weight of an edge is */

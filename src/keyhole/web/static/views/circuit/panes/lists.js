@@ -1,5 +1,5 @@
 // How do parts of a detail read? Facts, bars of channels, lists of edges, and a field for a name.
-import { nodeLabel } from "../../../lib/circuit.js";
+import { isAttached, isSufficient, nodeLabel } from "../../../lib/circuit.js";
 import { h } from "../../../lib/dom.js";
 import { count, number, share } from "../../../lib/format.js";
 
@@ -63,7 +63,8 @@ export function edgeList({ graph, names, does }, title, edges, end) {
   const ranked = [...edges].sort((a, b) => strength[b] - strength[a]);
   const row = (/** @type {number} */ index) => {
     const edge = doc.edges[index];
-    const value = edge.influence === undefined ? number(edge.weight) : share(edge.influence);
+    const whole = isSufficient(doc) && !isAttached(doc, index);
+    const value = whole ? share(edge.weight) : edge.influence === undefined ? number(edge.weight) : share(edge.influence);
     return h(
       "li",
       null,

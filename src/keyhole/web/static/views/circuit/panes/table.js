@@ -1,8 +1,9 @@
 // Which edges are there, in numbers? A table to sort: logits, drops of attention, contributions and shares of writes
 // are different things.
-import { channelParts, isSvt, tightLabel } from "../../../lib/circuit.js";
+import { channelParts, isAttached, isSufficient, isSvt, tightLabel } from "../../../lib/circuit.js";
 import { fill, h } from "../../../lib/dom.js";
 import { channelsLabel, count, number, share, signed } from "../../../lib/format.js";
+import { amount, effectOf, shareOf } from "../../../lib/measured.js";
 
 /** @typedef {import("../graph.js").Indexed} Indexed */
 /**
@@ -15,11 +16,13 @@ const ROWS = 150; // at first; the rest on request
 
 /** @param {Indexed} graph @param {Names} names @returns {TableColumn[]} those that have something to say */
 export function tableColumns(graph, names) {
-  const { doc } = graph;
+  const { doc, measured } = graph;
   const [svt, given] = [isSvt(doc), doc.parameters.seeds === "given"];
   const label = (/** @type {number} */ node) => tightLabel(doc.nodes[node], doc.tokens);
+  const searched = (/** @type {number} */ edge) => isSufficient(doc) && !isAttached(doc, edge); // its weight is a share
   const weight = (/** @type {string[]} */ sides) => (/** @type {number} */ edge) =>
-    sides.includes(doc.edges[edge].side) ? doc.edges[edge].weight : null;
+    sides.includes(doc.edges[edge].side) && !searched(edge) ? doc.edges[edge].weight : null;
+  const against = measured ? `, against ${measured.baseline}` : "";
   /** @type {TableColumn[]} */
   const all = [
     // first, so that it is in sight however narrow the table is
@@ -29,6 +32,27 @@ export function tableColumns(graph, names) {
       why: "share of the answer that is handed on here",
       value: (edge) => doc.edges[edge].influence ?? null,
       show: share,
+    },
+    {
+      key: "effect",
+      title: "effect",
+      why: `what the answer loses without it, measured${against}; below 0 it holds the answer back`,
+      value: (edge) => effectOf(measured, "edges", edge),
+      show: amount,
+    },
+    {
+      key: "share",
+      title: "share",
+      why: `its part of the answer’s gap to the baseline, by integration${against}`,
+      value: (edge) => (searched(edge) ? doc.edges[edge].weight : shareOf(measured, "edges", edge)),
+      show: share,
+    },
+    {
+      key: "part",
+      title: "part",
+      why: "edges that suffice, and signals attached to their heads, which say why these look there",
+      text: true,
+      value: (edge) => (!isSufficient(doc) ? null : searched(edge) ? "suffices" : "why it looks there"),
     },
     { key: "writer", title: "writer", why: "who writes", text: true, value: (edge) => label(doc.edges[edge].from) },
     { key: "causes", title: "causes", why: "what it causes", text: true, value: (edge) => label(doc.edges[edge].to) },
@@ -56,19 +80,19 @@ export function tableColumns(graph, names) {
       value: weight(["mlp", "value"]),
       show: share,
     },
-    { key: "ig", title: "ig", why: "integrated gradients", value: (edge) => doc.edges[edge].ig, show: number },
+    { key: "ig", title: "ig", why: "integrated gradients", value: (edge) => (searched(edge) ? null : doc.edges[edge].ig), show: number },
     {
       key: "alone",
       title: "alone",
       why: "the effect when it alone is removed",
-      value: (edge) => doc.edges[edge].alone,
+      value: (edge) => (searched(edge) ? null : doc.edges[edge].alone),
       show: number,
     },
     {
       key: "channels",
       title: "channels",
       why: svt ? "those that make up the firing's score, the largest part first" : "in the order of their removal",
-      value: (edge) => doc.edges[edge].channels.length || null,
+      value: (edge) => (searched(edge) ? null : doc.edges[edge].channels.length || null),
     },
     {
       key: "name",
@@ -96,7 +120,7 @@ export function edgeTable(on) {
    */
   function draw(graph, names, edges, view) {
     const columns = tableColumns(graph, names);
-    const usual = columns.some((column) => column.key === "influence") ? "influence" : "attention";
+    const usual = ["influence", "effect", "attention"].find((key) => columns.some((column) => column.key === key)) ?? "";
     const sort = view.sort ?? { key: usual, down: true };
     const rows = sorted(graph, edges, columns.find((column) => column.key === sort.key) ?? columns[0], sort.down);
     const head = columns.map((column) => heading(column, sort, on.sort));
@@ -213,7 +237,7 @@ function row(graph, columns, edge, picked, open) {
     const value = column.value(edge);
     if (column.key === "side") return h("td", null, h("span", { class: `side ${side}` }, side));
     if (column.key === "channels")
-      return h("td", { class: "number" }, channels.length ? expander(channels, open) : null);
+      return h("td", { class: "number" }, value ? expander(channels, open) : null);
     if (column.text) return h("td", { class: column.key === "name" ? "name" : null }, value ?? "");
     return h("td", { class: "number" }, value === null ? "" : (column.show ?? String)(value));
   });

@@ -1,0 +1,135 @@
+"""What `keyhole trace` measures beside tracing: the options of it, which of them go together, and the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.errors import KeyholeError
+
+if TYPE_CHECKING:
+    from keyhole.circuits.circuit import Circuit
+    from keyhole.models.run import Run
+    from keyhole.tracing.answers.targets import Target
+
+PANEL = "Options of effects and of circuits that suffice"
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|words|resting",
+        help="The baseline. A file of prompts of the same template, at least 8, whose mean it is: JSON Lines, on whose "
+        "answers the circuit is tried, too, or plain text, a prompt a line. words: this prompt with other words "
+        "(the default). resting: what the model writes in any text.",
+        rich_help_panel=PANEL,
+    ),
+]
+CounterfactualOption = Annotated[
+    str | None,
+    typer.Option(help="One prompt of as many tokens: what it writes is the baseline.", rich_help_panel=PANEL),
+]
+EffectsOption = Annotated[
+    bool,
+    typer.Option(
+        "--effects",
+        help="Measure what the answer loses without each token, node and edge, in a pass each; and shares of edges.",
+        rich_help_panel=PANEL,
+    ),
+]
+SufficientOption = Annotated[
+    bool,
+    typer.Option(
+        "--sufficient",
+        help="Instead of tracing, search for a small circuit that carries the answer by itself.",
+        rich_help_panel=PANEL,
+    ),
+]
+LevelOption = Annotated[
+    float, typer.Option(help="Share of the answer that --sufficient keeps at least.", rich_help_panel=PANEL)
+]
+BothSignsOption = Annotated[
+    bool,
+    typer.Option(
+        "--both-signs", help="With --sufficient: also edges that hold the answer back.", rich_help_panel=PANEL
+    ),
+]
+NoFaithfulnessOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-faithfulness", help="Do not measure how much of the answer the circuit carries.", rich_help_panel=PANEL
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured, and against which baseline."""
+
+    like: str | None
+    counterfactual: str | None
+    effects: bool
+    sufficient: bool
+    level: float
+    both_signs: bool
+    faithfulness: bool
+
+    def require(self, *, story: bool, tracing: bool) -> None:
+        """Refuse options that make no sense together; `tracing`: some of tracing's were given."""
+        if self.like is not None and self.counterfactual is not None:
+            raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
+        if (self.level, self.both_signs) != (0.9, False) and not self.sufficient:
+            raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
+        baseline = self.like is not None or self.counterfactual is not None
+        if baseline and not (self.effects or self.sufficient or self.faithfulness or story):
+            raise KeyholeError("with --no-faithfulness nothing is measured against a baseline: add --effects.")
+        if not self.sufficient:
+            return
+        if story:
+            raise KeyholeError("circuits that suffice have no influence, of which stories are: leave out --story.")
+        if not self.faithfulness:
+            raise KeyholeError("--sufficient searches by what is kept of the answer: leave out --no-faithfulness.")
+        if tracing:
+            raise KeyholeError(
+                "--sufficient searches and does not trace: leave out --method, --seeds, --tau, --keys, --sinks, "
+                "--through and what belongs to them."
+            )
+
+    def baseline(self) -> dict[str, Any]:
+        """The baseline as the library takes it."""
+        from keyhole.tasks.files import read_prompts
+
+        named = self.like is None or self.like in ("words", "resting")
+        return {"like": self.like if named else read_prompts(str(self.like)), "counterfactual": self.counterfactual}
+
+
+def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:
+    """The circuit that suffices."""
+    with show.progress_bar("Searching") as progress:
+        return run.sufficient(
+            target,
+            against=against or None,
+            level=asked.level,
+            both_signs=asked.both_signs,
+            progress=progress,
+            **baseline,
+        )
+
+
+def measure(circuit: Circuit, asked: Measuring, baseline: dict[str, Any]) -> Circuit:
+    """The circuit with what was asked for; without a word about it, with its faithfulness if that can be measured."""
+    from keyhole.faithfulness.effects import unasked_faithfulness
+
+    if asked.effects or any(baseline.values()):
+        what = ["words", "nodes", "edges", "shares"] if asked.effects else []
+        what += ["faithfulness"] if asked.faithfulness else []
+        with show.progress_bar("Measuring") as progress:
+            return circuit.effects(what=what, progress=progress, **baseline)  # type: ignore[arg-type]
+    if not asked.faithfulness:
+        return circuit
+    with show.progress_bar("Measuring faithfulness") as progress:
+        circuit, why = unasked_faithfulness(circuit, progress=progress)
+    if why:
+        show.note(f"faithfulness was not measured: {why}")
+    return circuit
