@@ -7,7 +7,7 @@
 Every set is connected before it is tried, and a set that keeps more than 1.2 of the gap is no success either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +31,7 @@ PARTS = (0.35, 0.45, 0.55, 0.65, 0.74, 0.82, 0.88, 0.93)  # of what is kept, tri
 _FINER = 8  # parts of the way between two sizes
 _AT_ONCE = 5  # doubled sizes tried before larger ones
 MOST_PRUNED = 1 << 16  # edges that shares are taken of among themselves
-MANY, MOST_SINGLE = 32, 1024  # edges that are many for a circuit; that are taken away one by one
+MANY, MOST_SINGLE = 32, 128  # edges that are many for a circuit; so many at most are taken away one by one
 
 
 @dataclass(frozen=True)
@@ -105,14 +105,9 @@ def search(asked: Search, progress: Progress | None = None) -> Found:
     sizes = values[tuple(edges.T)]
     by_size = edges[np.argsort(-np.abs(sizes))]
     orders = [by_size] if asked.both_signs else [edges[np.argsort(-sizes)], by_size]
-    progress(1, ROUNDS + 2)
-    best = _begun(asked, orders)
-    for done in range(ROUNDS):
-        progress(done + 2, ROUNDS + 2)
-        smaller = _pruned(asked, best) if best is not None else None
-        if smaller is None:
-            break
-        best = smaller
+    best = _shortest(asked, orders, lambda kept: kept >= asked.level, progress)
+    if best is not None and not asked.inside(best.kept):  # few edges keep too much, and more of them may keep less
+        best = _shortest(asked, orders, asked.inside, silent)
     if best is None or not asked.inside(best.kept):
         raise KeyholeError(
             f"no set of best edges keeps between {asked.level:.0%} and {asked.most:.0%} of the answer's gap to the "
@@ -132,7 +127,22 @@ def require_gap(shares: Shares) -> None:
         )
 
 
-def _begun(asked: Search, orders: Sequence[EdgeList]) -> Tried | None:
+def _shortest(
+    asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool], progress: Progress
+) -> Tried | None:
+    """The best edges that keep enough, pruned as long as they can be; None: no set does."""
+    progress(1, ROUNDS + 2)
+    best = _begun(asked, orders, enough)
+    for done in range(ROUNDS):
+        progress(done + 2, ROUNDS + 2)
+        smaller = _pruned(asked, best) if best is not None else None
+        if smaller is None:
+            return best
+        best = smaller
+    return best
+
+
+def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Tried | None:
     """The smallest set of best edges that keeps enough; if all that do keep too much, the smallest of these.
 
     Sizes are doubled until one of the orders keeps enough, and then counted more finely below, for all orders at once.
@@ -145,9 +155,9 @@ def _begun(asked: Search, orders: Sequence[EdgeList]) -> Tried | None:
         tried += rows
         spans = []  # of each order that keeps enough: a size that does not, and the next, which does
         for i, order in enumerate(orders):
-            enough = [row.kept >= asked.level for row in rows[i * len(some) : (i + 1) * len(some)]]
-            if any(enough):
-                first = start + enough.index(True)
+            good = [enough(row.kept) for row in rows[i * len(some) : (i + 1) * len(some)]]
+            if any(good):
+                first = start + good.index(True)
                 spans.append((order, sizes[first - 1] if first else 0, sizes[first]))
         if spans:
             break
@@ -158,12 +168,12 @@ def _begun(asked: Search, orders: Sequence[EdgeList]) -> Tried | None:
         finer = []
         for (order, low, high), some in zip(spans, between, strict=True):
             here, rows = rows[: len(some)], rows[len(some) :]
-            enough = [row.kept >= asked.level for row in here]
-            first = enough.index(True) if any(enough) else len(some)
+            good = [enough(row.kept) for row in here]
+            first = good.index(True) if any(good) else len(some)
             finer.append((order, [low, *some][first], [*some, high][first]))
         spans = finer
-    enough = [row for row in tried if row.kept >= asked.level]
-    return min(enough, key=lambda row: (not asked.inside(row.kept), len(row.edges)), default=None)
+    found = [row for row in tried if enough(row.kept)]
+    return min(found, key=lambda row: (not asked.inside(row.kept), len(row.edges)), default=None)
 
 
 def _between(low: int, high: int) -> list[int]:
@@ -181,26 +191,36 @@ def _doubled(n: int) -> list[int]:
 def _pruned(asked: Search, best: Tried) -> Tried | None:
     """A smaller part of these edges that still keeps enough, best first by their shares among themselves.
 
-    Where that fails, and there are many left or they keep too much, best first by what taking each away costs.
+    Where that fails, and there are many left or they keep too much, best first by what taking each away costs; of very
+    many, all those that a writer has at a token together.
     """
     edges = best.edges
-    if len(edges) > 1 and len(edges) <= MOST_PRUNED:
-        within = along(asked.masked, asked.metric, edges, asked.prompt)
-        orders = [-np.abs(within)] if asked.both_signs else [-within, -np.abs(within)]
-        smaller = _smallest(asked, best, [edges[np.argsort(order)] for order in orders])
-        if smaller is not None:
-            return smaller
-    if MANY < len(edges) <= MOST_SINGLE or not asked.inside(best.kept):
-        without = [np.delete(edges, i, 0) for i in range(len(edges))]
-        left = np.array([row.kept for row in asked.tried_sets(without, connect=False)])
-        return _smallest(asked, best, [edges[np.argsort(left)]])
-    return None
+    if not 1 < len(edges) <= MOST_PRUNED:
+        return None
+    within = along(asked.masked, asked.metric, edges, asked.prompt)
+    orders = [-np.abs(within)] if asked.both_signs else [-within, -np.abs(within)]
+    smaller = _smallest(asked, best, _parts(asked, [edges[np.argsort(order)] for order in orders]))
+    if smaller is None and (len(edges) > MANY or not asked.inside(best.kept)):
+        group = np.arange(len(edges))
+        if len(edges) > MOST_SINGLE:
+            group = np.unique(edges[:, [0, 2]], axis=0, return_inverse=True)[1].ravel()
+        without = asked.tried_sets([edges[group != i] for i in range(group.max() + 1)])
+        left = np.array([row.kept for row in without])[group]
+        smaller = _smallest(asked, best, without + _parts(asked, [edges[np.lexsort((-np.abs(within), left))]]))
+    return smaller
 
 
-def _smallest(asked: Search, best: Tried, orders: Sequence[EdgeList]) -> Tried | None:
-    """The smallest of the first parts of these orders that keeps enough and not too much."""
-    n = len(best.edges)
-    sizes = sorted({max(1, round(part * n)) for part in PARTS} - {n})
-    rows = asked.tried_sets([order[:size] for order in orders for size in sizes])
-    good = [row for row in rows if 0 < len(row.edges) < n and asked.inside(row.kept)]
-    return min(good, key=lambda row: len(row.edges), default=None)
+def _parts(asked: Search, orders: Sequence[EdgeList]) -> list[Tried]:
+    """First parts of some orders, of all sizes."""
+    sizes = sorted({max(1, round(part * len(orders[0]))) for part in PARTS} - {len(orders[0])})
+    return asked.tried_sets([order[:size] for order in orders for size in sizes])
+
+
+def _smallest(asked: Search, best: Tried, rows: Sequence[Tried]) -> Tried | None:
+    """The smallest of these that keeps enough and not too much; as long as there is none, the one nearest to it."""
+    smaller = [row for row in rows if 0 < len(row.edges) < len(best.edges)]
+    inside = [row for row in smaller if asked.inside(row.kept)]
+    if inside or asked.inside(best.kept):
+        return min(inside, key=lambda row: len(row.edges), default=None)
+    nearer = [row for row in smaller if asked.most < row.kept < best.kept]
+    return min(nearer, key=lambda row: row.kept, default=None)
