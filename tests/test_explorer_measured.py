@@ -1,4 +1,4 @@
-"""Does the explorer show what was measured? Words, faithfulness, effects and circuits that suffice, as the library has them."""
+"""Does the explorer show what was measured? Words, faithfulness, effects and what suffices, as the library has them."""
 
 import re
 import threading
@@ -164,7 +164,9 @@ def test_effects_fill_tables_and_details(page: Page, go: Callable[..., None], ci
         assert read(cell(row, "share")) == pytest.approx(100 * share / measured.gap, abs=0.51)
     expect(page.locator(".measuring-bar [data-action=effects]")).to_have_count(0)  # they are there
     page.locator(".edges tbody tr").first.click()
-    expect(page.locator(".detail")).to_contain_text(f"Effect: what the logit difference loses with it at {measured.baseline}.")
+    expect(page.locator(".detail")).to_contain_text(
+        f"Effect: what the logit difference loses with it at {measured.baseline}."
+    )
     node = next(i for i, one in enumerate(circuit.nodes) if (one.kind, one.layer) == ("mlp", 3))
     page.click(f".circuit-host [data-mark=n{node}]")
     facts = dict(
