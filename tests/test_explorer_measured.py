@@ -1,4 +1,4 @@
-"""Does the explorer show what was measured? Words, faithfulness, effects and circuits that suffice, as the library has them."""
+"""Does the explorer show what was measured? Words, faithfulness, effects and what suffices, as the library has them."""
 
 import re
 import threading

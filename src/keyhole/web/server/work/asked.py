@@ -80,7 +80,7 @@ def sufficing(kept: Kept, body: Body, prompt: Any, model: Model) -> dict[str, An
     """How a circuit that suffices is searched for: against which baseline, how much is kept, with which signs."""
     options = {
         **baseline_of(kept, body, prompt, model),
-        "level": body.number("level", LEVEL),
+        "level": float(body.number("level", LEVEL)),
         "both_signs": body.flag("both_signs"),
     }
     body.done()
