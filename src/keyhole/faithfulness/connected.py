@@ -59,7 +59,7 @@ class Reach:
         moved = np.zeros((n, len(heads), self.looks.shape[2]), dtype=bool)
         moved[which[moves], at, token[moves]] = True
         reads[:, heads] |= (self.looks[heads] & moved[:, :, None]).any(3)
-        return reads[which, edges[:, 0], edges[:, 2]]
+        return np.asarray(reads[which, edges[:, 0], edges[:, 2]])
 
     def _is_read(self, edges: EdgeList, which: Int[np.ndarray, "edge"], n: int) -> Bool[np.ndarray, "edge"]:
         """Which edges end at a component that somebody reads, at the token that it writes to with them?"""
@@ -72,7 +72,7 @@ class Reach:
         # at token s by its head anywhere that it looks at s from, and is read at
         heads, at = _numbered(component[moves], len(self.looks))
         read[moves] = (self.looks[heads] & writes[:, heads, :, None]).any(2)[which[moves], at, token[moves]]
-        return read
+        return np.asarray(read)
 
 
 def _numbered(values: Int[np.ndarray, "edge"], most: int) -> tuple[Int[np.ndarray, "value"], Int[np.ndarray, "edge"]]:

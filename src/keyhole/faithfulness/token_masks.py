@@ -118,7 +118,8 @@ class Rows:
             parts = torch.stack([x if B is None else x @ B @ B.T for x, B in zip(parts, bases, strict=True)])
         if self._change is not None:
             parts = parts * self._change[start:stop]
-        for group, into, part in zip(groups, self._into[start:stop].split(sizes), parts.split(sizes), strict=True):
+        places, pieces = torch.split(self._into[start:stop], sizes), torch.split(parts, sizes)
+        for group, into, part in zip(groups, places, pieces, strict=True):
             self._inbox[group].append((into, part))
 
     def received(
@@ -204,5 +205,5 @@ def _pieces(writers: Numbers, readers: Numbers) -> dict[int, tuple[int, int, lis
 def _ground_of(mask: Mask) -> Float[np.ndarray, "edge"]:
     """What the listed edges would have without the list."""
     if isinstance(mask.ground, np.ndarray):
-        return mask.ground[tuple(mask.edges.T)].astype(np.float64)
+        return np.asarray(mask.ground[tuple(mask.edges.T)], dtype=np.float64)
     return np.full(len(mask.edges), mask.ground, dtype=np.float64)
