@@ -93,12 +93,14 @@ def test_the_circuit_is_read_without_scrolling(page: Page, address: str, name: s
     traced(page, address, name)
     in_sight(page, ".edges th[data-key=influence]")
     in_sight(page, ".edges tbody td.number")
-    told = page.locator(".about .telling > p")
-    assert "of its influence" in told.nth(0).inner_text()
-    assert told.nth(1).inner_text().startswith("Decisive words, without which the answer loses most: ")
-    for line in (1, 2):
-        in_sight(page, f".about .telling > p:nth-of-type({line})")
+    expect(page.locator(".about .telling h3").first).to_have_text("Words that decide")
+    in_sight(page, ".about .telling .heading")
+    in_sight(page, ".about .words .word")
     in_sight(page, ".story .path")
+    page.wait_for_selector("[data-fact=kept]")  # which takes a line of its own above the drawing
+    in_sight(page, ".measuring-bar .faithful")
+    in_sight(page, ".story .path")
+    in_sight(page, ".circuit-host .legend")
     sizes = page.evaluate(LABELS)
     assert len(sizes) > 15 and min(size for _, size in sizes) >= 11
     model: Model = request.getfixturevalue(name)
@@ -166,6 +168,7 @@ def test_pushes_are_what_heads_write_along_the_answers_logit(organism: Model) ->
 def test_a_narrow_window_begins_the_story_on_the_first_screen(page: Page, address: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 1100})
     traced(page, address, "organism")
-    in_sight(page, ".about .telling > p:nth-of-type(2)")
+    page.wait_for_selector("[data-fact=kept]")
+    in_sight(page, ".about .words .word")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert min(size for _, size in page.evaluate(LABELS)) >= 11

@@ -4,7 +4,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -15,6 +14,7 @@ import keyhole
 from chromium import Watched, chromium
 from conftest import SMOLLM2
 from explorers import explorer
+from held import Held
 from keyhole.intervene import removals, rerun
 from keyhole.models.loading import load
 from serving import PROMPT, Served, serving, until
@@ -35,29 +35,6 @@ LISTEN = """() => {
         document.body, { childList: true, subtree: true, characterData: true });
     look();
 }"""
-
-
-class Held:
-    """Work of these kinds waits half-way until it is let go, and can be stopped there."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._patch, self._gates = monkeypatch, dict[str, threading.Event]()
-
-    def hold(self, module: str, function: str) -> None:
-        work = import_module(f"keyhole.web.server.work.{module}")
-        whole, self._gates[function] = getattr(work, function), threading.Event()
-        gate = self._gates[function]
-
-        def waits(kept: Any, body: Any, told: Any) -> Any:
-            while not gate.is_set():
-                told.check()
-                time.sleep(0.01)
-            return whole(kept, body, told)
-
-        self._patch.setattr(work, function, waits)
-
-    def let_go(self, function: str) -> None:
-        self._gates[function].set()
 
 
 @pytest.fixture

@@ -281,24 +281,24 @@ def test_a_widget_tells_the_story_with_effects(page: Page, circuit: Circuit, org
     assert own.metric is not None
     expected = json.loads(json.dumps(story_lines(circuit, own)))
     widget = circuit.widget()
-    assert widget.story == expected and widget.story[1]["text"].startswith("Decisive words")
+    assert widget.story == expected and widget.story[0]["text"] == "Words that decide"
     stored = from_json(circuit.to_json())
     assert stored.widget(organism).story == expected
-    assert "not measured" in " ".join(line["text"] for line in stored.widget().story)  # nothing to measure it with
+    assert "Not measured" in " ".join(line["text"] for line in stored.widget().story)  # nothing to measure it with
     assert widget.busy == {} and widget.errors == {}
     host(page, {"own": widget})
-    page.locator("#own ol.story").wait_for()
+    page.locator("#own ol.story").first.wait_for()
     assert "Working" not in page.locator("#own").inner_text()
     shown = page.locator("#own .telling").inner_text()
     for path in own.paths:
-        assert all(numbers(own, step) in shown for step in path.steps)
+        assert all(numbers(step) in shown for step in path.steps)
     high = page.locator("#own .about > .body").evaluate("(pane) => [pane.scrollHeight, pane.clientHeight]")
     assert high[0] <= high[1]  # nothing of it is cut off
 
 
 def test_a_widget_of_changed_weights_says_so(circuit: Circuit, run: Run) -> None:
     widget = replace(circuit, run=replace(run, stamp=-1)).widget()
-    assert "changed" in widget.errors["circuit"] and "not measured" in " ".join(line["text"] for line in widget.story)
+    assert "changed" in widget.errors["circuit"] and "Not measured" in " ".join(line["text"] for line in widget.story)
 
 
 def test_without_anywidget_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,9 @@ def client(served: Served) -> Iterator[httpx.Client]:
         yield made
 
 
+OTHER_NAMES = "When Albert and Gloria went to the store, Gloria gave a drink to"
+
+
 def ask(client: httpx.Client, kind: str, **body: Any) -> dict[str, Any]:
     answer = client.post(f"/api/{kind}", json=body)
     assert answer.status_code == 200, answer.text
@@ -726,8 +729,8 @@ def test_circuits(client: httpx.Client, run: keyhole.Run) -> None:
     assert story["held"] == pytest.approx(own.held) and story["text"] == str(own)
     assert [one["share"] for one in story["paths"]] == pytest.approx([one.share for one in own.paths])
     assert story["lines"] == plain(story_lines(circuit, own))
-    assert story["besides"].startswith("Needed, too") and "10:John" in story["besides"]
-    assert story["paths"][0]["text"].startswith("2:Mary -> ") and story["paths"][0]["steps"][0]["effect"] < -1
+    assert [one["effect"] for one in story["words"]] == pytest.approx([one.effect for one in own.words])
+    assert story["paths"][0]["text"].startswith("2:Mary -> ") and story["paths"][0]["steps"][0]["effect"] > 1
     verified = ask(client, "verify", **asked, draws=1)
     assert verified["agrees"] and verified.pop("text")
     known = plain(circuit.verify(draws=1).record())
@@ -999,3 +1002,63 @@ def test_models_are_arguments_or_options(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("keyhole.web.server.listen.serve", lambda given, **_: asked.append(given))
     command_line(["explore", "a.gguf", "-m", "b.gguf", "--model", "c.gguf", "--no-browser"], standalone_mode=False)
     assert [given.models for given in asked] == [("a.gguf", "b.gguf", "c.gguf")]
+
+
+def test_what_is_measured_of_a_circuit(client: httpx.Client, run: keyhole.Run) -> None:
+    asked = {"prompt": PROMPT, "target": ["Mary"], "against": ["John"]}
+    circuit = run.trace("Mary", against="John")
+    line = ask(client, "faithfulness", **asked)
+    own = plain(circuit.effects(what=("words", "faithfulness")).measured.record())
+    assert line.keys() == own.keys() and line["edges"] == [] and line["words"] == pytest.approx(own["words"], abs=1e-4)
+    assert line["faithfulness"]["kept"] == pytest.approx(own["faithfulness"]["kept"], abs=1e-4)
+    everything = ask(client, "effects", **asked, counterfactual=OTHER_NAMES)
+    theirs = circuit.effects(counterfactual=OTHER_NAMES).measured
+    assert everything["baseline"] == theirs.baseline and len(everything["nodes"]) == len(circuit.nodes)
+    assert everything["edges"] == pytest.approx(theirs.edges, abs=1e-4)
+    drawn = ask(client, "like", prompt=PROMPT)
+    assert drawn["task"] == "ioi" and len(drawn["prompts"]) == 32 and PROMPT not in drawn["prompts"]
+    assert ask(client, "like", prompt=OTHER_NAMES) == {"task": None, "prompts": []}
+    mean = ask(client, "effects", **asked, like="task")
+    assert mean["baseline"] == "the mean of 32 prompts like this one" and len(mean["faithfulness"]["others"]) == 8
+    assert ask(client, "effects", **asked, like=drawn["prompts"])["faithfulness"]["others"] == []  # no answers to texts
+
+
+def test_a_circuit_that_suffices_is_asked_for_like_any_other(client: httpx.Client, run: keyhole.Run) -> None:
+    asked = {"prompt": PROMPT, "target": ["Mary"], "against": ["John"], "sufficient": {"level": 0.8}}
+    found = ask(client, "trace", **asked)["circuit"]
+    own = json.loads(run.sufficient("Mary", against="John", level=0.8).to_json())
+    assert found["parameters"] == own["parameters"] and found["nodes"] == own["nodes"]
+    assert found["measured"]["faithfulness"]["kept"] == pytest.approx(own["measured"]["faithfulness"]["kept"], abs=1e-4)
+    assert ask(client, "verify", **asked, draws=0)["agrees"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"like": ["A cat"] * 65}, "like has 65 texts, and at most 64 are taken"),
+        ({"like": ["a" * 8001]}, "a text of more than 8,000 characters"),
+        ({"like": "A cat"}, "like should be a list of texts, not 'A cat'"),
+        ({"like": [["A cat"]]}, "like should be a list of texts"),
+        ({"like": ["A cat"]}, "prompts like this one have as many tokens, 15: 'A cat' has 3"),
+        ({"like": [PROMPT]}, "at least 8 different prompts like this one"),
+        ({"counterfactual": 3}, "counterfactual should be a text, not 3"),
+        ({"counterfactual": "a" * 8001}, "counterfactual has more than 8,000 characters"),
+        ({"like": "task", "counterfactual": PROMPT}, "one baseline at a time"),
+        ({"level": 2}, "level is 2"),
+        ({"level": "all"}, "level should be a number, not 'all'"),
+        ({"both_signs": 1}, "both_signs should be true or false, not 1"),
+        ({"signs": "both"}, "this request has no 'signs'"),
+    ],
+)
+def test_odd_questions_about_what_suffices(client: httpx.Client, asked: dict[str, Any], said: str) -> None:
+    body = {"prompt": PROMPT, "target": ["Mary"], "against": ["John"], "sufficient": asked}
+    answer = client.post("/api/trace", json=body)
+    assert answer.status_code == 400 and said in answer.json()["error"]
+
+
+def test_what_suffices_is_for_an_answer(client: httpx.Client) -> None:
+    firing = {"layer": 3, "head": 6, "dest": 14, "src": 11}
+    answer = client.post("/api/trace", json={"prompt": PROMPT, "from": firing, "sufficient": {}})
+    assert answer.status_code == 400 and "is one of an answer: leave from out" in answer.json()["error"]
+    odd = client.post("/api/effects", json={"prompt": OTHER_NAMES, "target": ["Albert"], "like": "task"})
+    assert odd.status_code == 400 and "this prompt is none of a task's" in odd.json()["error"]

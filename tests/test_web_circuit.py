@@ -507,3 +507,48 @@ def test_a_small_circuit_without_heads(browser: Browser, circuit: Circuit, tmp_p
     assert circuit.nodes[end].kind == "target"
     with from_disk(browser, saved(few, tmp_path / "few.html")) as opened:
         assert opened.page.locator(".mark[data-mark]").count() == 1
+
+
+def test_what_was_measured_stands_in_the_page(circuit: Circuit, browser: Browser, tmp_path: Path) -> None:
+    own = circuit.effects()
+    assert own.measured is not None and own.measured.faithfulness is not None
+    with from_disk(browser, saved(own, tmp_path / "measured.html")) as opened:
+        line = opened.page.locator(".title .faithful")
+        assert own.measured.baseline in line.inner_text()
+        kept = line.locator("[data-fact=kept] .value").inner_text()
+        assert float(kept[:-1]) == pytest.approx(100 * own.measured.faithfulness.kept, abs=0.51)
+        head = opened.page.locator(".edges thead").inner_text()
+        assert "effect" in head and "share" in head
+        opened.page.click(".edges th[data-key=effect] button")
+        shown = opened.page.locator(".edges tbody tr").first
+        best = max((value, edge) for edge, value in enumerate(own.measured.edges) if value is not None)
+        assert shown.get_attribute("data-edge") == str(best[1]) and f"+{best[0]:.2f}" in shown.inner_text()
+    with from_disk(browser, saved(circuit, tmp_path / "plain.html")) as opened:
+        assert opened.page.locator(".faithful").count() == 0
+        assert "effect" not in opened.page.locator(".edges thead").inner_text()
+
+
+def test_a_circuit_that_suffices_stands_apart_from_its_signals(
+    organism: Model, browser: Browser, tmp_path: Path
+) -> None:
+    own = organism.run(PROMPT).sufficient("Mary", against="John")
+    found = own.parameters.record()["found"]
+    with from_disk(browser, saved(own, tmp_path / "sufficient.html")) as opened:
+        page = opened.page
+        signals = f"{found} edges suffice, {len(own.edges) - found} signals attached"
+        assert signals in page.locator(".title").inner_text()
+        rows = page.locator(".edges tbody tr")
+        assert rows.count() == len(own.edges)
+        for row in rows.all():
+            edge = int(row.get_attribute("data-edge") or -1)
+            assert ("suffices" in row.inner_text()) == (edge < found)
+            expander = row.locator(".expand").count()
+            assert expander == (edge >= found and bool(own.edges[edge].channels))  # what suffices is whole
+        rows.filter(has_text="suffices").first.click()
+        detail = page.locator(".detail").inner_text()
+        assert "share" in detail and "attention lost" not in detail and "Effect: what the logit difference" in detail
+        rows.filter(has_text="why it looks there").first.click()
+        assert "no part of what suffices" in page.locator(".detail").inner_text()
+        page.click(".tools .fold.signals")
+        expect(rows).to_have_count(found)
+        assert "faint: why a head looks there" in page.locator(".legend").inner_text()

@@ -22,12 +22,14 @@ from pages import chromium
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 FIRING = {"prompt": PROMPT, "head": "1.6", "dest": "14", "src": "2"}
 FAMILIES = {"tab": "store", "store": "ioi.store", "part": "families", "grain": "edges", "k": "2"}
+SUFFICIENT = {"tab": "circuit", "traced": "sufficient", "baseline": "task"}
 WIDE, NARROW = (1440, 900), (800, 1100)
 # file, what the address says, what must be seen before the picture is taken, size, theme, a button pressed before
 SHOTS = (
     ("explorer-attention", FIRING, ".why .which", WIDE, "light", "Remove"),
-    ("explorer-circuit", FIRING | {"tab": "circuit", "traced": "answer"}, ".circuit-host .mark", WIDE, "light", None),
-    ("explorer-dark", FIRING | {"tab": "circuit", "traced": "answer"}, ".circuit-host .mark", WIDE, "dark", None),
+    ("explorer-circuit", FIRING | {"tab": "circuit", "traced": "answer"}, "[data-fact=kept]", WIDE, "light", None),
+    ("explorer-dark", FIRING | {"tab": "circuit", "traced": "answer"}, "[data-fact=kept]", WIDE, "dark", None),
+    ("explorer-sufficient", FIRING | SUFFICIENT, "[data-fact=kept]", WIDE, "light", None),
     ("explorer-families", FIRING | FAMILIES, ".family", WIDE, "light", None),
     ("explorer-narrow", FIRING, ".why .which", NARROW, "light", None),
 )

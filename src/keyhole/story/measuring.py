@@ -38,6 +38,7 @@ def measured(
     progress: Progress | None = None,
 ) -> Story:
     """The same story, with words first and with the effects of its steps and paths."""
+    whole.require_fresh()  # effects of other weights would stand beside this circuit's influence
     metric, progress = metric_of(story.circuit), progress or silent
     run = until_answer(whole, metric.end)
     if len(run) < len(whole):

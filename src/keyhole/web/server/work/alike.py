@@ -1,4 +1,4 @@
-"""Which prompts are like the one that is shown? Others of its task, if it is a task's: the page's example, or a store's."""
+"""Which prompts are like the one that is shown? Others of its task, if it is the page's example or a store's."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -78,7 +78,11 @@ def _stored(kept: Kept, name: str, index: int, told: Told) -> tuple[Circuit, Mod
 
 def sufficing(kept: Kept, body: Body, prompt: Any, model: Model) -> dict[str, Any]:
     """How a circuit that suffices is searched for: against which baseline, how much is kept, with which signs."""
-    options = {**baseline_of(kept, body, prompt, model), "level": body.number("level", LEVEL), "both_signs": body.flag("both_signs")}
+    options = {
+        **baseline_of(kept, body, prompt, model),
+        "level": float(body.number("level", LEVEL)),
+        "both_signs": body.flag("both_signs"),
+    }
     body.done()
     return options
 
