@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 LONG = 1 << 14  # edges: what they carry would fill the memory, each by itself
-EdgeList = Int[np.ndarray, "edge 3"]  # writer, reader (their numbers in a wiring), token
+EdgeList = Int[np.ndarray, "_ 3"]  # of any length: writer, reader (their numbers in a wiring), token
 
 
 @dataclass(frozen=True)
