@@ -313,6 +313,29 @@ def test_a_search_that_overshoots_goes_on(asked: Question, monkeypatch: pytest.M
         search(Search(asked.masked, asked.metric, first, asked.reach))
 
 
+@pytest.mark.parametrize("single", [128, 8])
+def test_edges_are_taken_away_one_by_one_where_shares_mislead(
+    asked: Question, monkeypatch: pytest.MonkeyPatch, single: int
+) -> None:
+    """Five of forty edges carry all of the answer, and have the least shares: taking each away says so.
+
+    Of more than so many, all that a writer has at a token are taken away together.
+    """
+    values = np.zeros((1, 2, 20))
+    values[0] = np.linspace(0.05, 2, 40).reshape(20, 2).T
+    where = "keyhole.faithfulness.search"
+    monkeypatch.setattr(f"{where}.MOST_SINGLE", single)
+    monkeypatch.setattr(f"{where}.along", lambda masked, metric, edges, prompt: values[tuple(edges.T)])
+    monkeypatch.setattr(
+        Search,
+        "kept",
+        lambda self, sets: np.array([0.2 * ((e[:, 2] < 3) & (e[:, 1] + e[:, 2] < 3)).sum() for e in sets]),
+    )
+    monkeypatch.setattr(Reach, "connected_sets", lambda self, sets: list(sets))
+    found = search(Search(asked.masked, asked.metric, Shares(values, 3.0, 0.0, 8), asked.reach))
+    assert found.kept == pytest.approx(1) and 5 <= len(found.edges) <= 14
+
+
 def test_a_search_reports_how_far_it_is(asked: Question) -> None:
     done: list[tuple[int, int]] = []
     search(Search(asked.masked, asked.metric, asked.shares, asked.reach), lambda *told: done.append(told))
