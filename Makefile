@@ -75,6 +75,7 @@ bench: .venv/installed-dev .cache/smollm2.gguf .cache/prose.txt  ## the measured
 	$(BIN)/python benchmarks/compare.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/stories.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/decisive.py .cache/smollm2.gguf
+	$(BIN)/python benchmarks/sufficient.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/store.py .cache/smollm2.gguf
 	$(BIN)/python benchmarks/families_scale.py 100000
 	$(BIN)/python benchmarks/interventions.py .cache/smollm2.gguf
