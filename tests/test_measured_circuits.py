@@ -65,7 +65,7 @@ def by_label(circuit: Circuit) -> dict[tuple[str, str, str], tuple[float | None,
     }
 
 
-@pytest.mark.parametrize("cut", [shown, lambda circuit: strongest(circuit, 12)], ids=["shown", "strongest"])
+@pytest.mark.parametrize("cut", [shown, lambda circuit: strongest(circuit, 5)], ids=["shown", "strongest"])
 @pytest.mark.parametrize("which", ["measured", "sufficient"])
 def test_a_part_of_a_circuit_keeps_what_was_measured_of_it(
     which: str, cut: Callable[[Circuit], Circuit], request: pytest.FixtureRequest
@@ -86,8 +86,8 @@ def test_a_part_of_a_circuit_keeps_what_was_measured_of_it(
 def test_parts_are_smaller(measured: Circuit, sufficient: Circuit) -> None:
     assert 3 < len(shown(measured).edges) < len(measured.edges)
     assert isinstance(sufficient.parameters, Sufficient)
-    part = strongest(sufficient, 12)
-    assert len(part.edges) == 12 < len(sufficient.edges) and part.parameters.found < sufficient.parameters.found
+    part = strongest(sufficient, 5)
+    assert len(part.edges) == 5 < len(sufficient.edges) and part.parameters.found < sufficient.parameters.found
 
 
 def test_the_tree_shows_effects_and_names_the_baseline_once(measured: Circuit) -> None:
