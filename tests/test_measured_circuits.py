@@ -65,7 +65,7 @@ def by_label(circuit: Circuit) -> dict[tuple[str, str, str], tuple[float | None,
     }
 
 
-@pytest.mark.parametrize("cut", [shown, lambda circuit: strongest(circuit, 12)], ids=["shown", "strongest"])
+@pytest.mark.parametrize("cut", [shown, lambda circuit: strongest(circuit, 5)], ids=["shown", "strongest"])
 @pytest.mark.parametrize("which", ["measured", "sufficient"])
 def test_a_part_of_a_circuit_keeps_what_was_measured_of_it(
     which: str, cut: Callable[[Circuit], Circuit], request: pytest.FixtureRequest
@@ -86,8 +86,8 @@ def test_a_part_of_a_circuit_keeps_what_was_measured_of_it(
 def test_parts_are_smaller(measured: Circuit, sufficient: Circuit) -> None:
     assert 3 < len(shown(measured).edges) < len(measured.edges)
     assert isinstance(sufficient.parameters, Sufficient)
-    part = strongest(sufficient, 12)
-    assert len(part.edges) == 12 < len(sufficient.edges) and part.parameters.found < sufficient.parameters.found
+    part = strongest(sufficient, 5)
+    assert len(part.edges) == 5 < len(sufficient.edges) and part.parameters.found < sufficient.parameters.found
 
 
 def test_the_tree_shows_effects_and_names_the_baseline_once(measured: Circuit) -> None:
@@ -154,8 +154,15 @@ def test_graphs_have_effects_and_shares(measured: Circuit) -> None:
     assert sorted(effects_read) == pytest.approx(sorted(e for e in measured.measured.edges if e is not None))
 
 
-def test_mib_files_have_signed_shares(measured: Circuit, sufficient: Circuit) -> None:
-    for circuit in (measured, sufficient):
+def test_mib_files_have_signed_shares(
+    measured: Circuit, sufficient: Circuit, example: Example, organism: keyhole.Model
+) -> None:
+    """Also of a circuit in which a head takes something from several tokens."""
+    run, other = organism.run(example.text), OTHER.replace("store", "restaurant").replace("drink", "necklace")
+    both = run.sufficient(example.answer, against=example.wrong, counterfactual=other, both_signs=True)
+    places = [(node.layer, node.head, node.dest) for node in both.heads]
+    assert len(set(places)) < len(places)
+    for circuit in (measured, sufficient, both):
         assert circuit.measured is not None
         file = mib_from(json.loads(to_mib(circuit)), "c")
         n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
@@ -165,7 +172,6 @@ def test_mib_files_have_signed_shares(measured: Circuit, sufficient: Circuit) ->
             if share is not None:
                 whole[writer.kind, writer.layer, writer.head, writer.dest, reader.layer, reader.head, edge.side] = share
         assert sum(scored.score for scored in file.edges.values()) == pytest.approx(sum(whole.values()))
-    assert measured.measured is not None and min(scored.score for scored in file.edges.values()) is not None
     assert any(scored.score < 0 for scored in mib_from(json.loads(to_mib(measured)), "c").edges.values())
     plain = mib_from(json.loads(to_mib(replace(measured, measured=None))), "c")
     assert all(scored.score > 0 for scored in plain.edges.values())
