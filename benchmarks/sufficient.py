@@ -21,7 +21,7 @@ from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import question
 from keyhole.faithfulness.search import Search, search
 from keyhole.intervene.remove import Metric
-from keyhole.tasks import greater_than, induction, ioi
+from keyhole.tasks import examples, greater_than, induction, ioi
 from keyhole.tasks.answers import answer_ids
 from keyhole.tasks.example import Example
 from keyhole.tasks.like import like
@@ -83,10 +83,10 @@ def measure(model: keyhole.Model, example: Example) -> Row | None:
     )
 
 
-def summary(model: keyhole.Model, examples: Sequence[Example], prompts: int, most: int) -> None:
+def summary(model: keyhole.Model, asked: Sequence[Example], prompts: int, most: int) -> None:
     """Medians of the first so many prompts that have a row, and which refused."""
     rows, refused = [], 0
-    for example in examples:
+    for example in asked:
         if len(rows) == prompts:
             break
         try:
@@ -102,7 +102,7 @@ def summary(model: keyhole.Model, examples: Sequence[Example], prompts: int, mos
     fewest, most_edges = min(row.edges for row in rows), max(row.edges for row in rows)
     least, most_kept = min(row.kept for row in rows), max(row.kept for row in rows)
     print(
-        f"{model.name}, {examples[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at "
+        f"{model.name}, {asked[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at "
         f"most {most}; {fewest} to {most_edges}), kept {median['kept']:.2f} ({least:.2f} to {most_kept:.2f}), cut "
         f"{median['cut']:.2f}, other prompts {median['others']:.2f}, {median['passes']:.0f} forward passes (at most "
         f"{PASSES}; {median['tried']:.0f} sets tried), shares add up within {worst:.1%}"
@@ -119,4 +119,5 @@ if __name__ == "__main__":
     for task in (ioi, greater_than, induction):
         summary(organism, task(3 * asked.prompts, 3, held_out=True), asked.prompts, MOST[task.__name__])
     if asked.model:
-        summary(keyhole.load(asked.model), ioi(24, 3), max(1, asked.prompts // 2), MOST_SMOLLM2)
+        model = keyhole.load(asked.model)
+        summary(model, examples("ioi", model, 3 * asked.prompts, 3), max(1, asked.prompts // 2), MOST_SMOLLM2)

@@ -80,9 +80,9 @@ def test_batches_of_the_pilot_are_spread_and_not_traced_again(
 ) -> None:
     prompts, traced, real = ioi(11, seed=3), list[str](), batches.trace_batch
 
-    def counted(model: Model, first: int, some: Any, tracing: Tracing) -> Batch:
+    def counted(model: Model, first: int, some: Any, tracing: Tracing, alike: Any) -> Batch:
         traced.extend(example.text for example in some)
-        return real(model, first, some, tracing)
+        return real(model, first, some, tracing, alike)
 
     monkeypatch.setattr("keyhole.many.blocks.trace_batch", counted)
     store = bulk(prompts, organism, out=tmp_path / "store", part=4, tracing=Tracing(batch=2))
@@ -141,11 +141,13 @@ def test_an_estimate_alone_takes_seconds_and_is_fair(
     clock, sizes, real, shown = [0.0], list[int](), batches.trace_batch, list[tuple[int, int]]()
     begun = list[int]()
 
-    def slow(model: Model, first: int, some: Any, tracing: Tracing) -> Batch:
+    def slow(model: Model, first: int, some: Any, tracing: Tracing, alike: Any) -> Batch:
         begun.append(len(shown))
         sizes.append(len(some))
         clock[0] += pace * len(some)
-        return replace(real(model, first, some, tracing), forward=0.1 * pace * len(some), trace=0.9 * pace * len(some))
+        return replace(
+            real(model, first, some, tracing, alike), forward=0.1 * pace * len(some), trace=0.9 * pace * len(some)
+        )
 
     monkeypatch.setattr("keyhole.many.blocks.trace_batch", slow)
     monkeypatch.setattr("keyhole.many.pilot.time", SimpleNamespace(monotonic=lambda: clock[0]))

@@ -35,6 +35,7 @@ from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
 from keyhole.faithful import cohort, edge_scores
 from keyhole.faithful.curves import curves as measure_curves
+from keyhole.faithfulness import effects, sufficient
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import CutMode, Mode
@@ -81,6 +82,10 @@ SAME = [
     (circuits.trace, trace, {"target", "against", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, trace_svt, {"target", "against", "seeds"}),
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
+    (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
+    (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
+    (circuits.trace, Circuit.effects, {"like", "counterfactual"}),
+    (circuits.trace, Circuit.story, {"like", "counterfactual"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, many.bulk, {"what", "n", "seed", "choices", "engine", "part"}),
@@ -148,6 +153,7 @@ def test_a_method_has_the_signature_of_its_function() -> None:
         (Run.firings, find_firings, {}),
         (Run.channels, channels, {}),
         (Circuit.verify, verify, {}),
+        (Circuit.effects, effects, {}),
         (Firing.vector, signal_vector, {}),
     ]:
         own, its = (list(inspect.signature(one).parameters.values())[1:] for one in (method, function))

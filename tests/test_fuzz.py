@@ -47,9 +47,11 @@ from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.store import open_store
 from keyhole.store.manifest import manifest_from, manifest_text
 from keyhole.story.story import tell
+from keyhole.tasks.files import read_prompts
 from stores import stored
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
+OTHER = "When Anna and John went to the store, Anna gave a drink to"
 LONGEST = 2100  # characters of a message: what is quoted is shortened
 randoms = st.randoms(use_true_random=False)
 
@@ -77,6 +79,8 @@ def circuits(organism: keyhole.Model) -> list[Circuit]:
         run.trace("Mary", against="John", through="heads"),
         run.trace("Mary", against="John"),
         run.trace("Mary", method="svt"),
+        run.trace("Mary", against="John").effects(counterfactual=OTHER),
+        run.sufficient("Mary", against="John", counterfactual=OTHER),
     ]
 
 
@@ -107,7 +111,7 @@ def uses(circuit: Circuit, other: Circuit, model: keyhole.Model, folder: Path) -
     ]
 
 
-@given(random=randoms, which=st.integers(0, 2))
+@given(random=randoms, which=st.integers(0, 4))
 def test_circuits_are_shown_or_refused(random: Random, which: int, circuits: list[Circuit]) -> None:
     with refused_or_done():
         circuit = from_json(json.dumps(mutated(json.loads(to_json(circuits[which])), random)))
@@ -118,7 +122,7 @@ def test_circuits_are_shown_or_refused(random: Random, which: int, circuits: lis
 
 
 @some(0.06)
-@given(random=randoms, which=st.integers(0, 2))
+@given(random=randoms, which=st.integers(0, 4))
 def test_circuits_are_used_or_refused(
     random: Random, which: int, circuits: list[Circuit], organism: keyhole.Model, tmp_path_factory: Any
 ) -> None:
@@ -255,6 +259,18 @@ def test_contrasts_are_read_or_refused(random: Random, tmp_path_factory: pytest.
     path.write_text("\n".join(json.dumps(line) for line in mutated(lines, random)))
     with refused_or_done():
         read_contrast(path)
+
+
+@given(random=randoms, suffix=st.sampled_from([".jsonl", ".txt"]))
+def test_prompts_are_read_or_refused(random: Random, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / f"like{suffix}"
+    lines = [{"prompt": PROMPT, "target": "Mary", "against": ["John"], "roles": {"S2": [39, 43]}}, {"prompt": OTHER}]
+    path.write_text("\n".join(json.dumps(line) for line in mutated(lines, random)))
+    with refused_or_done():
+        assert read_prompts(path)
+    path.write_bytes(damaged(f"{PROMPT}\r\n{OTHER}\n".encode(), random))
+    with refused_or_done():
+        assert read_prompts(path)
 
 
 WORDS = [

@@ -25,7 +25,7 @@ from keyhole.store import Outcome, Store, make_part, make_store, open_store
 from keyhole.store.schema import arrow_schema, columns, tables
 from keyhole.store.signals import signal_vectors
 from keyhole.tasks import Example
-from stores import PART, manifest_for, stored, with_signals
+from stores import PART, SETTINGS, manifest_for, stored, with_signals
 
 NOBODY = Example(task="", text="", answer="", against=(), answers=(), roles={}, template="", continuation="")
 
@@ -341,7 +341,7 @@ def test_every_tool_reads_the_same_rows_in_order(store: Store) -> None:
 
 
 def test_the_docs_list_every_column(store: Store, outcomes: list[Outcome]) -> None:
-    manifest = manifest_for(outcomes, signals=16)
+    manifest = manifest_for(outcomes, signals=16, settings={**SETTINGS, "effects": True})
     for table in tables(manifest):
         section = DOCS.split(f"\n### `{table}`", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
         listed = re.findall(r"^\| (`[^|]*`) \| ([^|]*) \|", section, re.M)

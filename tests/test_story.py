@@ -217,6 +217,29 @@ def test_words_are_measured_by_other_words(circuit: Circuit, story: Story) -> No
         assert effects[tokens].flips == sum(answer < 0 for answer in answers) / len(answers)
 
 
+def test_other_words_are_likely_ones(circuit: Circuit) -> None:
+    """Of the same form, the likeliest at their place, and equal ones where the prompt has equal ones."""
+    run = circuit.run
+    assert run is not None
+    words = words_of(run)
+    assert words_of(run.model.run(IOI, bos=False)).words[0] == (1,)  # the first token stays: it is where heads rest
+    likely = run.logits[1].argsort(descending=True).tolist()
+    others = [ids[2] for ids in words.copies([(2,)], 4)]
+    assert (
+        others
+        == [
+            token for token in likely if token != run.token_ids[2] and run.model.tokenizer.decode([token])[0].isupper()
+        ][:4]
+    )
+    for ids in words.copies(words.content, 6, seed=0):
+        assert ids[4] == ids[10] != run.token_ids[4] and ids[3] == run.token_ids[3]  # John and John; and
+    assert (
+        words.copies(words.content, 6, seed=0)
+        == words.copies(words.content, 6, seed=0)
+        != words.copies(words.content, 6, seed=1)
+    )
+
+
 def test_words_lead_the_story(story: Story) -> None:
     """All that matter, both signs, the largest first; function words and marks after them."""
     lines = " ".join(str(story).split())
@@ -228,6 +251,7 @@ def test_words_lead_the_story(story: Story) -> None:
         assert re.findall(r"(\d+):", text) == [str(word.tokens[0]) for word in words]
     assert {10, 2} == {word.tokens[0] for word in major[:2]} and "4:John -" in first and "14:to" in second
     assert all(abs(word.effect) < story.least for word in story.words if word not in story.decisive)
+    assert [word.minor for word in story.words] == sorted(word.minor for word in story.words)
     weak = replace(story, words=tuple(replace(word, effect=0.01) for word in story.words))
     assert "No word alone decides" in str(weak) and "Words that decide" not in str(weak)
 

@@ -120,7 +120,7 @@ def compare(
     pair = (mine.representative(), its.representative())
     told["representatives"] = (pair[0].prompt, pair[1].prompt)
     methods = [one.circuit.parameters.method for one in pair]
-    if methods[0] != methods[1]:
+    if len({one.circuit.parameters.basis for one in pair}) > 1:
         told["terms"] = tuple(one for one in terms if one.granularity != "channels")
         bases = f"traced with {methods[0]} and with {methods[1]}, which number channels in other bases"
         return Comparison(**told, notes=(*notes, f"{bases}: signals and removals are not compared"))

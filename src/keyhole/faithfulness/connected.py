@@ -6,6 +6,7 @@ nobody reads does nothing. Two sweeps, from the answer down and from the tokens 
 A query edge at t is read by its head at t. A key or value edge at s is read by its head wherever that attends to s.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,36 +34,52 @@ class Reach:
 
     def connected(self, edges: EdgeList) -> EdgeList:
         """The edges of this list that lie on a way from a token to the answer."""
+        return self.connected_sets([edges])[0]
+
+    def connected_sets(self, sets: Sequence[EdgeList]) -> list[EdgeList]:
+        """The same of each of several lists."""
+        which = np.repeat(np.arange(len(sets)), [len(edges) for edges in sets])
+        edges = np.concatenate(sets)
         before = -1
         while len(edges) != before:
             before = len(edges)
-            writes = np.zeros(self.looks.shape[:2], dtype=bool)
-            writes[edges[:, 0], edges[:, 2]] = True
-            edges = edges[self._is_read(edges, writes)]
-            edges = edges[self._fed(edges)[edges[:, 0], edges[:, 2]]]
-        return edges
+            for kept_by in (self._is_read, self._fed):
+                kept = kept_by(edges, which, len(sets))
+                edges, which = edges[kept], which[kept]
+        return np.split(edges, np.searchsorted(which, np.arange(1, len(sets))))
 
-    def _fed(self, edges: EdgeList) -> Bool[np.ndarray, "writer pos"]:
-        """Which writers read one of these edges for what they write at a token?"""
-        reads = np.zeros(self.looks.shape[:2], dtype=bool)
-        reads[0] = True  # embeddings
+    def _fed(self, edges: EdgeList, which: Int[np.ndarray, "edge"], n: int) -> Bool[np.ndarray, "edge"]:
+        """Which edges come from a writer that reads one of these edges for what it writes there?"""
+        reads = np.zeros((n, *self.looks.shape[:2]), dtype=bool)
+        reads[:, 0] = True  # embeddings
         component, moves, token = self.component[edges[:, 1]], self.moves[edges[:, 1]], edges[:, 2]
         here = ~moves & (component != _ANSWER)
-        reads[component[here], token[here]] = True
-        for head, src in set(zip(component[moves].tolist(), token[moves].tolist(), strict=True)):
-            reads[head] |= self.looks[head, :, src]
-        return reads
+        reads[which[here], component[here], token[here]] = True
+        heads, at = _numbered(component[moves], len(self.looks))
+        moved = np.zeros((n, len(heads), self.looks.shape[2]), dtype=bool)
+        moved[which[moves], at, token[moves]] = True
+        reads[:, heads] |= (self.looks[heads] & moved[:, :, None]).any(3)
+        return np.asarray(reads[which, edges[:, 0], edges[:, 2]])
 
-    def _is_read(self, edges: EdgeList, writes: Bool[np.ndarray, "writer pos"]) -> Bool[np.ndarray, "edge"]:
+    def _is_read(self, edges: EdgeList, which: Int[np.ndarray, "edge"], n: int) -> Bool[np.ndarray, "edge"]:
         """Which edges end at a component that somebody reads, at the token that it writes to with them?"""
+        writes = np.zeros((n, *self.looks.shape[:2]), dtype=bool)
+        writes[which, edges[:, 0], edges[:, 2]] = True
         component, moves, token = self.component[edges[:, 1]], self.moves[edges[:, 1]], edges[:, 2]
         read = component == _ANSWER
         here = ~moves & ~read
-        read[here] = writes[component[here], token[here]]
+        read[here] = writes[which[here], component[here], token[here]]
         # at token s by its head anywhere that it looks at s from, and is read at
-        heads = component[moves]
-        read[moves] = (self.looks[heads, :, token[moves]] & writes[heads]).any(1)
+        heads, at = _numbered(component[moves], len(self.looks))
+        read[moves] = (self.looks[heads] & writes[:, heads, :, None]).any(2)[which[moves], at, token[moves]]
         return np.asarray(read)
+
+
+def _numbered(values: Int[np.ndarray, "edge"], most: int) -> tuple[Int[np.ndarray, "value"], Int[np.ndarray, "edge"]]:
+    """Which values there are, and which of these each one is; as np.unique, without sorting."""
+    there = np.zeros(most, dtype=bool)
+    there[values] = True
+    return np.flatnonzero(there), (there.cumsum() - 1)[values]
 
 
 def reach_of(run: "Run", wiring: Wiring) -> Reach:

@@ -20,7 +20,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.blocks import Block, blocks_of, mlps_of
 from keyhole.faithfulness.stream import Stream, Writes
-from keyhole.faithfulness.token_masks import Mask
+from keyhole.faithfulness.token_masks import Mask, as_ground
 from keyhole.faithfulness.wiring import Wiring, wiring_of
 from keyhole.models.architecture.norms import Norm, read_norm
 from keyhole.models.architecture.weights import submodule
@@ -58,6 +58,8 @@ class Masked:
 
     def masked_logits(self, masks: Sequence[Mask]) -> Float[Tensor, "mask vocab"]:
         """The logits at the last token of copies with these masks, token by token; as many at a time as fit."""
+        shape = (*self.wiring.joined.shape, self.words.shape[1])
+        masks = [as_ground(mask, shape) for mask in masks]
         size = rows_at_once(self, masks)
         parts = [self._forward(Stream(self, masks[i : i + size])) for i in range(0, len(masks), size)]
         return torch.cat(parts)

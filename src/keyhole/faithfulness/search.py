@@ -7,7 +7,7 @@
 Every set is connected before it is tried, and a set that keeps more than 1.2 of the gap is no success either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,7 +28,10 @@ BOTH_OVER = 1.1  # at most, of a circuit with edges of both signs
 LEAST_GAP = 1.0  # logits or nats: a smaller gap cannot be shared out
 ROUNDS = 12  # of pruning, at most
 PARTS = (0.35, 0.45, 0.55, 0.65, 0.74, 0.82, 0.88, 0.93)  # of what is kept, tried side by side
-_FINER = 8  # sizes tried between two
+_FINER = 8  # parts of the way between two sizes
+_AT_ONCE = 5  # doubled sizes tried before larger ones
+MOST_PRUNED = 1 << 16  # edges that shares are taken of among themselves
+MANY, MOST_SINGLE = 32, 128  # edges that are many for a circuit; so many at most are taken away one by one
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,14 @@ class Found:
     kept: float  # of the gap, with these edges alone
     shares: Float[np.ndarray, "edge"]  # of each among all edges
     tried: int  # sets of edges
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A set of edges that was tried, and what it keeps of the gap."""
+
+    edges: EdgeList
+    kept: float
 
 
 @dataclass(eq=False)
@@ -52,7 +63,7 @@ class Search:
     level: float = LEVEL
     both_signs: bool = False
     prompt: int = 0
-    tried: int = field(default=0, init=False)
+    _known: dict[int, float] = field(default_factory=dict, init=False)  # what sets keep, by their digest
 
     @property
     def most(self) -> float:
@@ -60,16 +71,29 @@ class Search:
         return BOTH_OVER if self.both_signs else OVER
 
     def kept(self, sets: Sequence[EdgeList]) -> Float[np.ndarray, "set"]:
-        """What each set of edges keeps of the gap, alone."""
-        self.tried += len(sets)
-        with torch.no_grad(), exact_matmul():
-            logits = self.masked.masked_logits([only(edges, self.prompt) for edges in sets])
-        answers = np.array([self.metric.of(row) for row in logits])
-        return (answers - self.shares.nothing) / self.shares.gap
+        """What each set of edges keeps of the gap, alone; a set that was tried before is not tried again."""
+        keys = [hash(edges[np.lexsort(edges.T)].tobytes()) for edges in sets]
+        new = {key: edges for key, edges in zip(keys, sets, strict=True) if key not in self._known}
+        if new:
+            with torch.no_grad(), exact_matmul():
+                logits = self.masked.masked_logits([only(edges, self.prompt) for edges in new.values()])
+            answers = np.array([self.metric.of(row) for row in logits])
+            self._known |= dict(zip(new, (answers - self.shares.nothing) / self.shares.gap, strict=True))
+        return np.array([self._known[key] for key in keys])
 
-    def inside(self, kept: Float[np.ndarray, "set"]) -> np.ndarray:
-        """Which of these keep enough, and not too much?"""
-        return (kept >= self.level) & (kept <= self.most)
+    @property
+    def tried(self) -> int:
+        """How many sets of edges were tried."""
+        return len(self._known)
+
+    def tried_sets(self, sets: Sequence[EdgeList], *, connect: bool = True) -> list[Tried]:
+        """Sets of edges, connected, with what each keeps."""
+        sets = self.reach.connected_sets(sets) if connect else sets
+        return [Tried(edges, float(kept)) for edges, kept in zip(sets, self.kept(sets), strict=True)]
+
+    def inside(self, kept: float) -> bool:
+        """Is this enough, and not too much?"""
+        return self.level <= kept <= self.most
 
 
 def search(asked: Search, progress: Progress | None = None) -> Found:
@@ -81,24 +105,16 @@ def search(asked: Search, progress: Progress | None = None) -> Found:
     sizes = values[tuple(edges.T)]
     by_size = edges[np.argsort(-np.abs(sizes))]
     orders = [by_size] if asked.both_signs else [edges[np.argsort(-sizes)], by_size]
-    progress(1, ROUNDS + 2)
-    crossings = [found for order in orders if (found := _crossing(asked, order)) is not None]
-    if not crossings:
+    best = _shortest(asked, orders, lambda kept: kept >= asked.level, progress)
+    if best is not None and not asked.inside(best.kept):  # few edges keep too much, and more of them may keep less
+        best = _shortest(asked, orders, asked.inside, silent)
+    if best is None or not asked.inside(best.kept):
         raise KeyholeError(
             f"no set of best edges keeps between {asked.level:.0%} and {asked.most:.0%} of the answer's gap to the "
             "baseline: take another baseline (other prompts like this one), or a lower level."
         )
-    edges = min(crossings, key=len)
-    kept = float("nan")
-    for done in range(ROUNDS):
-        progress(done + 2, ROUNDS + 2)
-        smaller = _pruned(asked, edges)
-        if smaller is None:
-            break
-        edges, kept = smaller
-    kept = float(asked.kept([edges])[0]) if np.isnan(kept) else kept
     progress(ROUNDS + 2, ROUNDS + 2)
-    return Found(edges, kept, values[tuple(edges.T)], asked.tried)
+    return Found(best.edges, best.kept, values[tuple(best.edges.T)], asked.tried)
 
 
 def require_gap(shares: Shares) -> None:
@@ -111,52 +127,100 @@ def require_gap(shares: Shares) -> None:
         )
 
 
-def _crossing(asked: Search, order: EdgeList) -> EdgeList | None:
-    """The first of its best edges that keep enough: sizes doubled, then counted more finely between two."""
-    sizes = _doubled(len(order))
-    low, high = 0, 0
-    for start in range(0, len(sizes), _FINER):
-        chosen = [asked.reach.connected(order[:n]) for n in sizes[start : start + _FINER]]
-        enough = asked.kept(chosen) >= asked.level
-        if enough.any():
-            first = start + int(enough.argmax())
-            low, high = (sizes[first - 1] if first else 0), sizes[first]
-            break
-    if not high:
-        return None
-    best: EdgeList | None = None
-    while True:
-        between = sorted({*np.linspace(low, high, _FINER + 1).round().astype(int)[1:].tolist()})
-        sets = [asked.reach.connected(order[:n]) for n in between]
-        kept = asked.kept(sets)
-        for i in np.flatnonzero(asked.inside(kept)):
-            if best is None or len(sets[i]) < len(best):
-                best = sets[i]
-        first = int((kept >= asked.level).argmax()) if (kept >= asked.level).any() else len(between) - 1
-        if high - low <= max(2, high // 16):
+def _shortest(
+    asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool], progress: Progress
+) -> Tried | None:
+    """The best edges that keep enough, pruned as long as they can be; None: no set does."""
+    progress(1, ROUNDS + 2)
+    best = _begun(asked, orders, enough)
+    for done in range(ROUNDS):
+        progress(done + 2, ROUNDS + 2)
+        smaller = _pruned(asked, best) if best is not None else None
+        if smaller is None:
             return best
-        low, high = (between[first - 1] if first else low), between[first]
+        best = smaller
+    return best
+
+
+def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Tried | None:
+    """The smallest set of best edges that keeps enough; if all that do keep too much, the smallest of these.
+
+    Sizes are doubled until one of the orders keeps enough, and then counted more finely below, for all orders at once.
+    """
+    sizes = _doubled(len(orders[0]))
+    tried: list[Tried] = []
+    for start in range(0, len(sizes), _AT_ONCE):
+        some = sizes[start : start + _AT_ONCE]
+        rows = asked.tried_sets([order[:n] for order in orders for n in some])
+        tried += rows
+        spans = []  # of each order that keeps enough: a size that does not, and the next, which does
+        for i, order in enumerate(orders):
+            good = [enough(row.kept) for row in rows[i * len(some) : (i + 1) * len(some)]]
+            if any(good):
+                first = start + good.index(True)
+                spans.append((order, sizes[first - 1] if first else 0, sizes[first]))
+        if spans:
+            break
+    while spans := [(order, low, high) for order, low, high in spans if high - low > max(1, high // 16)]:
+        between = [_between(low, high) for _, low, high in spans]
+        rows = asked.tried_sets([order[:n] for (order, _, _), some in zip(spans, between, strict=True) for n in some])
+        tried += rows
+        finer = []
+        for (order, low, high), some in zip(spans, between, strict=True):
+            here, rows = rows[: len(some)], rows[len(some) :]
+            good = [enough(row.kept) for row in here]
+            first = good.index(True) if any(good) else len(some)
+            finer.append((order, [low, *some][first], [*some, high][first]))
+        spans = finer
+    found = [row for row in tried if enough(row.kept)]
+    return min(found, key=lambda row: (not asked.inside(row.kept), len(row.edges)), default=None)
+
+
+def _between(low: int, high: int) -> list[int]:
+    """Sizes between two, at most so many."""
+    return sorted({*np.linspace(low, high, _FINER + 1).round().astype(int)[1:-1].tolist()} - {low, high})
 
 
 def _doubled(n: int) -> list[int]:
-    sizes = [8]
+    sizes = [min(8, n)]
     while sizes[-1] < n:
         sizes.append(min(2 * sizes[-1], n))
     return sizes
 
 
-def _pruned(asked: Search, edges: EdgeList) -> tuple[EdgeList, float] | None:
-    """The smallest part of these edges that still keeps enough, best first by their shares among themselves."""
+def _pruned(asked: Search, best: Tried) -> Tried | None:
+    """A smaller part of these edges that still keeps enough, best first by their shares among themselves.
+
+    Where that fails, and there are many left or they keep too much, best first by what taking each away costs; of very
+    many, all those that a writer has at a token together.
+    """
+    edges = best.edges
+    if not 1 < len(edges) <= MOST_PRUNED:
+        return None
     within = along(asked.masked, asked.metric, edges, asked.prompt)
-    order = np.argsort(-np.abs(within) if asked.both_signs else -within)
-    sizes = sorted({max(1, round(part * len(edges))) for part in PARTS} - {len(edges)})
-    sets = [asked.reach.connected(edges[order[:n]]) for n in sizes]
-    sets = [chosen for chosen in sets if 0 < len(chosen) < len(edges)]
-    if not sets:
-        return None
-    kept = asked.kept(sets)
-    good = np.flatnonzero(asked.inside(kept))
-    if not len(good):
-        return None
-    best = min(good, key=lambda i: len(sets[i]))
-    return sets[best], float(kept[best])
+    orders = [-np.abs(within)] if asked.both_signs else [-within, -np.abs(within)]
+    smaller = _smallest(asked, best, _parts(asked, [edges[np.argsort(order)] for order in orders]))
+    if smaller is None and (len(edges) > MANY or not asked.inside(best.kept)):
+        group = np.arange(len(edges))
+        if len(edges) > MOST_SINGLE:
+            group = np.unique(edges[:, [0, 2]], axis=0, return_inverse=True)[1].ravel()
+        without = asked.tried_sets([edges[group != i] for i in range(group.max() + 1)])
+        left = np.array([row.kept for row in without])[group]
+        smaller = _smallest(asked, best, without + _parts(asked, [edges[np.lexsort((-np.abs(within), left))]]))
+    return smaller
+
+
+def _parts(asked: Search, orders: Sequence[EdgeList]) -> list[Tried]:
+    """First parts of some orders, of all sizes."""
+    sizes = sorted({max(1, round(part * len(orders[0]))) for part in PARTS} - {len(orders[0])})
+    return asked.tried_sets([order[:size] for order in orders for size in sizes])
+
+
+def _smallest(asked: Search, best: Tried, rows: Sequence[Tried]) -> Tried | None:
+    """The smallest of these that keeps enough and not too much; as long as there is none, the one nearest to it."""
+    smaller = [row for row in rows if 0 < len(row.edges) < len(best.edges)]
+    inside = [row for row in smaller if asked.inside(row.kept)]
+    if inside or asked.inside(best.kept):
+        return min(inside, key=lambda row: len(row.edges), default=None)
+    nearer = [row for row in smaller if asked.most < row.kept < best.kept]
+    return min(nearer, key=lambda row: row.kept, default=None)

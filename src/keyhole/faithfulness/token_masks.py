@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+LONG = 1 << 14  # edges: what they carry would fill the memory, each by itself
 EdgeList = Int[np.ndarray, "_ 3"]  # of any length: writer, reader (their numbers in a wiring), token
 
 
@@ -50,6 +51,16 @@ def everything(value: float = 1.0, prompt: int = 0) -> Mask:
 def no_edges() -> EdgeList:
     """The empty list of edges."""
     return np.zeros((0, 3), dtype=np.int64)
+
+
+def as_ground(mask: Mask, shape: tuple[int, int, int]) -> Mask:
+    """The same mask with its list, if that is long and all of it is kept or cut, as a value for every edge."""
+    whole = not mask.channels and not isinstance(mask.ground, np.ndarray) and {mask.value, mask.ground} == {0.0, 1.0}
+    if len(mask.edges) <= LONG or not whole:
+        return mask
+    ground = np.full(shape, bool(mask.ground))
+    ground[tuple(mask.edges.T)] = bool(mask.value)
+    return Mask(no_edges(), mask.value, ground, mask.prompt)
 
 
 class Rows:
@@ -107,9 +118,8 @@ class Rows:
             parts = torch.stack([x if B is None else x @ B @ B.T for x, B in zip(parts, bases, strict=True)])
         if self._change is not None:
             parts = parts * self._change[start:stop]
-        for group, into, part in zip(
-            groups, torch.split(self._into[start:stop], sizes), torch.split(parts, sizes), strict=True
-        ):
+        places, pieces = torch.split(self._into[start:stop], sizes), torch.split(parts, sizes)
+        for group, into, part in zip(groups, places, pieces, strict=True):
             self._inbox[group].append((into, part))
 
     def received(

@@ -10,6 +10,7 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.many.likes import Alike, like_of
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.models.run import Run
@@ -43,15 +44,15 @@ class _Ran:
     ids: AnswerIds
     said: Answered
 
-    def outcome(self, found: Circuit | KeyholeError, tracing: Tracing) -> Outcome:
-        """As it is kept; the run itself is not, for memory would grow with the prompts."""
+    def outcome(self, found: Circuit | KeyholeError, tracing: Tracing, why: str | None = None) -> Outcome:
+        """As it is kept; the run itself is not, for memory would grow with the prompts. `why` it was not measured."""
         about: Any = {"index": self.index, "example": self.example, **asdict(self.said)}
         if isinstance(found, KeyholeError):
             status: Status = "empty" if isinstance(found, NothingToTraceError) else "failed"
             return Outcome(status=status, error=str(found), **about)
         vectors = signal_vectors(found) if tracing.signals else None
         status = "circuit" if found.heads else "headless"
-        return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, **about)
+        return Outcome(status=status, circuit=replace(found, run=None), signals=vectors, error=why, **about)
 
     @property
     def targets(self) -> list[int]:
@@ -67,14 +68,18 @@ class _Ran:
         return Outcome(index=self.index, example=self.example, status="skipped", **asdict(self.said))
 
 
-def trace_batch(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> Batch:
+def trace_batch(
+    model: Model, first: int, examples: Sequence[Example], tracing: Tracing, alike: Alike | None = None
+) -> Batch:
     """What became of each prompt? One that is refused loses no other; what the model gets wrong may be skipped."""
     start = _now(model)
     ran = _run(model, first, examples, tracing)
     between = _now(model)
     wanted = [one for one in ran if isinstance(one, _Ran) and (tracing.wrong == "keep" or one.said.correct)]
-    found = zip(wanted, _circuits(wanted, tracing), strict=True)
-    traced = {one.index: one.outcome(made, tracing) for one, made in found}
+    traced: dict[int, Outcome] = {}
+    for one, made in zip(wanted, _found(wanted, tracing, alike), strict=True):
+        circuit, why = _measured(one, made, tracing, alike) if tracing.measured == "effects" else (made, None)
+        traced[one.index] = one.outcome(circuit, tracing, why)
     outcomes = [one if isinstance(one, Outcome) else traced.get(one.index) or one.skipped() for one in ran]
     tokens = fmean([len(one.run) for one in ran if isinstance(one, _Ran)] or [0])
     return Batch(tuple(outcomes), tokens, between - start, _now(model) - between)
@@ -104,6 +109,39 @@ def _runs(model: Model, texts: Sequence[str], bos: bool | None) -> list[Run | Ke
         return list(model.run_many(texts, bos=bos))
     except KeyholeError as error:
         return [_bare(error)] if len(texts) == 1 else [_runs(model, [text], bos)[0] for text in texts]
+
+
+def _found(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
+    """Circuits that were traced, or that suffice."""
+    if tracing.measured != "sufficient":
+        return _circuits(ran, tracing)
+    return [_sufficient(one, tracing, alike) for one in ran]
+
+
+def _sufficient(one: _Ran, tracing: Tracing, alike: Alike | None) -> Circuit | KeyholeError:
+    """The circuit that suffices for one prompt, or why there is none."""
+    try:
+        return one.run.sufficient(
+            one.targets,
+            against=one.against(tracing),
+            like=like_of(one.run.model, one.example, alike, tracing.bos),
+            level=tracing.level,
+            both_signs=tracing.both_signs,
+        )
+    except KeyholeError as error:
+        return _bare(error)
+
+
+def _measured(
+    one: _Ran, found: Circuit | KeyholeError, tracing: Tracing, alike: Alike | None
+) -> tuple[Circuit | KeyholeError, str | None]:
+    """A circuit with its effects; where they cannot be measured it is kept without them, and why."""
+    if isinstance(found, KeyholeError):
+        return found, None
+    try:
+        return found.effects(like=like_of(one.run.model, one.example, alike, tracing.bos)), None
+    except KeyholeError as error:
+        return found, f"effects were not measured: {error}"
 
 
 def _circuits(ran: Sequence[_Ran], tracing: Tracing) -> list[Circuit | KeyholeError]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from keyhole.errors import KeyholeError
 from keyhole.many.batches import Batch, trace_batch
+from keyhole.many.likes import Alike
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
 from keyhole.store import Outcome
@@ -28,6 +29,7 @@ class Block:
     first: int  # its first prompt, among all
     examples: tuple[Example, ...]
     begun: Mapping[int, Sequence[Outcome]] = field(default_factory=dict)  # batches that are done, by their first prompt
+    alike: Alike | None = None  # prompts that others are measured against; None: they are drawn, or not needed
 
     def batches(self, size: int) -> list[tuple[int, Sequence[Example]]]:
         """(first prompt, examples) of each batch."""
@@ -47,17 +49,19 @@ def trace_block(model: Model, block: Block, tracing: Tracing) -> list[Outcome]:
 def batch_of(model: Model, block: Block, first: int, examples: Sequence[Example], *, tracing: Tracing) -> Batch:
     """One batch of a block; whatever stops it says at which prompt it was."""
     try:
-        return trace_batch(model, first, examples, tracing)
+        return trace_batch(model, first, examples, tracing, block.alike)
     except Exception as error:  # refusals are outcomes: this is a bug, or memory that did not suffice
-        where, what = _culprit(model, first, examples, tracing) or (_together(first, examples), error)
+        where, what = _culprit(model, first, examples, tracing, block.alike) or (_together(first, examples), error)
         raise BlockFailedError(f"part {block.number} stopped at {where}: {_told(what)}") from error
 
 
-def _culprit(model: Model, first: int, examples: Sequence[Example], tracing: Tracing) -> tuple[str, Exception] | None:
+def _culprit(
+    model: Model, first: int, examples: Sequence[Example], tracing: Tracing, alike: Alike | None
+) -> tuple[str, Exception] | None:
     """Which prompt was it? The first that fails alone, too, if there is one."""
     for index, example in enumerate(examples, first):
         try:
-            trace_batch(model, index, [example], tracing)
+            trace_batch(model, index, [example], tracing, alike)
         except Exception as error:  # as above
             return f"prompt {index} ({example.text!r})", error
     return None

@@ -22,6 +22,7 @@ and building records, which is all there is for small models.
 import math
 from dataclasses import dataclass
 
+from keyhole.faithfulness.masked import FLOATS
 from keyhole.tracing.firings.why import ON_ACCELERATORS, PROJECTED_FLOATS
 from keyhole.tracing.methods import Method
 
@@ -159,6 +160,12 @@ def memory(shape: Shape, load: Load, bytes_per_weight: int = 4, *, accelerator: 
         working=round(_BUSIEST * load.firings * read * _COPIES * _FOLDED),
         most=PROJECTED_FLOATS * (ON_ACCELERATORS if accelerator else 1) * _COPIES * _FOLDED,
     )
+
+
+def measuring_bytes(shape: Shape, tokens: float) -> int:
+    """What passes edge by edge hold: all that is written in as many copies as fit, and as much on the way back."""
+    written = shape.layers * (shape.heads + 1) * shape.d_model * tokens
+    return round(2 * max(FLOATS, written) * _FOLDED)
 
 
 def run_floats(shape: Shape) -> int:

@@ -14,6 +14,7 @@ import transformers
 from keyhole.errors import KeyholeError
 from keyhole.many.blocks import Block, BlockFailedError
 from keyhole.many.engines import Engine, EngineName, engine_of
+from keyhole.many.likes import alike_in, drawn
 from keyhole.many.pilot import Estimate, estimate_of, pilot, sample
 from keyhole.many.settings import Tracing
 from keyhole.many.source import source_of
@@ -60,7 +61,9 @@ def bulk(
         engine: "local" or "ray", or one with settings: `keyhole.many.Local(workers=4)`, `keyhole.many.Ray(...)`.
         part: Prompts that are written together, and lost together if the work is interrupted.
         tracing: A `keyhole.many.Tracing`: by which method and how to trace, what to do with prompts that the model
-            gets wrong, and how many prompts to trace together (`batch`), which bounds memory.
+            gets wrong, and how many prompts to trace together (`batch`), which bounds memory. With `effects`, circuits
+            are measured against prompts like theirs: a task draws these, and of a file they are others of the same
+            template and length. With `sufficient`, circuits that suffice are searched for instead.
         progress: Called with the number of prompts done and their total.
 
     Returns:
@@ -133,7 +136,12 @@ def _plan(
         signals=loaded.dims.d_model if tracing.signals else None,
     )
     spans = [manifest.span(number) for number in range(manifest.parts)]
-    blocks = [Block(i, span.start, tuple(examples[span.start : span.stop])) for i, span in enumerate(spans)]
+    from_file = isinstance(what, Path) or (isinstance(what, str) and task["name"] not in CATALOGUE)
+    measured = tracing.measured is not None and (from_file or not drawn(examples))
+    alike = alike_in(loaded, examples, tracing.bos) if measured else None
+    blocks = [
+        Block(i, span.start, tuple(examples[span.start : span.stop]), alike=alike) for i, span in enumerate(spans)
+    ]
     return _Plan(loaded, tracing, tuple(blocks), manifest)
 
 

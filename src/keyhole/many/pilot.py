@@ -12,7 +12,7 @@ from keyhole.cache import readable
 from keyhole.errors import KeyholeError
 from keyhole.many.batches import Batch
 from keyhole.many.blocks import Block, BlockFailedError, batch_of
-from keyhole.many.cost import Load, Memory, Rates, Shape, fit, memory, seconds
+from keyhole.many.cost import Load, Memory, Rates, Shape, fit, measuring_bytes, memory, seconds
 from keyhole.many.settings import Tracing
 from keyhole.many.worker import torch_threads
 from keyhole.models.architecture.mlps import MlpWeights
@@ -127,15 +127,14 @@ def estimate_of(
     first, usual = ((batch.forward + batch.trace) / len(batch.outcomes) for batch in (measured[0], measured[-1]))
     warming = max(0.0, first - usual) * len(measured[0].outcomes)
     weight = model.hf.dtype.itemsize
+    longest = max((n for _, n in lengths), default=0)
+    needs = memory(shape, replace(load, tokens=longest), weight, accelerator=model.hf.device.type != "cpu")
+    if tracing.measured is not None:
+        needs = replace(needs, fixed=needs.fixed + measuring_bytes(shape, longest))
     return Estimate(
         prompts=sum(len(block.examples) for block in blocks),
         seconds=(spent if kept else warming) + left + (warming if workers > 1 else 0.0),  # each worker warms up once
-        memory=memory(
-            shape,
-            replace(load, tokens=max((n for _, n in lengths), default=0)),
-            weight,
-            accelerator=model.hf.device.type != "cpu",
-        ),
+        memory=needs,
         batch=min(tracing.batch, max(len(block.examples) for block in blocks)),  # a batch lies within its part
         workers=workers,
         disk=_disk(manifest, blocks, outcomes),

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.faithfulness.search import LEVEL
+from keyhole.many.likes import MOST
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.assemble import Settings, Sinks
 from keyhole.tracing.firings.candidates import Keys
@@ -39,6 +41,10 @@ class Tracing:
     batch: int = 32  # prompts traced together: memory grows with them
     threads: int = 1  # of each worker
     signals: bool = False  # keep the vector of every signal, too: most of a store's bytes
+    effects: bool = False  # measure effects, shares and faithfulness of every circuit
+    sufficient: bool = False  # instead of tracing, search for circuits that suffice; these are measured, too
+    level: float = LEVEL  # of the answer, that such a circuit keeps at least
+    both_signs: bool = False  # with edges that hold the answer back
 
     def __post_init__(self) -> None:
         if self.seeds not in (None, *get_args(SeedRule)) and not isinstance(self.seeds, Probability):
@@ -53,10 +59,28 @@ class Tracing:
         for name in ("batch", "threads"):
             if getattr(self, name) < 1:
                 raise KeyholeError(f"{name} is {getattr(self, name)}, but should be at least 1.")
+        self._require_measuring()
         if self.svt is not None:
             require_no_accpp(self.options())
             self.svt.require_no_seeds(self.seeds)
         Settings(seeds=self.seeds or "prob", tau=self.tau, keys=self.keys, sinks=self.sinks)  # refuses what is wrong
+
+    def _require_measuring(self) -> None:
+        if (self.level, self.both_signs) != (LEVEL, False) and not self.sufficient:
+            raise KeyholeError("level and both signs are of circuits that suffice: ask for these (sufficient).")
+        if not 0 < self.level <= 1:
+            raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
+        of_tracing = (self.method, self.seeds, *self.options().values())
+        if self.sufficient and of_tracing != ("accpp", None, *Tracing().options().values()):
+            raise KeyholeError(
+                "circuits that suffice are searched for and not traced: leave out method, seeds, tau, keys, sinks and "
+                "through."
+            )
+
+    @property
+    def measured(self) -> Literal["effects", "sufficient"] | None:
+        """What is measured of every prompt, against prompts like it; None: nothing."""
+        return "sufficient" if self.sufficient else "effects" if self.effects else None
 
     @property
     def svt(self) -> SvtSettings | None:
@@ -86,6 +110,12 @@ class Tracing:
         share = self.seeds.tau if isinstance(self.seeds, Probability) else Probability().tau
         rule = "prob" if isinstance(self.seeds, Probability) else self.seeds
         for_all = {name: getattr(self, name) for name in ("wrong", "bos", "batch", "threads")}
+        if self.measured is not None:  # stores without it do not name it, as when nothing was measured
+            for_all["like"] = MOST
+        if self.sufficient:
+            return {"method": "sufficient", "level": self.level, "both_signs": self.both_signs, **for_all}
+        if self.effects:
+            for_all["effects"] = True
         if self.svt is not None:
             usual = "linear" if self.svt.start is None else "given"
             return {"method": "svt", "seeds": rule or usual, "seed_tau": share, **asdict(self.svt), **for_all}

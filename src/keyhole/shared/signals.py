@@ -47,7 +47,7 @@ def shared(
     """Compare heads over so many of a store's prompts, run anew; with `other`, all heads' channels in both tasks."""
     one, two = (None if x is None else x if isinstance(x, Store) else open_store(x) for x in (store, other))
     assert one is not None
-    for each in (x for x in (one, two) if x is not None and x.manifest.method != "accpp"):
+    for each in (x for x in (one, two) if x is not None and x.manifest.method == "svt"):
         raise KeyholeError(
             f"{each.path} was traced with {each.manifest.method}, whose channels are numbered in another basis: give a "
             "store of accpp."

@@ -9,7 +9,8 @@ from keyhole.circuits.files import from_document
 from keyhole.errors import KeyholeError
 from keyhole.store.manifest import Manifest
 from keyhole.store.outcome import Outcome
-from keyhole.store.rows import ERRORS, OWN, SHARES
+from keyhole.store.rows import ERRORS, FAITHFULNESS, MEASURED_OWN, OWN, SHARES
+from keyhole.store.schema import MEASURED
 from keyhole.strict import is_index, is_list, parse_json, require
 from keyhole.tasks.example import Example
 
@@ -20,11 +21,18 @@ _REMOVAL = ("kind", "layer", "head", "src", "channel", "ig", "after")
 _ACCOUNTED = ("influence", "leaf")  # of circuits through MLPs; edges have the first
 _TRACED = ("node", "tau", "visible")
 _MLP = ("node", *SHARES, "causes")
-NEEDED = {  # which columns a circuit is made of, besides its row in `circuits`
+_NEEDED = {  # which columns a circuit is made of, besides its row in `circuits`
     "nodes": ("prompt", *_NODE, *_ACCOUNTED, "explained", *_TRACED, *_MLP[1:], "neurons", "neuron_shares"),
     "edges": ("prompt", "edge", "from_node", "to_node", *_EDGE, "influence"),
     "removals": ("prompt", "node", "side", *_REMOVAL),
 }
+CIRCUIT_TABLES = tuple(_NEEDED)  # whose rows a circuit is made of
+
+
+def needed(manifest: Manifest, table: str) -> tuple[str, ...]:
+    """Which columns of a table a circuit is made of."""
+    measured = MEASURED if manifest.measured and table in ("nodes", "edges") else ()
+    return (*_NEEDED[table], *measured)
 
 
 def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outcome:
@@ -41,7 +49,7 @@ def outcome_from(manifest: Manifest, row: Row, circuit: Circuit | None) -> Outco
 def circuit_from(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> Circuit:
     """The circuit of a row of `circuits` and of its own rows in the other tables."""
     try:
-        for table in NEEDED:
+        for table in CIRCUIT_TABLES:
             require(len(own[table]) == row[table], f"it has {len(own[table])} {table}, where {row[table]} are told of.")
         for table, name in (("nodes", "node"), ("edges", "edge")):
             require([one[name] for one in own[table]] == [*range(row[table])], f"its {table} are out of order.")
@@ -86,7 +94,7 @@ def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dic
     require(isinstance(told, dict), "its parameters are no object.")
     through = told.get("through") == "mlps"
     document = {
-        "schema": SCHEMA if through else 1,
+        "schema": SCHEMA,
         "model": dict(manifest.model) if row["model"] is None else parse_json(row["model"]),
         "versions": dict(manifest.versions) if row["versions"] is None else parse_json(row["versions"]),
         "parameters": told | {name: row[name] for name in OWN},
@@ -97,7 +105,19 @@ def _document(manifest: Manifest, row: Row, own: Mapping[str, list[Row]]) -> dic
         "edges": [_edge(one, through) for one in own["edges"]],
         "firings": _firings(own),
     }
-    return document | ({"mlps": _mlps(own["nodes"])} if through else {})
+    document |= {"mlps": _mlps(own["nodes"])} if through else {}
+    return document | ({"measured": _measured(row, own)} if row.get("baseline") is not None else {})
+
+
+def _measured(row: Row, own: Mapping[str, list[Row]]) -> Row:
+    """What was measured of a circuit; what was not has no values at all."""
+    require(is_list(row["measured"], str), "what was measured is missing.")
+    values: Row = {"words": row["word_effects"]}
+    for table, share in (("nodes", "node_shares"), ("edges", "edge_shares")):
+        values |= {table: [one["effect"] for one in own[table]], share: [one["share"] for one in own[table]]}
+    values = {name: found if name in row["measured"] else [] for name, found in values.items()}
+    faithfulness = None if row["kept"] is None else {name: row[column] for column, name in FAITHFULNESS.items()}
+    return {name: row[name] for name in MEASURED_OWN} | values | {"faithfulness": faithfulness}
 
 
 def _node(row: Row, through: bool) -> Row:

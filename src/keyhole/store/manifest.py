@@ -41,6 +41,11 @@ class Manifest:
         """By which method its circuits were traced; stores of accpp do not say so."""
         return str(self.settings.get("method", "accpp"))
 
+    @property
+    def measured(self) -> bool:
+        """Do its circuits have effects, shares and faithfulness? Then its tables have columns for them."""
+        return bool(self.settings.get("effects")) or self.method == "sufficient"
+
     def span(self, number: int) -> range:
         """The prompts of one part."""
         return range(number * self.part, min(self.n, (number + 1) * self.part))

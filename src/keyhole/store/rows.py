@@ -10,11 +10,19 @@ from keyhole.circuits.writer import Kind
 from keyhole.errors import KeyholeError
 from keyhole.store.manifest import Manifest
 from keyhole.store.outcome import Outcome
-from keyhole.store.schema import PLACE, columns, tables
+from keyhole.store.schema import MEASURED, PLACE, columns, tables
 
 Rows = dict[str, list[Any]]  # a table while it grows
 ERRORS = ("scores", "residuals", "logits")
 OWN = ("end", *(f"{of}_{what}" for of in ("target", "against") for what in ("ids", "text", "probability")))
+NODE_VALUES, EDGE_VALUES = ("nodes", "node_shares"), ("edges", "edge_shares")  # what `MEASURED` columns hold
+VALUES = ("words", *NODE_VALUES, *EDGE_VALUES)
+MEASURED_OWN = ("baseline", "metric", "everything", "nothing", "completeness", "note")
+FAITHFULNESS = {  # by column
+    **{name: name for name in ("kept", "cut", "rest", "random", "rank", "others")},
+    "kept_edges": "edges",
+    "model_edges": "of",
+}
 SHARES = ("offset", "left", "left_renormed", "kept", "cancellation")
 ENDS: dict[Kind, str] = {"embedding": "words", "head": "heads", "mlp": "mlps", "mixer": "mixers"}  # others: constants
 
@@ -30,6 +38,10 @@ def rows_of(manifest: Manifest, outcomes: Iterable[Outcome]) -> dict[str, Rows]:
         _circuit(rows["circuits"], prompt, circuit, manifest)
         _nodes(rows["nodes"], prompt, circuit)
         _edges(rows["edges"], prompt, circuit)
+        if manifest.measured:
+            _measured(rows, circuit)
+        elif circuit.measured is not None:
+            raise KeyholeError(f"the circuit of prompt {prompt} was measured, and this store keeps no effects.")
         _removals(rows["removals"], prompt, circuit)
         if manifest.signals is not None:
             _signals(rows["signals"], outcome, manifest.signals)
@@ -111,6 +123,20 @@ def _edges(rows: Rows, prompt: int, circuit: Circuit) -> None:
     _read(rows, [nodes[edge.source] for edge in edges], PLACE, "from_")
     _read(rows, [nodes[edge.target] for edge in edges], PLACE, "to_")
     _read(rows, edges, ("side", "weight", "ig", "alone", "influence", "channels"))
+
+
+def _measured(rows: Mapping[str, Rows], circuit: Circuit) -> None:
+    """What was measured of a circuit, its nodes and its edges; all null where nothing was."""
+    found = circuit.measured
+    for table, names in (("nodes", NODE_VALUES), ("edges", EDGE_VALUES)):
+        for column, name in zip(MEASURED, names, strict=True):
+            values = getattr(found, name, ()) or [None] * len(getattr(circuit, table))
+            rows[table][column] += values
+    own = {name: getattr(found, name, None) for name in MEASURED_OWN}
+    sizes = {column: getattr(getattr(found, "faithfulness", None), name, None) for column, name in FAITHFULNESS.items()}
+    measured = None if found is None else [name for name in VALUES if getattr(found, name)]
+    words = None if found is None else found.words
+    _add(rows["circuits"], **own, **sizes, measured=measured, word_effects=words)
 
 
 def _removals(rows: Rows, prompt: int, circuit: Circuit) -> None:

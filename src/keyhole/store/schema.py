@@ -111,6 +111,30 @@ _COLUMNS: dict[str, dict[str, str]] = {
     SIGNALS: {"prompt": "int64", "edge": "int32", "vector": "vector"},
 }
 
+MEASURED = {"effect": "double", "share": "double"}  # of nodes and edges; null: not measured
+_MEASURED: dict[str, dict[str, str]] = {  # columns of stores whose circuits were measured
+    "circuits": {
+        "baseline": "string",
+        "metric": "string",
+        "everything": "double",
+        "nothing": "double",
+        "completeness": "double",
+        "measured": "list<string>",
+        "word_effects": "list<double>",
+        "note": "string",
+        "kept": "double",
+        "cut": "double",
+        "rest": "list<double>",
+        "random": "list<double>",
+        "rank": "int32",
+        "kept_edges": "int32",
+        "model_edges": "int64",
+        "others": "list<double>",
+    },
+    "nodes": MEASURED,
+    "edges": MEASURED,
+}
+
 
 def tables(manifest: Manifest) -> tuple[str, ...]:
     """The tables of a store."""
@@ -118,9 +142,10 @@ def tables(manifest: Manifest) -> tuple[str, ...]:
 
 
 def columns(manifest: Manifest, table: str) -> dict[str, str]:
-    """A table's columns and their types; every label is a column of its own."""
+    """A table's columns and their types; every label is a column of its own, and so is what was measured."""
     labels = {f"label_{name}": "string" for name in manifest.labels} if table == "prompts" else {}
-    return _COLUMNS[table] | labels
+    measured = _MEASURED.get(table, {}) if manifest.measured else {}
+    return _COLUMNS[table] | measured | labels
 
 
 def arrow_schema(manifest: Manifest, table: str) -> "pa.Schema":

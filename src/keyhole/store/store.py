@@ -11,7 +11,7 @@ from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.files import is_file, require_folder, write_at_once
-from keyhole.store.back import NEEDED, Row, by_prompt, circuit_from, outcome_from
+from keyhole.store.back import CIRCUIT_TABLES, Row, by_prompt, circuit_from, needed, outcome_from
 from keyhole.store.lock import alone, unwritable
 from keyhole.store.manifest import MANIFEST, Manifest, differences, manifest_from, manifest_text
 from keyhole.store.outcome import STATUSES, Outcome
@@ -181,7 +181,7 @@ class Store:
         rows = self._rows("prompts", number, where)
         asked = {"prompt": [row["prompt"] for row in rows]}
         circuits = {row["prompt"]: row for row in self._rows("circuits", number, asked)}
-        own = {table: by_prompt(self._rows(table, number, asked)) for table in NEEDED}
+        own = {table: by_prompt(self._rows(table, number, asked)) for table in CIRCUIT_TABLES}
         for row in rows:
             prompt, told = row["prompt"], circuits.get(row["prompt"])
             mine = {table: found[prompt] for table, found in own.items()}
@@ -193,7 +193,8 @@ class Store:
         if isinstance(where, Mapping):
             require_columns(table, found.schema.names, where)
             where = expression(where)
-        return list(rows_in(found, table, NEEDED.get(table), where).to_pylist())
+        names = needed(self.manifest, table) if table in CIRCUIT_TABLES else None
+        return list(rows_in(found, table, names, where).to_pylist())
 
 
 def make_store(path: Path | str, manifest: Manifest) -> Store:

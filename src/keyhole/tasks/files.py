@@ -28,7 +28,7 @@ _KEYS = {"prompt", "target", "against", "labels", "roles", *_TEXTS}
 def read_examples(path: str | Path) -> list[Example]:
     """Read examples, or say which line is wrong and why."""
     path, found = Path(path), []
-    for number, line in enumerate(read_text(path).split("\n"), start=1):  # other breaks may stand inside a prompt
+    for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -42,13 +42,17 @@ def read_examples(path: str | Path) -> list[Example]:
 
 def read_prompts(path: str | Path) -> list[Example] | list[str]:
     """Prompts of a file: JSON Lines, whose answers are known, or plain text with a prompt a line."""
-    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
-    prompts = [line for line in lines if line.strip()]
+    prompts = [line.removesuffix("\r") for line in _lines(path) if line.strip()]
     if not prompts:
         raise KeyholeError(f"{path} has no prompts: write one a line, as plain text or as JSON Lines.")
     if Path(path).suffix.lower() == ".jsonl" or all(line.lstrip().startswith("{") for line in prompts):
         return read_examples(path)
     return prompts
+
+
+def _lines(path: str | Path) -> list[str]:
+    """Lines of a file; other breaks may stand inside a prompt."""
+    return read_text(path).split("\n")
 
 
 def write_examples(examples: Sequence[Example], path: str | Path) -> None:

@@ -33,6 +33,7 @@ from keyhole.cli.options import (
     read_method,
     read_tau,
 )
+from keyhole.cli.prompt.measuring import PANEL, BothSignsOption, LevelOption, SufficientOption
 from keyhole.cli.tasks import ChoicesOption
 from keyhole.errors import KeyholeError
 from keyhole.progress import duration
@@ -70,6 +71,17 @@ def bulk(
     share: ShareOption = 0.7,
     channels: SvtChannelsOption = "singular",
     signals: Annotated[bool, typer.Option("--signals", help="Keep the vector of every signal, too.")] = False,
+    effects: Annotated[
+        bool,
+        typer.Option(
+            "--effects",
+            help="Measure effects, shares and faithfulness against prompts like each: a task's, or others of the file.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False,
+    sufficient: SufficientOption = False,
+    level: LevelOption = 0.9,
+    both_signs: BothSignsOption = False,
     engine: Annotated[EngineName, typer.Option(help="This machine, or a Ray cluster.")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, each with the model. Default: 1; ray: all there is room for.")
@@ -102,6 +114,8 @@ def bulk(
 
         keyhole bulk ioi --model gpt2 --method svt --start 9.6:END:IO --start 9.9:END:IO --out svt.store
 
+        keyhole bulk ioi --n 200 --sufficient --out sufficient.store
+
         keyhole bulk greater_than --model gpt2 --n 1000 --engine ray --address auto --out years.store
     """
     if out is None and not estimate:
@@ -113,6 +127,7 @@ def bulk(
     by = _engine(engine, workers, address)
     options: Any = {"method": read_method(method, start=start, threshold=threshold, share=share, channels=channels)}
     options |= {"through": through, "seeds": seeds, "wrong": wrong, "tau": read_tau(tau), "keys": keys, "sinks": sinks}
+    options |= {"effects": effects, "sufficient": sufficient, "level": level, "both_signs": both_signs}
     options |= {"batch": batch, "threads": threads, "bos": bos, "signals": signals}
     tracing = Tracing(**options)
     loaded = load_model(model, revision, dtype, device)
@@ -171,5 +186,10 @@ def _tell(store: Store, seconds: float, *, json: bool) -> None:
         f"{right:,} ({right / max(1, len(rows)):.1%})"
     )
     show.plain(f"took {duration(seconds)}; in Python: keyhole.open_store({str(store.path)!r})")
+    if unmeasured := [row for row in rows if row["status"] in ("circuit", "headless") and row["error"]]:
+        show.plain(
+            f"{len(unmeasured):,} were not measured; the first is prompt {unmeasured[0]['prompt']}: "
+            + unmeasured[0]["error"]
+        )
     for row in [row for row in rows if row["status"] == "failed"][:1]:
         show.plain(f"the first that failed is prompt {row['prompt']}: {row['error']}")
