@@ -160,15 +160,14 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
 
 def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
     """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
-    model = run.model
-    rest = model.cached(("resting", str(text)), lambda: model.hf.parameters(), lambda: _rest(model, text, progress))
+    model, lines = run.model, None if text is None else read_text(text)
+    rest = model.cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
     writes = rest[:, [0] + [1] * (len(run) - 1)]
     return Baseline("resting", "the resting state", writes)
 
 
-def _rest(model: "Model", text: Path | str | None, progress: Progress | None) -> Float[Tensor, "writer 2 d_model"]:
+def _rest(model: "Model", lines: str | None, progress: Progress | None) -> Float[Tensor, "writer 2 d_model"]:
     """Mean writes at first tokens and at all others; kept on disk by the model's weights."""
-    lines = None if text is None else read_text(text)
     which = "own" if lines is None else hashlib.sha256(lines.encode()).hexdigest()
     parameter = next(model.hf.parameters())
     key = cache.key_of(what="resting state 1", model=model.fingerprint(), dtype=str(parameter.dtype), text=which)
