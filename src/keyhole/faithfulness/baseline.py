@@ -255,6 +255,13 @@ def _mean_writes(
     return total / len(prompts)
 
 
+def as_far(prompt: Prompt | Example, run: "Run", whole: "Run") -> Prompt | Example:
+    """A prompt up to the answer's token, if it goes on after it as the whole run of this one does."""
+    if len(run) == len(whole) or len(ids_like(whole, prompt)) < len(whole):
+        return prompt
+    return list(ids_like(whole, prompt)[: len(run)])
+
+
 def ids_like(run: "Run", prompt: Prompt | Example) -> tuple[int, ...]:
     """A prompt as this run's was made: with a beginning-of-sequence token if that has one."""
     text = _text(prompt)

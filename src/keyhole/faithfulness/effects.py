@@ -17,7 +17,7 @@ from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Sufficient
 from keyhole.errors import KeyholeError, require_choice
-from keyhole.faithfulness.baseline import Likes, baseline, ids_like
+from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP
@@ -52,13 +52,9 @@ def effects(
     progress = progress or silent
     whole, metric = run_of(circuit, model), metric_of(circuit)
     run = until_answer(whole, metric.end)
-    if len(run) < len(whole):  # prompts go on after the answer's token, as this one does
-        like = (
-            like
-            if like is None or isinstance(like, str)
-            else [list(ids_like(whole, prompt)[: len(run)]) for prompt in like]
-        )
-        counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
+    if like is not None and not isinstance(like, str):
+        like = [as_far(prompt, run, whole) for prompt in like]
+    counterfactual = None if counterfactual is None else as_far(counterfactual, run, whole)
     start = part_of(progress, 0.0, 0.2)
     stand_in = baseline(run, like=like, counterfactual=counterfactual, text=text, progress=start)
     asked = question(run, metric, stand_in)

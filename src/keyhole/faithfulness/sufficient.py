@@ -17,7 +17,7 @@ import transformers
 from keyhole.circuits.circuit import Circuit, Edge, EdgeSide, Node, Traced
 from keyhole.circuits.parameters import Sufficient
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.baseline import Likes, baseline
+from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import measure
 from keyhole.faithfulness.faithful import kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
@@ -77,6 +77,9 @@ def sufficient(
     chosen = tuple(choose_targets(run, Likeliest(k=1) if target is None else target, at))
     metric = Metric(at, chosen, tuple(token_ids(run, against, at)))
     until = until_answer(run, at)
+    if like is not None and not isinstance(like, str):
+        like = [as_far(prompt, until, run) for prompt in like]
+    counterfactual = None if counterfactual is None else as_far(counterfactual, until, run)
     stand_in = baseline(until, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.0, 0.1))
     asked = question(until, metric, stand_in)
     searched = Search(asked.masked, metric, asked.shares, asked.reach, level, both_signs)
