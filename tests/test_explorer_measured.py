@@ -224,10 +224,11 @@ def test_my_own_prompts_and_both_signs(page: Page, go: Callable[..., None], orga
     expect(page.locator(".measuring-bar .faithful")).to_contain_text("the mean of 9 prompts like this one")
     own = organism.run(PROMPT).sufficient("Mary", against="John", like=lines, both_signs=True)
     assert page.locator(".edges tbody tr").count() == len(own.edges)
-    less = sum(edge.weight < 0 for edge in own.edges[: own.parameters.record()["found"]])
     shares = page.locator(".edges tbody tr:has-text('suffices') td:nth-child(2)").all_inner_texts()
-    assert sum(read(text) < 0 for text in shares) == less > 0
-    expect(page.locator(".links .edge.against")).not_to_have_count(0)
+    found = [edge.weight for edge in own.edges[: own.parameters.record()["found"]]]
+    assert sorted(map(read, shares)) == pytest.approx(sorted(100 * weight for weight in found), abs=0.51)
+    told = page.locator(".about").inner_text()
+    assert own.parameters.record()["both_signs"] and "Edges with a negative share hold the answer back." in told
     assert where(page)["like"].split("\n")[:9] == lines and where(page)["signs"] == "both"
 
 

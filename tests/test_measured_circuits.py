@@ -154,8 +154,15 @@ def test_graphs_have_effects_and_shares(measured: Circuit) -> None:
     assert sorted(effects_read) == pytest.approx(sorted(e for e in measured.measured.edges if e is not None))
 
 
-def test_mib_files_have_signed_shares(measured: Circuit, sufficient: Circuit) -> None:
-    for circuit in (measured, sufficient):
+def test_mib_files_have_signed_shares(
+    measured: Circuit, sufficient: Circuit, example: Example, others: list[Example], organism: keyhole.Model
+) -> None:
+    """Also of a circuit in which a head takes something from several tokens."""
+    run = organism.run(example.text)
+    both = run.sufficient(example.answer, against=example.wrong, like=others, both_signs=True, level=0.99)
+    places = [(node.layer, node.head, node.dest) for node in both.heads]
+    assert len(set(places)) < len(places)
+    for circuit in (measured, sufficient, both):
         assert circuit.measured is not None
         file = mib_from(json.loads(to_mib(circuit)), "c")
         n = circuit.parameters.found if isinstance(circuit.parameters, Sufficient) else len(circuit.edges)
@@ -165,7 +172,6 @@ def test_mib_files_have_signed_shares(measured: Circuit, sufficient: Circuit) ->
             if share is not None:
                 whole[writer.kind, writer.layer, writer.head, writer.dest, reader.layer, reader.head, edge.side] = share
         assert sum(scored.score for scored in file.edges.values()) == pytest.approx(sum(whole.values()))
-    assert measured.measured is not None and min(scored.score for scored in file.edges.values()) is not None
     assert any(scored.score < 0 for scored in mib_from(json.loads(to_mib(measured)), "c").edges.values())
     plain = mib_from(json.loads(to_mib(replace(measured, measured=None))), "c")
     assert all(scored.score > 0 for scored in plain.edges.values())

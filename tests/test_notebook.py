@@ -298,7 +298,9 @@ def test_a_widget_tells_the_story_with_effects(page: Page, circuit: Circuit, org
 
 def test_a_widget_of_changed_weights_says_so(circuit: Circuit, run: Run) -> None:
     widget = replace(circuit, run=replace(run, stamp=-1)).widget()
-    assert "changed" in widget.errors["circuit"] and "Not measured" in " ".join(line["text"] for line in widget.story)
+    assert "changed" in widget.errors.get("circuit", "") and "Not measured" in " ".join(
+        line["text"] for line in widget.story
+    )
 
 
 def test_without_anywidget_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

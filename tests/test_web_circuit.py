@@ -552,3 +552,15 @@ def test_a_circuit_that_suffices_stands_apart_from_its_signals(
         page.click(".tools .fold.signals")
         expect(rows).to_have_count(found)
         assert "faint: why a head looks there" in page.locator(".legend").inner_text()
+
+
+def test_edges_that_hold_the_answer_back_are_marked(organism: Model, browser: Browser, tmp_path: Path) -> None:
+    own = organism.run(PROMPT).sufficient("Mary", against="John")
+    first = replace(own.edges[0], weight=-own.edges[0].weight)
+    for circuit, marked in ((own, 0), (replace(own, edges=(first, *own.edges[1:])), 1)):
+        with from_disk(browser, saved(circuit, tmp_path / f"{marked}.html")) as opened:
+            expect(opened.page.locator(".links .edge.against")).to_have_count(marked)
+            expect(opened.page.locator(".links .minus")).to_have_count(marked)  # not by colour alone
+            assert ("holds the answer back" in opened.page.locator(".legend").inner_text()) == bool(marked)
+            shares = opened.page.locator(".edges tbody tr:has-text('suffices')").all_inner_texts()
+            assert sum(MINUS in text.split("\t")[1] for text in shares) == marked

@@ -50,7 +50,9 @@ def check(mutants: Sequence[Mutant], package: Path = PACKAGE, tests: Path = ROOT
     wrong = []
     for mutant in mutants:
         try:
-            compile(mutant.applied(package), mutant.file, "exec")
+            text = mutant.applied(package)
+            if mutant.file.endswith(".py"):  # scripts of pages are checked by TypeScript
+                compile(text, mutant.file, "exec")
         except (BadMutantError, OSError, SyntaxError) as error:
             wrong.append(str(error))
         if mutant.old == mutant.new or not mutant.tests:
