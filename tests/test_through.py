@@ -221,7 +221,7 @@ def test_settings_are_checked(settings: dict[str, object], reason: str) -> None:
 
 def test_files_with_damaged_influence_are_refused(circuit: Circuit) -> None:
     text = to_json(circuit)
-    for old, new in (('"schema": 2', '"schema": 3'), ('"leaf": null', '"leaf": 4'), ('"mlps": [', '"mlps": [5, ')):
+    for old, new in (('"schema": 2', '"schema": 4'), ('"leaf": null', '"leaf": 4'), ('"mlps": [', '"mlps": [5, ')):
         with pytest.raises(KeyholeError):
             from_json(text.replace(old, new, 1))
     assert replace(circuit, run=None) == from_json(text) and keyhole.Circuit is Circuit
