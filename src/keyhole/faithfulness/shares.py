@@ -107,7 +107,7 @@ def _integrated(
             below = int(masked.wiring.joined[:, last].sum())
             total[:, :below, first : last + 1] += by_token[:, :below] @ into
     values = total.permute(1, 2, 0).cpu().double().numpy()
-    return (
+    return np.asarray(
         values * masked.wiring.joined[:, :, None]
     )  # readers that were taken together do not all read the same writers
 
