@@ -10,7 +10,7 @@ from jaxtyping import Float
 from keyhole.circuits.circuit import Node
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.baseline import Likes, baseline, ids_like
+from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import edge_list, edge_of, out_of, place_of
 from keyhole.faithfulness.other_words import COPIES, Words, effects_of_words, is_minor, words_of
 from keyhole.faithfulness.question import Question, question, until_answer
@@ -21,6 +21,7 @@ from keyhole.intervene.verification import metric_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.story.record import Path, Step, Story, Word, verdict
+from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
@@ -34,16 +35,16 @@ def measured(
     whole: "Run",
     *,
     like: Likes | None = None,
-    counterfactual: Prompt | None = None,
+    counterfactual: Prompt | Example | None = None,
     progress: Progress | None = None,
 ) -> Story:
     """The same story, with words first and with the effects of its steps and paths."""
     whole.require_fresh()  # effects of other weights would stand beside this circuit's influence
     metric, progress = metric_of(story.circuit), progress or silent
     run = until_answer(whole, metric.end)
-    if len(run) < len(whole):
-        like = like if like is None or isinstance(like, str) else [list(ids_like(whole, p)[: len(run)]) for p in like]
-        counterfactual = None if counterfactual is None else list(ids_like(whole, counterfactual)[: len(run)])
+    if like is not None and not isinstance(like, str):
+        like = [as_far(prompt, run, whole) for prompt in like]
+    counterfactual = None if counterfactual is None else as_far(counterfactual, run, whole)
     answer = metric.of(run.logits[metric.end])
     story = replace(story, metric="logit difference" if metric.against else "log-probability", answer=answer)
     exchanged = (like is None or isinstance(like, str)) and counterfactual is None and run.model.tokenizer is not None
