@@ -1,29 +1,32 @@
 """Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
 
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from keyhole.brief import model_label
 from keyhole.circuits.mib import MibFile, read_mib
-from keyhole.errors import KeyholeError, require_choice
+from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import (
     LEAST,
-    Baseline,
     Group,
-    Means,
     Question,
+    StandIn,
     groups_of,
     means_of,
     questions_of,
     usable,
 )
-from keyhole.faithful.edge_scores import EdgeMethod, circuit_scores, file_scores, ranking, scores, traced
-from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, require_gap
+from keyhole.faithful.edge_scores import circuit_scores, file_scores, traced
+from keyhole.faithful.faithfulness import COUNTS, SHARES, Curve, Curves, OwnCircuits, require_gap
+from keyhole.faithful.ranked import Ranked, edge_count, key_of, left_with, orders_of, ranked
+from keyhole.faithful.settings import CurveSettings
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.store.chosen import spread
@@ -33,134 +36,220 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.store.store import Store
 
-METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
 _FEWEST = 2  # prompts of each half
+# What scores of one prompt take, in passes with a mask: measured, and good for an estimate.
+_PASSES = {"gradients": 3, "integrated": 12, "share": 40, "sufficient": 120, "accpp": 60, "heads": 30, "svt": 30}
+Announce = Callable[[float], None]  # is called with the seconds that the work will take
 
 
 def curves(
     store: "Store",
     model: "Model | None" = None,
+    settings: CurveSettings | None = None,
     *,
-    methods: Sequence[EdgeMethod] | None = None,
     files: "Sequence[MibFile | Path | str]" = (),
-    prompts: int = 32,
-    baseline: Baseline = "mean",
-    draws: int = 3,
-    seed: int = 0,
+    announce: Announce | None = None,
     progress: Progress | None = None,
 ) -> Curves:
     """How much of a store's answers do the best edges of each method carry?
 
-    All methods, unless some are named. They are shown so many `prompts` of the store, and edges are cut in as many
-    others. `files` are circuits of EAP-IG or MIB, which are scored beside them as they are: best edges by their signed
-    scores. `draws` of random edges; `seed` is that of random orders. `progress` is told masks done.
+    Methods are shown some prompts of the store, and edges are cut in as many others: see `CurveSettings`. `files` are
+    circuits of EAP-IG or MIB, which are compared with them by their own scores. `announce` is called with the seconds
+    that it will take, before the long part; `progress` with passes done.
     """
+    settings = settings or CurveSettings()
     given = [file if isinstance(file, MibFile) else read_mib(file) for file in files]
-    require_choice("baseline", baseline, Baseline)
-    prompts_there = usable(store)
-    shown, tried = _halves(prompts_there, prompts, baseline)
+    patching = settings.baseline == "counterfactual"
+    task = str(store.manifest.task.get("name"))
+    prompts = usable(store)
+    shown, tried = _halves(prompts, settings)
     model = model_of(store, model)
     with model.steady():
-        asked = {len(prompts_there[i]) for i in (*shown, *tried)}
-        alike = (ids for ids in prompts_there.values() if len(ids) in asked)
-        means = None if baseline == "zero" else means_of(model, alike)
-        found, cut = (questions_of(store, model, numbers) for numbers in (shown, tried))
-        name = str(store.manifest.task.get("name"))
-        return compare_methods(
-            found,
-            cut,
-            methods or METHODS,
-            files=given,
-            means=means,
-            task=name,
-            draws=draws,
-            seed=seed,
-            progress=progress,
-        )
+        needed = {(template, len(ids)) for template, ids in (prompts[i] for i in (*shown, *tried))}
+        alike = (pair for pair in prompts.values() if (pair[0], len(pair[1])) in needed)
+        means = means_of(model, alike) if settings.baseline == "mean" else {}
+        both = [questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried)]
+        stand_in = StandIn(settings.baseline, means)
+        result = compare_methods(*both, settings, stand_in=stand_in, files=given, announce=announce, progress=progress)
+    return replace(result, task=task)
 
 
 def compare_methods(
     shown: Sequence[Question],
     tried: Sequence[Question],
-    methods: Sequence[EdgeMethod],
+    settings: CurveSettings,
     *,
+    stand_in: StandIn | None = None,
     files: "Sequence[MibFile]" = (),
-    means: Means | None = None,
-    task: str = "",
-    draws: int = 3,
-    seed: int = 0,
+    announce: Announce | None = None,
     progress: Progress | None = None,
 ) -> Curves:
-    """The same for questions at hand; what is cut is replaced by `means`, or by nothing."""
-    _check(methods, draws)
-    seen, groups = (groups_of(questions, means) for questions in (shown, tried))
-    shown = [shown[i] for group in seen for i in sorted(group.numbers)]
+    """The same for questions at hand; `stand_in` (by default nothing) takes the place of what is cut."""
+    stand_in = stand_in or StandIn()
+    settings = replace(settings, baseline=stand_in.baseline)
+    _require_no_tokens(files, settings)
+    if settings.per == "prompt":
+        shown = tried
+    seen, groups = (groups_of(questions, stand_in) for questions in (shown, tried))
+    if settings.tokens == "kept" and settings.per == "task":  # on other prompts of the same kind
+        both = {group.kind for group in seen} & {group.kind for group in groups}
+        seen, groups = ([group for group in some if group.kind in both] for some in (seen, groups))
     if not seen or not groups:
-        raise KeyholeError(
-            f"no length has {LEAST} prompts to take a mean over: take the baseline zero, or more prompts."
-        )
-    wiring, rng = groups[0].masked.wiring, np.random.default_rng(seed)
-    ranked: dict[str, Float[np.ndarray, "edge"] | None] = {
-        _named(file): file_scores(file, wiring, groups[0].masked.model.dims) for file in files
-    }
-    if len(ranked) < len(files):
-        raise KeyholeError("two files have the same name, and could not be told apart: rename one.")
-    ranked = {method: scores(method, wiring, shown, seen) for method in dict.fromkeys(methods)} | ranked
-    orders = {
-        method: [ranking(found, len(wiring), rng) for _ in range(draws if found is None else 1)]
-        for method, found in ranked.items()
-    }
-    answers = _Answers(groups, orders, progress or silent)
-    every = np.arange(len(wiring))
-    whole, none = answers(every), answers(every[:0])
+        raise KeyholeError(_nothing_left(settings))
+    wiring, dims = groups[0].masked.wiring, groups[0].masked.model.dims
+    from_files = {Path(file.name).name: file_scores(file, wiring, dims) for file in files}
+    if len(from_files) < len(files):
+        raise KeyholeError("two files have the same name, and cannot be distinguished: rename one.")
+    shown_count = sum(len(group.numbers) for group in seen)
+    cutting = _Cutting(groups, settings, progress or silent)
+    cutting.plan(len(files), shown_count)
+    whole, none = cutting.ends()
     require_gap(whole, none)
-    made = [_curve(method, found, orders[method], answers, whole) for method, found in ranked.items()]
+    (announce or _unannounced)(cutting.seconds_left)
+    methods: list[Curve] = []
+    for method in settings.compared:
+        scored = ranked(method, seen, shown, settings, cutting.scored(method))
+        methods.append(cutting.curve(scored, whole))
+    for name, scores in from_files.items():
+        keys = {key_of(group, i, settings) for group in groups for i in range(len(group.numbers))}
+        methods.append(cutting.curve(Ranked(name, dict.fromkeys(keys, scores), scores), whole))
+    own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
     return Curves(
         model=model_label(groups[0].masked.model.name),
-        task=task,
-        baseline="zero" if means is None else "mean",
-        edges=len(wiring),
+        task=tried[0].template,
+        settings=settings,
+        edges=cutting.edges,
         shares=SHARES,
-        found_on=len(shown),
+        found_on=shown_count,
         tried_on=len(whole),
         everything=whole,
         nothing=none,
         error=max(group.masked.error for group in groups),
-        curves=tuple(made),
-        own=own_circuits(groups, tried, rng) if "accpp" in ranked else None,
+        curves=tuple(methods),
+        own=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if own else None,
+        wiring=wiring,
+        sizes=(dims.layers, dims.heads, dims.d_model),
     )
 
 
-def _named(file: MibFile) -> str:
-    return Path(file.name).name
+def _unannounced(seconds: float) -> None:
+    """Nobody asks how long it takes."""
 
 
-def _check(methods: Sequence[EdgeMethod], draws: int) -> None:
-    for method in methods:
-        require_choice("method", method, EdgeMethod)
-    if not methods or draws < 1:
-        raise KeyholeError("give at least one method, and one draw of random edges.")
+def _require_no_tokens(files: Sequence[MibFile], settings: CurveSettings) -> None:
+    if files and settings.tokens == "kept":
+        raise KeyholeError(
+            f"{files[0].name} has edges between components without tokens, as all files of EAP-IG and MIB: compare it "
+            "with tokens dropped."
+        )
 
 
-def _curve(
-    method: str,
-    found: Float[np.ndarray, "edge"] | None,
-    orders: Sequence[np.ndarray],
-    answers: "_Answers",
-    whole: Float[np.ndarray, "prompt"],
-) -> Curve:
-    """What is left with each share of a method's edges, and with all that it found."""
-    left = [[answers(order[: kept(share, len(order))]) for share in SHARES[:-1]] + [whole] for order in orders]
-    if found is None:
-        return Curve(method, None, np.array(left), None)
-    n = int((found > 0).sum())
-    return Curve(method, n, np.array(left), answers(orders[0][:n]))
+def _nothing_left(settings: CurveSettings) -> str:
+    if settings.baseline == "counterfactual":
+        return "no prompt has a counterfactual with as many tokens: take the baseline mean or resting."
+    if settings.baseline == "mean":
+        return (
+            f"no template has {LEAST} prompts of one length to take a mean over: take more prompts, or the baseline "
+            "counterfactual or resting."
+        )
+    return "no template has prompts both to show and to cut edges in, with roles at the same tokens: take more prompts."
+
+
+class _Cutting:
+    """What is left of all answers with some edges; how many passes that takes, and how many are done."""
+
+    def __init__(self, groups: Sequence[Group], settings: CurveSettings, progress: Progress) -> None:
+        self._groups, self._settings, self._progress = groups, settings, progress
+        self._done = self._total = 0
+        self._seconds = 0.0  # of one pass
+        counts = [(edge_count(group, settings), len(group.numbers)) for group in groups]
+        self.edges = round(sum(n * prompts for n, prompts in counts) / sum(prompts for _, prompts in counts))
+        self.counts = tuple(n for n in COUNTS if n < min(n for n, _ in counts))
+
+    def plan(self, files: int, shown: int) -> None:
+        """Count the passes of all methods; scores of a prompt are as many as they take in time."""
+        settings, prompts = self._settings, sum(len(group.numbers) for group in self._groups)
+        each = len(SHARES) - 1 + len(self.counts)
+        curves = sum(settings.draws * each if method == "random" else each + 1 for method in settings.compared)
+        self._scoring = {method: _PASSES.get(method, 0) / prompts for method in settings.compared}
+        self._total = 2 + curves + files * (each + 1) + round(shown * sum(self._scoring.values()))
+
+    def ends(self) -> tuple[Float[np.ndarray, "prompt"], Float[np.ndarray, "prompt"]]:
+        """The answers with all edges and with none."""
+        everything = [[np.arange(edge_count(group, self._settings))] for group in self._groups]
+        whole = self._left(everything, [[len(orders[0])] for orders in everything])
+        start = time.perf_counter()
+        none = self._left(everything, [[0]] * len(everything))
+        half = self._left(everything, [[len(orders[0]) // 3] for orders in everything], count=False)
+        self._seconds = (time.perf_counter() - start) / 2
+        assert len(half) == len(none)
+        return whole, none
+
+    @property
+    def seconds_left(self) -> float:
+        """An estimate, from the time of passes so far."""
+        return self._seconds * (self._total - self._done)
+
+    def scored(self, method: str) -> Callable[[], None]:
+        """To be called after each prompt that a method has scored."""
+        steps = 0.0
+
+        def between() -> None:
+            nonlocal steps
+            steps += self._scoring.get(method, 0.0)
+            self._report(int(steps))
+            steps -= int(steps)
+
+        return between
+
+    def curve(self, method: Ranked, whole: Float[np.ndarray, "prompt"]) -> Curve:
+        """What is left with each share of a method's edges, with some numbers of them, and with all that it found."""
+        settings, groups = self._settings, self._groups
+        left, at = [], []
+        for draw in range(1 if method.scores else settings.draws):
+            orders = [orders_of(method, group, settings, draw) for group in groups]
+            sizes = [[[kept(share, len(own[0]))] for own in orders] for share in SHARES[:-1]]
+            left.append([self._left(orders, some) for some in sizes] + [whole])
+            at.append([self._left(orders, [[n]] * len(groups)) for n in self.counts])
+        alone, mean = None, None
+        if method.scores:
+            found = [self._found(method, group) for group in groups]
+            alone = self._left(orders, found)
+            weights = [len(group.numbers) for group in groups]
+            mean = round(float(np.average([np.mean(some) for some in found], weights=weights)))
+        by_count = np.array(at).reshape(len(at), len(self.counts), len(whole))
+        return Curve(method.method, mean, np.array(left), alone, self.counts, by_count, method.components)
+
+    def _found(self, method: Ranked, group: Group) -> list[int]:
+        """How many edges a method has something good to say of: in all prompts, or in each."""
+        keys = list(dict.fromkeys(key_of(group, i, self._settings) for i in range(len(group.numbers))))
+        scores = [method.scores[key] for key in keys]
+        if self._settings.ranking == "absolute":
+            scores = [np.abs(own) for own in scores]
+        return [int((found > 0).sum()) for found in scores]
+
+    def _left(
+        self, orders: Sequence[Sequence[np.ndarray]], sizes: Sequence[Sequence[int]], *, count: bool = True
+    ) -> Float[np.ndarray, "prompt"]:
+        pairs = zip(self._groups, orders, sizes, strict=True)
+        left = np.concatenate([left_with(group, own, some, self._settings) for group, own, some in pairs])
+        if count:
+            self._report(1)
+        return left
+
+    def _report(self, steps: int) -> None:
+        self._done += steps
+        self._progress(min(self._done, self._total), self._total)
 
 
 def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.random.Generator) -> OwnCircuits:
     """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
     parts = [part for group in groups for part in group.parts(1)]
-    found = [circuit_scores([traced("accpp", tried[part.numbers[0]])], part.masked.wiring) > 0 for part in parts]
+    found = []
+    for part in parts:
+        wiring, question = part.masked.wiring, tried[part.numbers[0]]
+        scores = circuit_scores(traced("accpp", question), wiring, len(question.run))
+        found.append(scores.sum(-1)[tuple(wiring.edges.T)] > 0)
     cycle = rng.permutation(len(parts))  # each is tried with the next one's, so that none meets its own
     places = np.argsort(cycle)
     left = np.empty((2, len(parts)))
@@ -177,31 +266,17 @@ def kept(share: float, edges: int) -> int:
     return max(1, round(share * edges))
 
 
-class _Answers:
-    """What is left of all answers with some edges; how often that was asked is told."""
-
-    def __init__(self, groups: Sequence[Group], orders: Mapping[str, Sequence[np.ndarray]], progress: Progress) -> None:
-        self._groups, self._progress, self._done = groups, progress, 0
-        alone = sum(method != "random" for method in orders)
-        self._total = 2 + alone + (len(SHARES) - 1) * sum(len(own) for own in orders.values())
-
-    def __call__(self, edges: np.ndarray) -> Float[np.ndarray, "prompt"]:
-        with exact_matmul():
-            found = [group.answers(group.masked.kept(edges)).cpu().numpy() for group in self._groups]
-        self._done += 1
-        self._progress(self._done, self._total)
-        return np.concatenate(found)
-
-
-def _halves(there: Mapping[int, Sequence[int]], prompts: int, baseline: Baseline) -> tuple[list[int], list[int]]:
-    """Prompts to show and prompts to try, from all over the store; lengths too rare for a mean are left out."""
-    count = Counter(len(ids) for ids in there.values())
-    least = LEAST if baseline == "mean" else 1
-    fit = [i for i, ids in there.items() if count[len(ids)] >= least]
-    both = spread(fit, 2 * prompts)
+def _halves(prompts: Mapping[int, tuple[str, Sequence[int]]], settings: CurveSettings) -> tuple[list[int], list[int]]:
+    """Prompts to show and prompts to try, from all over the store; kinds too rare for a mean are left out."""
+    count = Counter((template, len(ids)) for template, ids in prompts.values())
+    least = LEAST if settings.baseline == "mean" else 1
+    fit = [i for i, (template, ids) in prompts.items() if count[template, len(ids)] >= least]
+    both = spread(fit, 2 * settings.prompts)
     if len(both) < 2 * _FEWEST:
         raise KeyholeError(
-            f"only {len(fit)} prompts of this store have a circuit, an answer that the model tells from the wrong one, "
-            f"and, for means, {LEAST} of their length: {2 * _FEWEST} are needed. Trace more, or take the baseline zero."
+            f"only {len(fit)} prompts of this store have a circuit, a right answer that the model prefers, and, for "
+            f"means, {LEAST} of their template and length: {2 * _FEWEST} are needed. Trace more, or take the baseline "
+            "counterfactual or resting."
         )
     return both[::2], both[1::2]
+

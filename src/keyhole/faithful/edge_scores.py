@@ -1,74 +1,131 @@
-"""How much does a method think of every edge? Circuits added up over tokens and prompts, or slopes of the answer.
+"""How much does a method think of every edge? Scores of token-level edges, prompt by prompt; signed, + for the answer.
 
 accpp       influence, in circuits that go through MLPs
 heads, svt  an edge's share of all weights into the same firing and side (into the answer: of all its seeds)
-gradients   the slope of the answer by the edge's mask, all edges kept: edge attribution patching
-integrated  the same along the way from no edge to all: all edges together are the whole change of the answer
+gradients   change of the writer times slope at the reader, all edges kept: edge attribution patching (EAP)
+integrated  the same at five points, evenly from no edge to all: all edges together are about the whole change
+share       the same at points placed where the answer changes, so that they add up to the change within 5 %
+sufficient  edges of the smallest circuit that a search finds for the prompt; all others by their share
 random      none
 a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
+
+What is done with them, over tokens or prompts, with or without their sign, is the same for all (`ranked.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.mib import MibFile
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.settings import EdgeMethod
+from keyhole.faithfulness.connected import reach_of
+from keyhole.faithfulness.effects import edge_of
+from keyhole.faithfulness.search import Search, search
+from keyhole.faithfulness.shares import integrated, shares
 from keyhole.faithfulness.wiring import Reader, Source, Wiring
 from keyhole.models.architecture.weights import Dims
-from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
 
-EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "random"]
 STEPS = 5  # of the way, for "integrated"
-_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
+LEVEL = 0.9  # of the gap, that a circuit that suffices keeps
+FOUND = 1e3  # by how much the edges of such a circuit are above the largest share of all others
+PromptScores = Float[np.ndarray, "prompt writer reader pos"]
+EdgeScores = Float[np.ndarray, "writer reader pos"]
 
 
-def scores(
-    method: EdgeMethod, wiring: Wiring, questions: Sequence[Question], groups: Sequence[Group]
-) -> Float[np.ndarray, "edge"] | None:
-    """What a method thinks of every edge, from these questions; None: nothing (random)."""
-    if method == "random":
-        return None
-    if method in ("gradients", "integrated"):
-        return slopes(groups, 1 if method == "gradients" else STEPS)
-    return circuit_scores([traced(method, one) for one in questions], wiring)
+def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[Question]) -> PromptScores:
+    """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
+    score = _BY_PROMPT.get(method)
+    if score is None:
+        raise KeyholeError(f"{method!r} has no scores: its edges are drawn.")
+    return np.stack([score(group, i, questions[number]) for i, number in enumerate(group.numbers)])
+
+
+def gradients(group: Group, i: int, question: Question) -> EdgeScores:
+    """Slopes by the masks of all edges, at 1."""
+    return integrated(group.masked, group.metrics[i], [(1.0, 1.0)], i)
+
+
+def integrated_gradients(group: Group, i: int, question: Question, steps: int = STEPS) -> EdgeScores:
+    """The same in the middle of each of several steps from 0 to 1."""
+    cells = [((step + 0.5) / steps, 1 / steps) for step in range(steps)]
+    return integrated(group.masked, group.metrics[i], cells, i)
+
+
+def share(group: Group, i: int, question: Question) -> EdgeScores:
+    """Shares that add up to the gap."""
+    return shares(group.masked, group.metrics[i], i).values
+
+
+def sufficient(group: Group, i: int, question: Question) -> EdgeScores:
+    """The edges of a circuit that suffices, each as much as all others; these by their share.
+
+    Where no set of edges suffices, shares alone.
+    """
+    metric, all_shares = group.metrics[i], shares(group.masked, group.metrics[i], i)
+    values = all_shares.values / (FOUND * max(float(np.abs(all_shares.values).max()), 1e-30))
+    reach = reach_of(question.run, group.masked.wiring)
+    try:
+        circuit = search(Search(group.masked, metric, all_shares, reach, LEVEL, prompt=i))
+    except KeyholeError:
+        return values
+    values[tuple(circuit.edges.T)] += 1.0
+    return values
+
+
+def _traced_scores(method: EdgeMethod) -> Callable[[Group, int, Question], EdgeScores]:
+    def score(group: Group, i: int, question: Question) -> EdgeScores:
+        return circuit_scores(traced(method, question), group.masked.wiring, len(question.run))
+
+    return score
+
+
+_BY_PROMPT: dict[str, Callable[[Group, int, Question], EdgeScores]] = {
+    "accpp": _traced_scores("accpp"),
+    "heads": _traced_scores("heads"),
+    "svt": _traced_scores("svt"),
+    "gradients": gradients,
+    "integrated": integrated_gradients,
+    "share": share,
+    "sufficient": sufficient,
+}
 
 
 def traced(method: EdgeMethod, question: Question) -> Circuit:
     """By one of the methods that trace: the store's own, or traced with default settings."""
-    own, metric = question.circuit, question.metric
+    stored, metric = question.circuit, question.metric
     through: ThroughOption = "mlps" if method == "accpp" else "heads"
     by: Method = "svt" if method == "svt" else "accpp"
-    if own is not None and (own.parameters.method, getattr(own.parameters, "through", "heads")) == (by, through):
-        return own
+    if stored is not None and (stored.parameters.method, getattr(stored.parameters, "through", "heads")) == (
+        by,
+        through,
+    ):
+        return stored
     against = list(metric.against) or None
     return trace_by(by, question.run, list(metric.targets), against=against, through=through)
 
 
-def circuit_scores(circuits: Iterable[Circuit], wiring: Wiring) -> Float[np.ndarray, "edge"]:
-    """Circuits added up, edge by edge, without their tokens; what they do not have is 0."""
-    total = np.zeros(wiring.joined.shape)
-    for circuit in circuits:
-        whole: dict[tuple[int, str], float] = defaultdict(float)
-        for edge in circuit.edges:
-            whole[edge.target, edge.side] += max(edge.weight, 0.0)
-        for edge in circuit.edges:
-            place = wiring.number(circuit.nodes[edge.source], circuit.nodes[edge.target], edge.side)
-            if place is None:
-                continue
-            if circuit.influence:
-                total[place] += edge.influence or 0.0
-            elif whole[edge.target, edge.side] > 0:
-                total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
-    return np.asarray(total[tuple(wiring.edges.T)])
+def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> EdgeScores:
+    """A circuit's edges, each at the token where it is read; what it does not have is 0."""
+    total = np.zeros((*wiring.joined.shape, length))
+    whole: dict[tuple[int, str], float] = defaultdict(float)
+    for edge in circuit.edges:
+        whole[edge.target, edge.side] += max(edge.weight, 0.0)
+    for edge in circuit.edges:
+        place = edge_of(circuit, edge, wiring)
+        if place is None:
+            continue
+        if circuit.influence:
+            total[place] += edge.influence or 0.0
+        elif whole[edge.target, edge.side] > 0:
+            total[place] += max(edge.weight, 0.0) / whole[edge.target, edge.side]
+    return total
 
 
 def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, "edge"]:
@@ -87,28 +144,3 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
             )
         total[place] = float(own.kept) if plain else own.score
     return np.asarray(total[tuple(wiring.edges.T)])
-
-
-def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]:
-    """The slope of the answers' sum by every edge's mask: at 1 or, of several steps, in the middle of each."""
-    if not groups:
-        raise KeyholeError("there are no prompts to take slopes of.")
-    wiring = groups[0].masked.wiring
-    total = torch.zeros(wiring.joined.shape, dtype=torch.float64)
-    points = [1.0] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
-    with exact_matmul(), torch.inference_mode(False), torch.enable_grad():
-        for group in groups:
-            words = group.masked.words
-            size = max(1, _FLOATS // (len(wiring.writers) * words[0].numel()))
-            for part in group.parts(size):
-                for point in points:
-                    mask = torch.full(wiring.joined.shape, point, dtype=words.dtype).requires_grad_()
-                    (slope,) = torch.autograd.grad(part.answers(mask).sum(), mask)
-                    total += slope.double() / len(points)
-    return np.asarray(total.numpy()[tuple(wiring.edges.T)])
-
-
-def ranking(found: Float[np.ndarray, "edge"] | None, n: int, rng: np.random.Generator) -> np.ndarray:
-    """All edges, best first; equals, and those that a method has nothing to say of, in random order."""
-    order = rng.permutation(n)
-    return order if found is None else order[np.argsort(-found[order], kind="stable")]

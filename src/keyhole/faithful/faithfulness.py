@@ -17,6 +17,8 @@ from jaxtyping import Float, Int
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
+from keyhole.faithful.settings import CurveSettings
+from keyhole.faithfulness.wiring import Wiring
 from keyhole.stats import as_text
 
 if TYPE_CHECKING:
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 
     from keyhole.dataframes import Table
 
+COUNTS = (100, 1000)  # edges, for distances at fixed numbers
+_REPLACED = {
+    "mean": "its mean over prompts of the same template and length, token by token",
+    "counterfactual": "what stands there in the prompt's counterfactual",
+    "resting": "the resting state",
+    "zero": "nothing, which under a norm is no valid baseline",
+}
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # MIB's
 RESAMPLED = 1000
 Told = tuple[float, float, float]  # a value and its 95 % interval
@@ -39,6 +48,9 @@ class Curve:
     found: int | None  # edges that it says something good of; None: it says nothing
     answers: Float[np.ndarray, "draw share prompt"]  # several draws of random edges
     alone: Float[np.ndarray, "prompt"] | None  # with all that it found, and nothing else
+    counts: tuple[int, ...] = ()  # fixed numbers of edges
+    at: Float[np.ndarray, "draw count prompt"] | None = None  # with so many edges
+    scores: Float[np.ndarray, "edge"] | None = None  # of edges between components, over tokens and shown prompts
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +72,8 @@ class Curves:
 
     model: str
     task: str
-    baseline: str
-    edges: int
+    settings: CurveSettings
+    edges: int  # of the model; with tokens, of a prompt on average
     shares: tuple[float, ...]
     found_on: int  # prompts that methods were shown
     tried_on: int  # other prompts, that edges were cut in
@@ -70,6 +82,13 @@ class Curves:
     error: float  # of the pass with all edges, against the model's own logits
     curves: tuple[Curve, ...]
     own: OwnCircuits | None = None
+    wiring: Wiring | None = None  # which edges there are
+    sizes: tuple[int, int, int] = (0, 0, 0)  # layers, heads and dimensions of the model
+
+    @property
+    def baseline(self) -> str:
+        """What stands in for what is cut."""
+        return self.settings.baseline
 
     def __getitem__(self, method: str) -> Curve:
         for curve in self.curves:
@@ -102,6 +121,20 @@ class Curves:
         """The area between f and 1: the smaller, the better."""
         return _told(area(self.shares, np.abs(1 - self._drawn(self[method].answers))).mean(1))
 
+    def distances(self, method: str) -> dict[int, Told]:
+        """|1 - f| with fixed numbers of edges: the smaller, the better; f above 1 is no success."""
+        curve = self[method]
+        if curve.at is None or not curve.counts:
+            return {}
+        drawn = np.abs(1 - self._drawn(curve.at)).mean(1)  # resample count
+        return {n: _told(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
+
+    def per_prompt(self, method: str) -> Float[np.ndarray, "share prompt"]:
+        """F of every prompt by itself; NaN where all edges leave no more than none."""
+        gap = self.everything - self.nothing
+        gained = self[method].answers.mean(0) - self.nothing
+        return np.divide(gained, gap, out=np.full_like(gained, np.nan), where=gap > 0)
+
     @cached_property
     def _resamples(self) -> Int[np.ndarray, "resample prompt"]:
         """Which prompts each resample has; the first has all of them, once."""
@@ -118,19 +151,27 @@ class Curves:
         found = []
         for curve in self.curves:
             own = {"cpr": self.cpr(curve.method), "cmd": self.cmd(curve.method)}
-            row: dict[str, Any] = {"method": curve.method, **own, "found": curve.found}
+            row: dict[str, Any] = {"method": curve.method, **own, "at": self.distances(curve.method)}
+            row["found"] = curve.found
             found.append({**row, "alone": self.alone(curve.method)})
         return sorted(found, key=lambda row: row["cmd"][0])
 
     def record(self) -> dict[str, Any]:
         """As plain data."""
-        names = ("model", "task", "baseline", "edges", "shares", "found_on", "tried_on", "error")
+        names = ("model", "task", "edges", "shares", "found_on", "tried_on", "error")
         methods = [
-            {**row, "faithfulness": self.faithfulness(row["method"]), "draws": len(self[row["method"]].answers)}
+            {
+                **row,
+                "at": {str(n): distance for n, distance in row["at"].items()},
+                "faithfulness": self.faithfulness(row["method"]),
+                "per_prompt": self.per_prompt(row["method"]).tolist(),
+                "draws": len(self[row["method"]].answers),
+            }
             for row in self.rows()
         ]
         means = {"everything": float(self.everything.mean()), "nothing": float(self.nothing.mean())}
-        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | means
+        chosen = {name: getattr(self.settings, name) for name in ("baseline", "tokens", "ranking", "per", "seed")}
+        own, told = self.of_own_circuits(), {name: getattr(self, name) for name in names} | chosen | means
         if own is not None and self.own is not None:
             told["own_circuits"] = {"own": own[0], "other": own[1], "edges": self.own.edges}
         return {**told, "methods": methods}
@@ -146,22 +187,32 @@ class Curves:
     @property
     def cells(self) -> tuple[tuple[str, ...], list[tuple[str | int | None, ...]]]:
         """Columns and rows of a table."""
-        columns = ("method", ">CPR", ">CMD", ">edges found", ">f of these alone")
+        counts = self.curves[0].counts
+        fixed = [f">|1 - f|, {n:,} edges" for n in counts]
+        columns = ("method", ">CPR", ">CMD", *fixed, ">edges found", ">f of these alone")
         rows: list[tuple[str | int | None, ...]] = []
         for row in self.rows():
             alone = None if row["alone"] is None else as_text(row["alone"], 2)
-            rows.append((row["method"], as_text(row["cpr"], 3), as_text(row["cmd"], 3), row["found"], alone))
+            areas = as_text(row["cpr"], 3), as_text(row["cmd"], 3)
+            rows.append((row["method"], *areas, *(as_text(row["at"][n], 2) for n in counts), row["found"], alone))
         return columns, rows
 
     @property
     def summary(self) -> str:
         """What was done, in words."""
-        change = {"mean": "its mean over prompts of equal length, token by token", "zero": "nothing"}[self.baseline]
+        change, kept = _REPLACED[self.baseline], self.settings.tokens == "kept"
+        edges = f"about {self.edges:,} edges at tokens" if kept else f"{self.edges:,} edges between components"
+        if self.settings.per == "prompt":
+            where = f"ranked in each of {self.tried_on} prompts and cut in the same prompt, which is a fit"
+        else:
+            others = "others of the same template" if kept else "others"
+            where = f"ranked on {self.found_on} prompts and cut in {self.tried_on} {others}"
+        order = "absolute" if self.settings.ranking == "absolute" else "signed"
         return (
-            f"{self.model}, {self.task}: {self.edges:,} edges between components, ranked on {self.found_on} prompts "
-            f"and cut in {self.tried_on} others; what is cut is replaced by {change}. Logit difference: "
-            f"{self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges that a method "
-            "did not find come last, in random order. 95 % intervals over prompts."
+            f"{self.model}, {self.task}: {edges}, {where}, by {order} scores; what is cut is replaced by {change}. "
+            f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges "
+            "that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
+            "prompts."
         )
 
     @property
@@ -182,7 +233,8 @@ class Curves:
             alone = (
                 "" if row["alone"] is None else f", f of its {row['found']:,} edges alone {as_text(row['alone'], 2)}"
             )
-            lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{alone}")
+            at = "".join(f"  |1 - f| of {n:,} edges {as_text(value, 2)}" for n, value in row["at"].items())
+            lines.append(f"{row['method']:<11} CPR {as_text(row['cpr'], 3)}  CMD {as_text(row['cmd'], 3)}{at}{alone}")
         return "\n".join(lines)
 
     def plot(self) -> "Figure":

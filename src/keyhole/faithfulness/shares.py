@@ -68,7 +68,7 @@ def shares(masked: Masked, metric: "Metric", prompt: int = 0) -> Shares:
         answers = np.array([metric.of(row) for row in logits])
     points = FEWEST
     while True:
-        values = _integrated(masked, metric, placed(looks, answers, points), prompt)
+        values = integrated(masked, metric, placed(looks, answers, points), prompt)
         found = Shares(values, float(answers[-1]), float(answers[0]), points)
         if points >= MOST or abs(found.completeness - 1) <= CLOSE or not found.gap:
             return found
@@ -90,9 +90,13 @@ def placed(
     return [(float(a + b) / 2, float(b - a)) for a, b in pairwise(ends)]
 
 
-def _integrated(
-    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
+def integrated(
+    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int = 0
 ) -> Float[np.ndarray, "writer reader pos"]:
+    """Changes times slopes at some points with all masks equal, weighted by the widths of their cells.
+
+    One point at 1 of width 1 is edge attribution patching (EAP), token by token.
+    """
     writers, readers, n = *masked.wiring.joined.shape, masked.words.shape[1]
     total = masked.words.new_zeros(n, writers, readers)
     size = max(1, rows_at_once(masked) // 3)  # the way back keeps what readers read, too

@@ -4,8 +4,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from keyhole.faithful.curves import METHODS
 from keyhole.faithful.faithfulness import Curves
+from keyhole.faithful.settings import METHODS
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import FAINT, GREY, blank, colours, heading, legend, plain, tidy
 
