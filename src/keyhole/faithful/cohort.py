@@ -11,6 +11,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.faithful.attribution import prompts_of
 from keyhole.faithfulness.masked import FLOATS, Masked, masked
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
@@ -63,8 +64,7 @@ class Group:
         """The same, so many prompts at a time."""
         for start in range(0, len(self.metrics), size):
             own = slice(start, start + size)
-            part = replace(self.masked, words=self.masked.words[own])
-            yield Group(part, self.metrics[own], self.numbers[own])
+            yield Group(prompts_of(self.masked, own), self.metrics[own], self.numbers[own])
 
 
 def groups_of(questions: Sequence[Question], means: Means | None = None) -> list[Group]:

@@ -13,16 +13,15 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.mib import MibFile
 from keyhole.errors import KeyholeError
+from keyhole.faithful.attribution import along_masks
 from keyhole.faithful.cohort import Group, Question
 from keyhole.faithfulness.wiring import Reader, Source, Wiring
 from keyhole.models.architecture.weights import Dims
-from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
 
@@ -94,18 +93,13 @@ def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]
     if not groups:
         raise KeyholeError("there are no prompts to take slopes of.")
     wiring = groups[0].masked.wiring
-    total = torch.zeros(wiring.joined.shape, dtype=torch.float64)
-    points = [1.0] if steps == 1 else [(step + 0.5) / steps for step in range(steps)]
-    with exact_matmul(), torch.inference_mode(False), torch.enable_grad():
-        for group in groups:
-            words = group.masked.words
-            size = max(1, _FLOATS // (len(wiring.writers) * words[0].numel()))
-            for part in group.parts(size):
-                for point in points:
-                    mask = torch.full(wiring.joined.shape, point, dtype=words.dtype).requires_grad_()
-                    (slope,) = torch.autograd.grad(part.answers(mask).sum(), mask)
-                    total += slope.double() / len(points)
-    return np.asarray(total.numpy()[tuple(wiring.edges.T)])
+    total = np.zeros(wiring.joined.shape)
+    points = [(1.0, 1.0)] if steps == 1 else [((step + 0.5) / steps, 1 / steps) for step in range(steps)]
+    for group in groups:
+        size = max(1, _FLOATS // (len(wiring.writers) * group.masked.words[0].numel()))
+        for part in group.parts(size):
+            total += along_masks(part.masked, part.metrics, points).sum((0, 3))
+    return np.asarray(total[tuple(wiring.edges.T)])
 
 
 def ranking(found: Float[np.ndarray, "edge"] | None, n: int, rng: np.random.Generator) -> np.ndarray:
