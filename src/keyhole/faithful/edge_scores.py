@@ -8,19 +8,22 @@ random      none
 a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.mib import MibFile
+from keyhole.circuits.mib import MibFile, mib_edge_name
 from keyhole.errors import KeyholeError
 from keyhole.faithful.attribution import along_masks
 from keyhole.faithful.cohort import Group, Question
 from keyhole.faithfulness.wiring import Reader, Source, Wiring
+from keyhole.files import user_path, write_at_once
 from keyhole.models.architecture.weights import Dims
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
@@ -86,6 +89,31 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
             )
         total[place] = float(own.kept) if plain else own.score
     return np.asarray(total[tuple(wiring.edges.T)])
+
+
+def write_mib_scores(path: Path | str, scores: Float[np.ndarray, "writer reader"], wiring: Wiring, dims: Dims) -> Path:
+    """Signed scores of all edges as a file of EAP-IG and MIB; `file_scores` reads the same numbers back.
+
+    `scores` are sums or means over prompts and tokens, above 0 where an edge supports the answer. No circuit is chosen:
+    every edge is in the file, and none is in the graph, so that a reader ranks by score.
+    """
+    if scores.shape != wiring.joined.shape or not np.isfinite(scores[wiring.joined]).all():
+        raise KeyholeError(
+            f"the scores have the shape {scores.shape}, or are not all finite: give a number for each of "
+            f"{len(wiring.writers)} writers and {len(wiring.readers)} readers."
+        )
+    edges = {}
+    for writer, reader in wiring.edges.tolist():
+        source, target = wiring.writers[writer], wiring.readers[reader]
+        name = mib_edge_name((source.kind, source.layer, source.head), (target.side, target.layer, target.head))
+        edges[name] = {"score": float(scores[writer, reader]), "in_graph": False}
+    nodes = sorted({end.split("<")[0] for name in edges for end in name.split("->")})
+    # An MLP that reads what its layer's heads read has no edge from them.
+    parallel = wiring.place(Source("head", 0, 0), Reader("mlp", 0)) is None
+    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model, "parallel_attn_mlp": parallel}
+    document = {"cfg": sizes, "nodes": {name: {"in_graph": True} for name in nodes}, "edges": edges}
+    write_at_once(path, json.dumps(document, indent=1) + "\n")
+    return user_path(path)
 
 
 def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]:
