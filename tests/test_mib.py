@@ -18,7 +18,7 @@ from keyhole.comparison.compare import compare
 from keyhole.comparison.unified import unify
 from keyhole.faithful.cohort import Question, groups_of
 from keyhole.faithful.curves import compare_methods
-from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes
+from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes, write_mib_scores
 from keyhole.faithfulness.masked import masked
 from keyhole.intervene import Metric
 
@@ -290,3 +290,17 @@ def test_by_the_command_line(circuit: Circuit, tmp_path: Path) -> None:
     (row,) = json.loads(told.stdout)["published"]
     assert row["precision"] == row["recall"] == 1.0 and row["edges"]["recall"] == 1.0
     assert keyhole.Circuit.load(tmp_path / "mary.json") == circuit
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "gpt_neox", "llama"])
+def test_scores_of_all_edges_come_back_with_their_signs(variant: str, tmp_path: Path) -> None:
+    model = tiny_model(variant)
+    made = masked([model.run([3, 5, 7, 11, 3, 5])])
+    scores = np.random.default_rng(0).normal(size=made.wiring.joined.shape)
+    path = write_mib_scores(tmp_path / "scores.json", scores, made.wiring, model.dims)
+    written = json.loads(path.read_text())
+    assert set(written["edges"]) == set(all_edges(written["cfg"]))
+    back = file_scores(read_mib(path), made.wiring, model.dims)
+    assert np.array_equal(back, scores[tuple(made.wiring.edges.T)]) and back.min() < -1
+    with pytest.raises(KeyholeError, match="writers and"):
+        write_mib_scores(tmp_path / "x.json", scores[1:], made.wiring, model.dims)

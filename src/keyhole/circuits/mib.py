@@ -117,6 +117,20 @@ def mib_from(document: Any, name: str) -> MibFile:
     return MibFile(name, found.layers, found.heads, found.d_model, parallel, edges)
 
 
+def mib_edge_name(source: Place, target: tuple[EdgeSide, int | None, int | None]) -> str:
+    """An edge as those files call it, from a writer into a side of a reader.
+
+    >>> mib_edge_name(("head", 1, 2), ("dest", 3, 0))
+    'a1.h2->a3.h0<q>'
+    """
+    kind, layer, head = source
+    side, of, into = target
+    writer = "input" if kind == "embedding" else f"m{layer}" if kind == "mlp" else f"a{layer}.h{head}"
+    slot = next((slot for slot, name in _SIDES.items() if name == side), None)
+    reader = f"a{of}.h{into}<{slot}>" if slot is not None else "logits" if side == "target" else f"m{of}"
+    return f"{writer}->{reader}"
+
+
 def _edge(text: str, file: MibFile) -> MibEdge:
     parts = _EDGE.fullmatch(text)
     require(

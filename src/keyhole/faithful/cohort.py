@@ -16,6 +16,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.faithful.attribution import prompts_of
 from keyhole.faithful.settings import Baseline
 from keyhole.faithfulness.baseline import ids_like, resting
 from keyhole.faithfulness.masked import FLOATS, Masked, masked
@@ -121,11 +122,7 @@ class Group:
         """The same, so many prompts at a time."""
         for start in range(0, len(self.metrics), size):
             some = slice(start, start + size)
-            baseline = self.masked.baseline
-            if baseline is not None and baseline.ndim == 4:  # one for each prompt
-                baseline = baseline[:, some]
-            part = replace(self.masked, words=self.masked.words[some], baseline=baseline)
-            yield Group(part, self.metrics[some], self.numbers[some], self.kind)
+            yield Group(prompts_of(self.masked, some), self.metrics[some], self.numbers[some], self.kind)
 
 
 def groups_of(questions: Sequence[Question], stand_in: StandIn | None = None) -> list[Group]:

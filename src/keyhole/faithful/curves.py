@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 _FEWEST = 2  # prompts of each half
 # What scores of one prompt take, in passes with a mask: measured, and good for an estimate.
-_PASSES = {"gradients": 3, "integrated": 12, "share": 40, "sufficient": 120, "accpp": 60, "heads": 30, "svt": 30}
+_PASSES = {
+    **{"accpp": 60, "heads": 30, "svt": 30, "share": 40, "sufficient": 120},
+    **{"gradients": 3, "integrated": 12, "eap-ig-inputs": 12, "gim": 3},
+}
 Announce = Callable[[float], None]  # is called with the seconds that the work will take
 
 
@@ -145,6 +148,11 @@ def _require_no_tokens(files: Sequence[MibFile], settings: CurveSettings) -> Non
 
 
 def _nothing_left(settings: CurveSettings) -> str:
+    if settings.tokens == "kept" and settings.per == "task":
+        return (
+            "no template has prompts both to show and to cut edges in, with roles at the same tokens and a baseline: "
+            "take more prompts of one template, or tokens dropped."
+        )
     if settings.baseline == "counterfactual":
         return "no prompt has a counterfactual with as many tokens: take the baseline mean or resting."
     if settings.baseline == "mean":
@@ -152,7 +160,7 @@ def _nothing_left(settings: CurveSettings) -> str:
             f"no template has {LEAST} prompts of one length to take a mean over: take more prompts, or the baseline "
             "counterfactual or resting."
         )
-    return "no template has prompts both to show and to cut edges in, with roles at the same tokens: take more prompts."
+    return "there are no prompts to show and to cut edges in."
 
 
 class _Cutting:
@@ -279,4 +287,3 @@ def _halves(prompts: Mapping[int, tuple[str, Sequence[int]]], settings: CurveSet
             "counterfactual or resting."
         )
     return both[::2], both[1::2]
-

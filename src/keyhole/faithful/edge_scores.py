@@ -3,8 +3,9 @@
 accpp       influence, in circuits that go through MLPs
 heads, svt  an edge's share of all weights into the same firing and side (into the answer: of all its seeds)
 gradients   change of the writer times slope at the reader, all edges kept: edge attribution patching (EAP)
-integrated  the same at five points, evenly from no edge to all: all edges together are about the whole change
-share       the same at points placed where the answer changes, so that they add up to the change within 5 %
+integrated  the same at five points of the masks, evenly from no edge to all
+eap-ig-inputs, gim  see `attribution.py`
+share       as integrated, at points placed where the answer changes: they add up to its change within 5 %
 sufficient  edges of the smallest circuit that a search finds for the prompt; all others by their share
 random      none
 a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file_scores`)
@@ -12,89 +13,82 @@ a file      what somebody else's method found: a circuit of EAP-IG or MIB (`file
 What is done with them, over tokens or prompts, with or without their sign, is the same for all (`ranked.py`).
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.mib import MibFile
+from keyhole.circuits.mib import MibFile, mib_edge_name
 from keyhole.errors import KeyholeError
+from keyhole.faithful.attribution import along_masks, eap, eap_ig_inputs, gim
 from keyhole.faithful.cohort import Group, Question
 from keyhole.faithful.settings import EdgeMethod
 from keyhole.faithfulness.connected import reach_of
 from keyhole.faithfulness.effects import edge_of
+from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.search import Search, search
-from keyhole.faithfulness.shares import integrated, shares
+from keyhole.faithfulness.shares import shares
 from keyhole.faithfulness.wiring import Reader, Source, Wiring
+from keyhole.files import user_path, write_at_once
+from keyhole.intervene.remove import Metric
 from keyhole.models.architecture.weights import Dims
 from keyhole.tracing.levels import ThroughOption
 from keyhole.tracing.methods import Method, trace_by
 
 STEPS = 5  # of the way, for "integrated"
-LEVEL = 0.9  # of the gap, that a circuit that suffices keeps
-FOUND = 1e3  # by how much the edges of such a circuit are above the largest share of all others
+BELOW = 1e6  # by how much the edges of a circuit that suffices are above the largest share
+_FLOATS = 1 << 22  # of what all components write: the way back keeps as much for every layer
 PromptScores = Float[np.ndarray, "prompt writer reader pos"]
-EdgeScores = Float[np.ndarray, "writer reader pos"]
 
 
 def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[Question]) -> PromptScores:
     """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
-    score = _BY_PROMPT.get(method)
-    if score is None:
-        raise KeyholeError(f"{method!r} has no scores: its edges are drawn.")
-    return np.stack([score(group, i, questions[number]) for i, number in enumerate(group.numbers)])
+    if method == "random":
+        raise KeyholeError("random edges have no scores: they are drawn.")
+    if method in _ATTRIBUTED:
+        return _ATTRIBUTED[method](group.masked, group.metrics)
+    asked = [questions[number] for number in group.numbers]
+    if method == "share":
+        values = [shares(group.masked, metric, i).values for i, metric in enumerate(group.metrics)]
+    elif method == "sufficient":
+        values = [sufficient(group, i, question) for i, question in enumerate(asked)]
+    else:
+        wiring = group.masked.wiring
+        values = [circuit_scores(traced(method, one), wiring, len(one.run)) for one in asked]
+    return np.stack(values)
 
 
-def gradients(group: Group, i: int, question: Question) -> EdgeScores:
-    """Slopes by the masks of all edges, at 1."""
-    return integrated(group.masked, group.metrics[i], [(1.0, 1.0)], i)
+def _integrated(masked: Masked, metrics: Sequence[Metric]) -> PromptScores:
+    return along_masks(masked, metrics, [((step + 0.5) / STEPS, 1 / STEPS) for step in range(STEPS)])
 
 
-def integrated_gradients(group: Group, i: int, question: Question, steps: int = STEPS) -> EdgeScores:
-    """The same in the middle of each of several steps from 0 to 1."""
-    cells = [((step + 0.5) / steps, 1 / steps) for step in range(steps)]
-    return integrated(group.masked, group.metrics[i], cells, i)
+_ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
+    "gradients": eap,
+    "integrated": _integrated,
+    "eap-ig-inputs": eap_ig_inputs,
+    "gim": gim,
+}
 
 
-def share(group: Group, i: int, question: Question) -> EdgeScores:
-    """Shares that add up to the gap."""
-    return shares(group.masked, group.metrics[i], i).values
+def sufficient(group: Group, i: int, question: Question) -> Float[np.ndarray, "writer reader pos"]:
+    """1 on the edges of a circuit that suffices for a group's i-th prompt; all others by their share, far below.
 
-
-def sufficient(group: Group, i: int, question: Question) -> EdgeScores:
-    """The edges of a circuit that suffices, each as much as all others; these by their share.
-
-    Where no set of edges suffices, shares alone.
+    Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
+    and edges that are in equally many are ranked by their share.
     """
-    metric, all_shares = group.metrics[i], shares(group.masked, group.metrics[i], i)
-    values = all_shares.values / (FOUND * max(float(np.abs(all_shares.values).max()), 1e-30))
+    all_shares = shares(group.masked, group.metrics[i], i)
+    values = all_shares.values / (BELOW * max(float(np.abs(all_shares.values).max()), 1e-30))
     reach = reach_of(question.run, group.masked.wiring)
     try:
-        circuit = search(Search(group.masked, metric, all_shares, reach, LEVEL, prompt=i))
+        circuit = search(Search(group.masked, group.metrics[i], all_shares, reach, prompt=i))
     except KeyholeError:
         return values
     values[tuple(circuit.edges.T)] += 1.0
     return values
-
-
-def _traced_scores(method: EdgeMethod) -> Callable[[Group, int, Question], EdgeScores]:
-    def score(group: Group, i: int, question: Question) -> EdgeScores:
-        return circuit_scores(traced(method, question), group.masked.wiring, len(question.run))
-
-    return score
-
-
-_BY_PROMPT: dict[str, Callable[[Group, int, Question], EdgeScores]] = {
-    "accpp": _traced_scores("accpp"),
-    "heads": _traced_scores("heads"),
-    "svt": _traced_scores("svt"),
-    "gradients": gradients,
-    "integrated": integrated_gradients,
-    "share": share,
-    "sufficient": sufficient,
-}
 
 
 def traced(method: EdgeMethod, question: Question) -> Circuit:
@@ -111,7 +105,7 @@ def traced(method: EdgeMethod, question: Question) -> Circuit:
     return trace_by(by, question.run, list(metric.targets), against=against, through=through)
 
 
-def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> EdgeScores:
+def circuit_scores(circuit: Circuit, wiring: Wiring, length: int) -> Float[np.ndarray, "writer reader pos"]:
     """A circuit's edges, each at the token where it is read; what it does not have is 0."""
     total = np.zeros((*wiring.joined.shape, length))
     whole: dict[tuple[int, str], float] = defaultdict(float)
@@ -143,4 +137,43 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
                 "of their layer read, and not what these write. Give the file's own model."
             )
         total[place] = float(own.kept) if plain else own.score
+    return np.asarray(total[tuple(wiring.edges.T)])
+
+
+def write_mib_scores(path: Path | str, scores: Float[np.ndarray, "writer reader"], wiring: Wiring, dims: Dims) -> Path:
+    """Signed scores of all edges as a file of EAP-IG and MIB; `file_scores` reads the same numbers back.
+
+    `scores` are sums or means over prompts and tokens, above 0 where an edge supports the answer. No circuit is chosen:
+    every edge is in the file, and none is in the graph, so that a reader ranks by score.
+    """
+    if scores.shape != wiring.joined.shape or not np.isfinite(scores[wiring.joined]).all():
+        raise KeyholeError(
+            f"the scores have the shape {scores.shape}, or are not all finite: give a number for each of "
+            f"{len(wiring.writers)} writers and {len(wiring.readers)} readers."
+        )
+    edges = {}
+    for writer, reader in wiring.edges.tolist():
+        source, target = wiring.writers[writer], wiring.readers[reader]
+        name = mib_edge_name((source.kind, source.layer, source.head), (target.side, target.layer, target.head))
+        edges[name] = {"score": float(scores[writer, reader]), "in_graph": False}
+    nodes = sorted({end.split("<")[0] for name in edges for end in name.split("->")})
+    # An MLP that reads what its layer's heads read has no edge from them.
+    parallel = wiring.place(Source("head", 0, 0), Reader("mlp", 0)) is None
+    sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model, "parallel_attn_mlp": parallel}
+    document = {"cfg": sizes, "nodes": {name: {"in_graph": True} for name in nodes}, "edges": edges}
+    write_at_once(path, json.dumps(document, indent=1) + "\n")
+    return user_path(path)
+
+
+def slopes(groups: Sequence[Group], steps: int = 1) -> Float[np.ndarray, "edge"]:
+    """The slope of the answers' sum by every edge's mask: at 1 or, of several steps, in the middle of each."""
+    if not groups:
+        raise KeyholeError("there are no prompts to take slopes of.")
+    wiring = groups[0].masked.wiring
+    total = np.zeros(wiring.joined.shape)
+    points = [(1.0, 1.0)] if steps == 1 else [((step + 0.5) / steps, 1 / steps) for step in range(steps)]
+    for group in groups:
+        size = max(1, _FLOATS // (len(wiring.writers) * group.masked.words[0].numel()))
+        for part in group.parts(size):
+            total += along_masks(part.masked, part.metrics, points).sum((0, 3))
     return np.asarray(total[tuple(wiring.edges.T)])

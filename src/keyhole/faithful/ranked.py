@@ -1,7 +1,7 @@
 """In which order are edges kept? Scores of prompts, over tokens and prompts as asked, and what is left with the best.
 
-    tokens dropped, per task      one order for all prompts          per prompt     one for each prompt
-    tokens kept, per task         one order for each kind of prompt: the same template, roles at the same tokens
+tokens dropped, per task      one order for all prompts          per prompt     one for each prompt
+tokens kept, per task         one order for each kind of prompt: the same template, roles at the same tokens
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -22,6 +22,7 @@ from keyhole.faithfulness.wiring import Wiring
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Between, nothing
 
+_SCORES = 1 << 24  # of token-level edges
 Scores = Float[np.ndarray, "edge"]
 Order = Int[np.ndarray, "edge"]  # numbers of edges, best first
 
@@ -49,18 +50,22 @@ def ranked(
     sums: dict[Hashable, Any] = {}
     counts: dict[Hashable, int] = {}
     components: Any = 0.0
-    for part in (part for group in groups for part in group.parts(1)):
-        (scores,) = prompt_scores(method, part, questions)
-        dropped = scores.sum(-1)[tuple(wiring.edges.T)]
-        components = components + dropped
-        values = dropped
-        if settings.tokens == "kept":
-            values = scores[tuple(token_edges(wiring, scores.shape[-1]).T)].astype(np.float32)
-        key = key_of(part, 0, settings)
-        sums[key] = sums.get(key, 0.0) + values
-        counts[key] = counts.get(key, 0) + 1
-        between()
+    for part in (part for group in groups for part in group.parts(_at_once(group))):
+        for i, scores in enumerate(prompt_scores(method, part, questions)):
+            values = scores.sum(-1)[tuple(wiring.edges.T)]
+            components = components + values
+            if settings.tokens == "kept":
+                values = scores[tuple(token_edges(wiring, scores.shape[-1]).T)].astype(np.float32)
+            key = key_of(part, i, settings)
+            sums[key] = sums.get(key, 0.0) + values
+            counts[key] = counts.get(key, 0) + 1
+            between()
     return Ranked(method, {key: sums[key] / counts[key] for key in sums}, components / sum(counts.values()))
+
+
+def _at_once(group: Group) -> int:
+    """Prompts whose scores are held at once."""
+    return max(1, _SCORES // (group.masked.wiring.joined.size * group.masked.words.shape[1]))
 
 
 def key_of(group: Group, i: int, settings: CurveSettings) -> Hashable:

@@ -9,10 +9,13 @@ Baseline = Literal["mean", "counterfactual", "resting", "zero"]
 Tokens = Literal["dropped", "kept"]
 Ranking = Literal["signed", "absolute"]
 Per = Literal["task", "prompt"]
-EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "share", "sufficient", "random"]
+EdgeMethod = Literal[
+    *("accpp", "heads", "svt", "share", "sufficient"),
+    *("gradients", "integrated", "eap-ig-inputs", "gim", "random"),
+]
 METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
 # Slopes along a way from nothing say little under a norm: the answer does not depend on the size of a stream.
-NEED_BASELINE: frozenset[str] = frozenset({"integrated", "share", "sufficient"})
+NEED_BASELINE: frozenset[str] = frozenset({"integrated", "share", "sufficient", "eap-ig-inputs"})
 
 
 def _help(text: str, default: Any) -> Any:
@@ -53,7 +56,9 @@ class CurveSettings:
         for name, choices in (("baseline", Baseline), ("tokens", Tokens), ("ranking", Ranking), ("per", Per)):
             require_choice(name, getattr(self, name), choices)
         if self.draws < 1 or self.prompts < 1:
-            raise KeyholeError(f"{self.prompts} prompts and {self.draws} draws of random edges are too few: at least 1.")
+            raise KeyholeError(
+                f"{self.prompts} prompts and {self.draws} draws of random edges are too few: at least 1."
+            )
         refused = [method for method in self.methods if self.baseline == "zero" and method in NEED_BASELINE]
         if refused:
             raise KeyholeError(

@@ -22,6 +22,7 @@ from keyhole.brief import brief
 from keyhole.faithfulness.masked import Masked, rows_at_once
 from keyhole.faithfulness.stream import Writes
 from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
+from keyhole.faithfulness.wiring import Wiring
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
 
@@ -68,7 +69,7 @@ def shares(masked: Masked, metric: "Metric", prompt: int = 0) -> Shares:
         answers = np.array([metric.of(row) for row in logits])
     points = FEWEST
     while True:
-        values = integrated(masked, metric, placed(looks, answers, points), prompt)
+        values = _integrated(masked, metric, placed(looks, answers, points), prompt)
         found = Shares(values, float(answers[-1]), float(answers[0]), points)
         if points >= MOST or abs(found.completeness - 1) <= CLOSE or not found.gap:
             return found
@@ -90,30 +91,65 @@ def placed(
     return [(float(a + b) / 2, float(b - a)) for a, b in pairwise(ends)]
 
 
-def integrated(
-    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int = 0
+def _integrated(
+    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
 ) -> Float[np.ndarray, "writer reader pos"]:
-    """Changes times slopes at some points with all masks equal, weighted by the widths of their cells.
+    return np.asarray(integrated(masked, [metric], cells, [prompt])[0])
 
-    One point at 1 of width 1 is edge attribution patching (EAP), token by token.
-    """
-    writers, readers, n = *masked.wiring.joined.shape, masked.words.shape[1]
-    total = masked.words.new_zeros(n, writers, readers)
-    size = max(1, rows_at_once(masked) // 3)  # the way back keeps what readers read, too
-    for start in range(0, len(cells), size):
-        part = cells[start : start + size]
-        changes, slopes = _slopes(masked, metric, [everything(point, prompt) for point, _ in part])
-        widths = total.new_tensor([width for _, width in part])[:, None, None]
-        by_token = changes.permute(2, 0, 1, 3).flatten(2)  # one copy for all readers
-        for some in _together(slopes):
-            first, last = some[0][0][0], some[-1][0][-1]
-            into = (torch.cat([slope for _, slope in some]) * widths).permute(2, 1, 3, 0).flatten(1, 2)
-            below = int(masked.wiring.joined[:, last].sum())
-            total[:, :below, first : last + 1] += by_token[:, :below] @ into
-    values = total.permute(1, 2, 0).cpu().double().numpy()
-    return np.asarray(
-        values * masked.wiring.joined[:, :, None]
-    )  # readers that were taken together do not all read the same writers
+
+def integrated(
+    masked: Masked, metrics: Sequence["Metric"], cells: Sequence[tuple[float, float]], prompts: Sequence[int]
+) -> Float[np.ndarray, "prompt writer reader pos"]:
+    """(Write - baseline) . slope of every edge of these prompts, summed over points of the mask with their weights."""
+    writers, readers = masked.wiring.joined.shape
+    values = np.empty((len(prompts), writers, readers, masked.words.shape[1]))
+    size = rows_with_slopes(masked)
+    together = max(1, size // len(cells))  # prompts
+    for first in range(0, len(prompts), together):
+        rows = slice(first, first + together)
+        total = masked.words.new_zeros(values.shape[-1], len(prompts[rows]), writers, readers)
+        for start in range(0, len(cells), size):
+            part = cells[start : start + size]
+            masks = [everything(point, prompt) for prompt in prompts[rows] for point, _ in part]
+            repeated = [metric for metric in metrics[rows] for _ in part]
+            changes, slopes = reader_slopes(masked, repeated, masks)
+            widths = total.new_tensor([width for _, width in part]).repeat(len(prompts[rows]))[:, None, None]
+            add_products(total, changes, [(numbers, slope * widths) for numbers, slope in slopes], masked.wiring)
+        values[rows] = by_edge(total, masked.wiring)
+    return values
+
+
+def rows_with_slopes(masked: Masked) -> int:
+    """How many copies of a prompt go through side by side if gradients are taken."""
+    return max(1, rows_at_once(masked) // 3)  # the way back keeps what readers read, too
+
+
+def add_products(
+    total: Float[Tensor, "pos group writer reader"],
+    changes: Float[Tensor, "writer row pos d_model"],
+    slopes: Slopes,
+    wiring: Wiring,
+) -> None:
+    """Add change . slope of every writer and reader at every token; a group's neighbouring rows are summed."""
+    groups = total.shape[1]
+    by_token = _grouped(changes, groups).permute(3, 1, 0, 2, 4).flatten(3)  # one copy for all readers
+    for some in _together(slopes):
+        first, last = some[0][0][0], some[-1][0][-1]
+        into = _grouped(torch.cat([slope for _, slope in some]), groups).permute(3, 1, 2, 4, 0).flatten(2, 3)
+        below = int(wiring.joined[:, last].sum())
+        total[:, :, :below, first : last + 1] += by_token[:, :, :below] @ into
+
+
+def _grouped(x: Float[Tensor, "any row pos d_model"], groups: int) -> Float[Tensor, "any group point pos d_model"]:
+    return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+
+
+def by_edge(
+    total: Float[Tensor, "pos prompt writer reader"], wiring: Wiring
+) -> Float[np.ndarray, "prompt writer reader pos"]:
+    """The same as an array without what is no edge: readers taken together do not all read the same writers."""
+    values = total.permute(1, 2, 3, 0).cpu().double().numpy()
+    return np.asarray(values * wiring.joined[:, :, None])
 
 
 def _together(slopes: Slopes) -> Iterator[Slopes]:
@@ -130,7 +166,8 @@ def _together(slopes: Slopes) -> Iterator[Slopes]:
 
 def along(masked: Masked, metric: "Metric", edges: EdgeList, prompt: int = 0) -> Float[np.ndarray, "edge"]:
     """Shares of the edges of a circuit along the way on which these alone come in: what each is worth among them."""
-    changes, slopes = _slopes(masked, metric, [Mask(edges, a, 0.0, prompt) for a, _ in WITHIN])
+    masks = [Mask(edges, a, 0.0, prompt) for a, _ in WITHIN]
+    changes, slopes = reader_slopes(masked, [metric] * len(masks), masks)
     widths = changes.new_tensor([width for _, width in WITHIN])
     values = np.zeros(len(edges))
     for readers, slope in slopes:
@@ -150,17 +187,18 @@ def channel_shares(
 
     The rest is what the edge does through the norm before attention. Channels and rest add up to the edge's share.
     """
-    changes, slopes = _slopes(masked, metric, [everything(point, prompt) for point, _ in cells])
+    masks = [everything(point, prompt) for point, _ in cells]
+    changes, slopes = reader_slopes(masked, [metric] * len(masks), masks)
     widths = changes.new_tensor([width for _, width in cells])[:, None]
     by_reader = {reader: slope[i] for readers, slope in slopes for i, reader in enumerate(readers)}
-    by_edge = []
+    parts = []
     for writer, reader, token in edges.tolist():
         change, slope = changes[writer, :, token], by_reader[reader][:, token] * widths
         basis = basis_of(masked, reader).to(change)
         by_channel = ((change @ basis) * (slope @ basis)).sum(0)
         rest = (change * slope).sum() - by_channel.sum()
-        by_edge.append(torch.cat([by_channel, rest[None]]).cpu().double().numpy())
-    return by_edge
+        parts.append(torch.cat([by_channel, rest[None]]).cpu().double().numpy())
+    return parts
 
 
 def basis_of(masked: Masked, reader: int) -> Float[Tensor, "d_model channel"]:
@@ -171,12 +209,12 @@ def basis_of(masked: Masked, reader: int) -> Float[Tensor, "d_model channel"]:
     return channels.u(place.head) if place.side == "dest" else channels.v(place.head)
 
 
-def _slopes(masked: Masked, metric: "Metric", masks: Sequence[Mask]) -> tuple[Writes, Slopes]:
-    """Writes less baselines in a pass of these copies, and the slope of their answers by what readers read."""
+def reader_slopes(masked: Masked, metrics: Sequence["Metric"], masks: Sequence[Mask]) -> tuple[Writes, Slopes]:
+    """Writes less baselines in a pass of these copies, and the slope of each copy's answer by what readers read."""
     with exact_matmul(), torch.inference_mode(False), torch.enable_grad():
         logits, stream = masked.read(masks)
         assert stream.reads is not None
-        answers = torch.stack([metric.value(row) for row in logits]).sum()
+        answers = torch.stack([metric.value(row) for metric, row in zip(metrics, logits, strict=True)]).sum()
         reads = [read for _, read in stream.reads]
         slopes = torch.autograd.grad(answers, reads, materialize_grads=True, allow_unused=True)
     return stream.changes, [(readers, slope) for (readers, _), slope in zip(stream.reads, slopes, strict=True)]

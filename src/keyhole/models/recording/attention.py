@@ -11,7 +11,7 @@ intervals, so this is exact and linear in the prompt length.
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ class AttentionRule:
         """The same rule for some of the heads."""
         sinks = None if self.sinks is None else self.sinks[heads]
         key_bias = None if self.key_bias is None else self.key_bias[heads]
-        return AttentionRule(self.scaling, self.softcap, sinks, key_bias)
+        return replace(self, sinks=sinks, key_bias=key_bias)
 
 
 def visible_mask(
