@@ -1,6 +1,6 @@
 """Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
 
-import time
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
-from keyhole.brief import model_label
 from keyhole.circuits.mib import MibFile, read_mib
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import (
@@ -23,9 +21,10 @@ from keyhole.faithful.cohort import (
     questions_of,
     usable,
 )
+from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.edge_scores import circuit_scores, file_scores, traced
-from keyhole.faithful.faithfulness import COUNTS, SHARES, Curve, Curves, OwnCircuits, require_gap
-from keyhole.faithful.ranked import Ranked, edge_count, key_of, left_with, orders_of, ranked
+from keyhole.faithful.faithfulness import Curves, OwnCircuits
+from keyhole.faithful.ranked import Ranked, key_of, ranked
 from keyhole.faithful.settings import CurveSettings
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
@@ -37,11 +36,6 @@ if TYPE_CHECKING:
     from keyhole.store.store import Store
 
 _FEWEST = 2  # prompts of each half
-# What scores of one prompt take, in passes with a mask: measured, and good for an estimate.
-_PASSES = {
-    **{"accpp": 60, "heads": 30, "svt": 30, "share": 40, "sufficient": 120},
-    **{"gradients": 3, "integrated": 12, "eap-ig-inputs": 12, "gim": 3},
-}
 Announce = Callable[[float], None]  # is called with the seconds that the work will take
 
 
@@ -104,34 +98,18 @@ def compare_methods(
     if len(from_files) < len(files):
         raise KeyholeError("two files have the same name, and cannot be distinguished: rename one.")
     shown_count = sum(len(group.numbers) for group in seen)
-    cutting = _Cutting(groups, settings, progress or silent)
-    cutting.plan(len(files), shown_count)
-    whole, none = cutting.ends()
-    require_gap(whole, none)
+    cutting = Cutting(groups, settings, progress or silent)
+    cutting.plan(files=len(files), shown=shown_count)
     (announce or _unannounced)(cutting.seconds_left)
-    methods: list[Curve] = []
-    for method in settings.compared:
-        scored = ranked(method, seen, shown, settings, cutting.scored(method))
-        methods.append(cutting.curve(scored, whole))
-    for name, scores in from_files.items():
-        keys = {key_of(group, i, settings) for group in groups for i in range(len(group.numbers))}
-        methods.append(cutting.curve(Ranked(name, dict.fromkeys(keys, scores), scores), whole))
+    scored = (ranked(method, seen, shown, settings, cutting.scored(method)) for method in settings.compared)
+    keys = {key_of(group, i, settings) for group in groups for i in range(len(group.numbers))}
+    read = (Ranked(name, dict.fromkeys(keys, scores), scores) for name, scores in from_files.items())
+    result = cutting.curves(itertools.chain(scored, read))
     own = settings.tokens == "dropped" and settings.per == "task" and "accpp" in settings.compared
-    return Curves(
-        model=model_label(groups[0].masked.model.name),
-        task=tried[0].template,
-        settings=settings,
-        edges=cutting.edges,
-        shares=SHARES,
+    return replace(
+        result,
         found_on=shown_count,
-        tried_on=len(whole),
-        everything=whole,
-        nothing=none,
-        error=max(group.masked.error for group in groups),
-        curves=tuple(methods),
         own=own_circuits(groups, tried, np.random.default_rng(settings.seed)) if own else None,
-        wiring=wiring,
-        sizes=(dims.layers, dims.heads, dims.d_model),
     )
 
 
@@ -163,93 +141,6 @@ def _nothing_left(settings: CurveSettings) -> str:
     return "there are no prompts to show and to cut edges in."
 
 
-class _Cutting:
-    """What is left of all answers with some edges; how many passes that takes, and how many are done."""
-
-    def __init__(self, groups: Sequence[Group], settings: CurveSettings, progress: Progress) -> None:
-        self._groups, self._settings, self._progress = groups, settings, progress
-        self._done = self._total = 0
-        self._seconds = 0.0  # of one pass
-        counts = [(edge_count(group, settings), len(group.numbers)) for group in groups]
-        self.edges = round(sum(n * prompts for n, prompts in counts) / sum(prompts for _, prompts in counts))
-        self.counts = tuple(n for n in COUNTS if n < min(n for n, _ in counts))
-
-    def plan(self, files: int, shown: int) -> None:
-        """Count the passes of all methods; scores of a prompt are as many as they take in time."""
-        settings, prompts = self._settings, sum(len(group.numbers) for group in self._groups)
-        each = len(SHARES) - 1 + len(self.counts)
-        curves = sum(settings.draws * each if method == "random" else each + 1 for method in settings.compared)
-        self._scoring = {method: _PASSES.get(method, 0) / prompts for method in settings.compared}
-        self._total = 2 + curves + files * (each + 1) + round(shown * sum(self._scoring.values()))
-
-    def ends(self) -> tuple[Float[np.ndarray, "prompt"], Float[np.ndarray, "prompt"]]:
-        """The answers with all edges and with none."""
-        everything = [[np.arange(edge_count(group, self._settings))] for group in self._groups]
-        whole = self._left(everything, [[len(orders[0])] for orders in everything])
-        start = time.perf_counter()
-        none = self._left(everything, [[0]] * len(everything))
-        half = self._left(everything, [[len(orders[0]) // 3] for orders in everything], count=False)
-        self._seconds = (time.perf_counter() - start) / 2
-        assert len(half) == len(none)
-        return whole, none
-
-    @property
-    def seconds_left(self) -> float:
-        """An estimate, from the time of passes so far."""
-        return self._seconds * (self._total - self._done)
-
-    def scored(self, method: str) -> Callable[[], None]:
-        """To be called after each prompt that a method has scored."""
-        steps = 0.0
-
-        def between() -> None:
-            nonlocal steps
-            steps += self._scoring.get(method, 0.0)
-            self._report(int(steps))
-            steps -= int(steps)
-
-        return between
-
-    def curve(self, method: Ranked, whole: Float[np.ndarray, "prompt"]) -> Curve:
-        """What is left with each share of a method's edges, with some numbers of them, and with all that it found."""
-        settings, groups = self._settings, self._groups
-        left, at = [], []
-        for draw in range(1 if method.scores else settings.draws):
-            orders = [orders_of(method, group, settings, draw) for group in groups]
-            sizes = [[[kept(share, len(own[0]))] for own in orders] for share in SHARES[:-1]]
-            left.append([self._left(orders, some) for some in sizes] + [whole])
-            at.append([self._left(orders, [[n]] * len(groups)) for n in self.counts])
-        alone, mean = None, None
-        if method.scores:
-            found = [self._found(method, group) for group in groups]
-            alone = self._left(orders, found)
-            weights = [len(group.numbers) for group in groups]
-            mean = round(float(np.average([np.mean(some) for some in found], weights=weights)))
-        by_count = np.array(at).reshape(len(at), len(self.counts), len(whole))
-        return Curve(method.method, mean, np.array(left), alone, self.counts, by_count, method.components)
-
-    def _found(self, method: Ranked, group: Group) -> list[int]:
-        """How many edges a method has something good to say of: in all prompts, or in each."""
-        keys = list(dict.fromkeys(key_of(group, i, self._settings) for i in range(len(group.numbers))))
-        scores = [method.scores[key] for key in keys]
-        if self._settings.ranking == "absolute":
-            scores = [np.abs(own) for own in scores]
-        return [int((found > 0).sum()) for found in scores]
-
-    def _left(
-        self, orders: Sequence[Sequence[np.ndarray]], sizes: Sequence[Sequence[int]], *, count: bool = True
-    ) -> Float[np.ndarray, "prompt"]:
-        pairs = zip(self._groups, orders, sizes, strict=True)
-        left = np.concatenate([left_with(group, own, some, self._settings) for group, own, some in pairs])
-        if count:
-            self._report(1)
-        return left
-
-    def _report(self, steps: int) -> None:
-        self._done += steps
-        self._progress(min(self._done, self._total), self._total)
-
-
 def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.random.Generator) -> OwnCircuits:
     """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
     parts = [part for group in groups for part in group.parts(1)]
@@ -267,11 +158,6 @@ def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.ran
             for row, edges in enumerate((found[i], other)):
                 left[row, i] = float(part.answers(part.masked.kept(np.flatnonzero(edges)))[0])
     return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in found])))
-
-
-def kept(share: float, edges: int) -> int:
-    """How many edges are a share of them? At least one."""
-    return max(1, round(share * edges))
 
 
 def _halves(prompts: Mapping[int, tuple[str, Sequence[int]]], settings: CurveSettings) -> tuple[list[int], list[int]]:

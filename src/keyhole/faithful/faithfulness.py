@@ -19,6 +19,7 @@ from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness.wiring import Wiring
+from keyhole.models.architecture.weights import Dims
 from keyhole.stats import as_text
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Curves:
     curves: tuple[Curve, ...]
     own: OwnCircuits | None = None
     wiring: Wiring | None = None  # which edges there are
-    sizes: tuple[int, int, int] = (0, 0, 0)  # layers, heads and dimensions of the model
+    dims: Dims | None = None  # of the model
 
     @property
     def baseline(self) -> str:
@@ -208,10 +209,11 @@ class Curves:
             others = "others of the same template" if kept else "others"
             where = f"ranked on {self.found_on} prompts and cut in {self.tried_on} {others}"
         order = "absolute" if self.settings.ranking == "absolute" else "signed"
+        name = f"{self.model}, {self.task}" if self.task else self.model
         return (
-            f"{self.model}, {self.task}: {edges}, {where}, by {order} scores; what is cut is replaced by {change}. "
-            f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. Edges "
-            "that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
+            f"{name}: {edges}, {where}, by {order} scores; what is cut is replaced by {change}. "
+            f"Logit difference: {self.everything.mean():.2f} with all edges, {self.nothing.mean():.2f} with none. "
+            "Edges that a method did not find come last, in random order; f above 1 is no success. 95 % intervals over "
             "prompts."
         )
 
@@ -254,6 +256,26 @@ class Curves:
         from keyhole.figures.results import save_result
 
         return save_result(self, path)
+
+    def save_scores(self, folder: str | Path) -> list[Path]:
+        """Every method's signed scores of edges between components as a file of MIB, `METHOD.json`, in this folder.
+
+        `curves(..., files=...)` and `keyhole curves --file` read them back to the same curves.
+        """
+        from keyhole.faithful.edge_scores import write_mib_scores
+        from keyhole.files import require_folder
+
+        place = require_folder(folder)
+        if self.wiring is None or self.dims is None:
+            raise KeyholeError("these curves do not know their model's edges: measure them again.")
+        paths = []
+        for curve in self.curves:
+            if curve.scores is not None:
+                scores = np.zeros(self.wiring.joined.shape)
+                scores[tuple(self.wiring.edges.T)] = curve.scores
+                name = f"{curve.method.removesuffix('.json')}.json"
+                paths.append(write_mib_scores(place / name, scores, self.wiring, self.dims))
+        return paths
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str | float, ...]]]:
         """Columns and rows: a row for each method and share."""

@@ -1,7 +1,7 @@
 """What can be chosen about faithfulness curves? One record, which the library, the command line and pages read."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from keyhole.errors import KeyholeError, require_choice
 
@@ -18,10 +18,6 @@ METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
 NEED_BASELINE: frozenset[str] = frozenset({"integrated", "share", "sufficient", "eap-ig-inputs"})
 
 
-def _help(text: str, default: Any) -> Any:
-    return field(default=default, metadata={"help": text})
-
-
 @dataclass(frozen=True)
 class CurveSettings:
     """Which methods rank which edges, on which prompts, and what stands in for edges that are cut.
@@ -30,24 +26,35 @@ class CurveSettings:
     'dropped'
     """
 
-    methods: tuple[EdgeMethod, ...] = _help("Methods to compare; none: all that the baseline allows.", ())
-    prompts: int = _help("Prompts that methods are shown, and as many others to cut edges in.", 32)
-    baseline: Baseline = _help(
-        "What stands in for a cut edge: the mean over prompts of the same template and length, the prompt's own "
-        "counterfactual (patching, as MIB does), the resting state, or zero.",
-        "mean",
+    methods: tuple[EdgeMethod, ...] = field(
+        default=(), metadata={"help": "Methods to compare. Default: all that the baseline allows."}
     )
-    tokens: Tokens = _help(
-        "dropped: an edge joins two components at all tokens (as in MIB). kept: it joins them at one token.", "dropped"
+    prompts: int = field(
+        default=32, metadata={"help": "Prompts that methods are shown, and as many others to cut edges in."}
     )
-    ranking: Ranking = _help("Order of edges: by signed score, or by its absolute value.", "signed")
-    per: Per = _help(
-        "task: scores averaged over the shown prompts, edges cut in other prompts. prompt: each prompt's own scores, "
-        "cut in itself, which is a fit.",
-        "task",
+    baseline: Baseline = field(
+        default="mean",
+        metadata={
+            "help": "What stands in for a cut edge: the mean over prompts of the same template and length, the prompt's "
+            "own counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm)."
+        },
     )
-    draws: int = _help("Draws of random edges.", 3)
-    seed: int = _help("Seed of random orders.", 0)
+    tokens: Tokens = field(
+        default="dropped",
+        metadata={"help": "dropped: an edge joins two components at all tokens, as in MIB; kept: at one token."},
+    )
+    ranking: Ranking = field(
+        default="signed", metadata={"help": "Order of edges: by signed scores or by their absolute values."}
+    )
+    per: Per = field(
+        default="task",
+        metadata={
+            "help": "task: scores averaged over the shown prompts, edges cut in other prompts; prompt: each prompt's "
+            "own scores, cut in itself, which is a fit."
+        },
+    )
+    draws: int = field(default=3, metadata={"help": "Draws of random edges."})
+    seed: int = field(default=0, metadata={"help": "Seed of random orders."})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "methods", tuple(dict.fromkeys(self.methods)))

@@ -1,0 +1,102 @@
+"""Whose best edges carry the answer? CMD and |1 - f| at 100 and 1,000 edges, as MIB measures: patching, all methods.
+
+    python benchmarks/curves.py [.cache/smollm2.gguf] [--prompts 16] [--out curves.jsonl]
+
+Methods are shown some prompts of a task, and edges are cut in as many others; what is cut takes its value from each
+prompt's counterfactual. Tokens dropped and kept, ranked by signed and by absolute scores. Scores are taken once: those
+of components are the sums over tokens. On the machine whose circuit is written down: the AUROC of true edges.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import keyhole
+from keyhole.faithful.cohort import Question, StandIn, groups_of, questions_from
+from keyhole.faithful.cutting import Cutting
+from keyhole.faithful.faithfulness import Curves
+from keyhole.faithful.ranked import Ranked, ranked
+from keyhole.faithful.settings import METHODS, CurveSettings, EdgeMethod
+from keyhole.progress import silent
+from keyhole.tasks import examples
+
+TASKS = ("ioi", "greater_than", "induction", "facts")
+TEMPLATES = 2  # with tokens, edges are the same in prompts of one template alone
+DRAWN = 40  # prompts for each that is needed: of few templates, and answered rightly
+
+
+def questions(model: keyhole.Model, task: str, n: int) -> list[Question]:
+    """Prompts of the task's first templates that the model gets right and that have a counterfactual; alternating."""
+    drawn = examples(task, model, DRAWN * n, 3)
+    kinds: dict[object, list[Question]] = {}
+    chosen = sorted({example.template for example in drawn})[:TEMPLATES]
+    for start in range(0, len(drawn), 64):
+        some = [example for example in drawn[start : start + 64] if example.template in chosen]
+        for question in questions_from(model, some, counterfactuals=True) if some else []:
+            if question.counterfactual is not None:
+                kinds.setdefault(question.kind, []).append(question)
+        largest = sorted(kinds.values(), key=len, reverse=True)[:TEMPLATES]
+        if len(largest) == TEMPLATES and all(len(alike) >= n // TEMPLATES for alike in largest):
+            break
+    largest = sorted(kinds.values(), key=len, reverse=True)[:TEMPLATES]
+    return [question for alike in largest for question in alike[: n // TEMPLATES]]
+
+
+def measure(
+    model: keyhole.Model, task: str, prompts: int, methods: Sequence[EdgeMethod], out: Path | None
+) -> list[Curves]:
+    """Four comparisons of one task, printed and added to a file as they are finished."""
+    asked = questions(model, task, 2 * prompts)
+    shown, tried, stand_in = asked[::2], asked[1::2], StandIn("counterfactual")
+    seen, groups = groups_of(shown, stand_in), groups_of(tried, stand_in)
+    with_tokens = CurveSettings(methods=tuple(methods), tokens="kept", baseline="counterfactual", draws=1)
+    scored = []
+    for method in methods:
+        start = time.perf_counter()
+        scored.append(ranked(method, seen, shown, with_tokens))
+        print(
+            f"{model.name} {task}: {method} scored {len(shown)} prompts in {time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
+    results = []
+    for tokens in ("dropped", "kept"):
+        for ranking in ("signed", "absolute"):
+            settings = CurveSettings(
+                methods=tuple(methods), tokens=tokens, ranking=ranking, baseline="counterfactual", draws=1
+            )
+            start = time.perf_counter()
+            result = Cutting(groups, settings, silent).curves(
+                scored if tokens == "kept" else [_dropped(own) for own in scored]
+            )
+            took = time.perf_counter() - start
+            print(
+                f"\n{task}, tokens {tokens}, {ranking} ({len(shown)} + {len(tried)} prompts, {took:.0f} s)\n{result}",
+                flush=True,
+            )
+            if out is not None:
+                with out.open("a") as file:
+                    file.write(json.dumps({**result.record(), "task": task, "found_on": len(shown)}) + "\n")
+            results.append(result)
+    return results
+
+
+def _dropped(scored: Ranked) -> Ranked:
+    """The same scores without tokens."""
+    return Ranked(scored.method, {} if scored.components is None else {(): scored.components}, scored.components)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--tasks", default="")
+    parser.add_argument("--methods", default="")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    model = keyhole.load(asked.model)
+    methods = asked.methods.split(",") if asked.methods else METHODS
+    tasks = asked.tasks.split(",") if asked.tasks else TASKS if asked.model is None else ("ioi",)
+    for task in tasks:
+        measure(model, task, asked.prompts, methods, asked.out)
