@@ -15,10 +15,13 @@ from commands import keyhole as typed
 from conftest import prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.faithful.cohort import Group, Question, groups_of, means_of, usable
-from keyhole.faithful.curves import _halves, compare_methods, curves, kept, own_circuits
-from keyhole.faithful.edge_scores import circuit_scores, ranking, slopes
+from keyhole.faithful.cohort import Group, Question, StandIn, groups_of, means_of, usable
+from keyhole.faithful.curves import _halves, compare_methods, curves, own_circuits
+from keyhole.faithful.cutting import kept
+from keyhole.faithful.edge_scores import circuit_scores, slopes
 from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, area, require_gap
+from keyhole.faithful.ranked import ordered
+from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness.masked import Masked, masked
 from keyhole.faithfulness.wiring import Reader, Source
 from keyhole.intervene import Metric, answers_without, mean_writes, places
@@ -207,28 +210,34 @@ def test_circuits_are_added_up_without_tokens() -> None:
     wiring = masked([run]).wiring
     numbers = {wiring.name(i): i for i in range(len(wiring))}
     circuit = small_circuit(run, True)
-    found = circuit_scores([circuit, circuit], wiring)
+    by_token = circuit_scores(circuit, wiring, 9)
+    value, key = (wiring.readers.index(Reader(side, 1, 2)) for side in ("value", "src"))
+    assert by_token[0, value, 3] == 0.5 and by_token[0, value].sum() == 0.5  # where the head looks
+    assert by_token[wiring.writers.index(Source("head", 0, 1)), key, 3] == pytest.approx(0.45)
+    assert by_token[-1, -1, 8] == 0 and by_token[wiring.writers.index(Source("mlp", 1)), -1, 8] == 0.5
+    found = by_token.sum(-1)[tuple(wiring.edges.T)]
     expected = {"0.1 -> 1.2 src": 0.45, "words -> 1.2 value": 0.5, "1.2 -> MLP 1": 0.75}
     expected |= {"MLP 1 -> answer": 0.5, "1.2 -> answer": 0.25}
-    assert {name: found[numbers[name]] / 2 for name in expected} == pytest.approx(expected)
+    assert {name: found[numbers[name]] for name in expected} == pytest.approx(expected)
     assert (found > 0).sum() == len(expected)
-    found = circuit_scores([small_circuit(run, False)], wiring)  # shares of all into the same firing and side
+    without = circuit_scores(small_circuit(run, False), wiring, 9)
+    found = without.sum(-1)[tuple(wiring.edges.T)]  # shares of all into the same firing and side
     expected |= {"0.1 -> 1.2 src": 0.5, "words -> 1.2 value": 1.0, "1.2 -> MLP 1": 1.0, "MLP 1 -> answer": 0.75}
     assert {name: found[numbers[name]] for name in expected} == pytest.approx(expected)
 
 
 def test_what_a_method_does_not_know_comes_last_in_random_order() -> None:
     scores = np.array([0.0, 2.0, 0.0, 1.0, 0.0, 0.0])
-    orders = {tuple(ranking(scores, 6, np.random.default_rng(seed))) for seed in range(20)}
+    orders = {tuple(ordered(scores, 6, np.random.default_rng(seed))) for seed in range(20)}
     assert {order[:2] for order in orders} == {(1, 3)} and len(orders) > 5
-    assert {ranking(None, 6, np.random.default_rng(seed))[0] for seed in range(40)} == set(range(6))
+    assert {ordered(None, 6, np.random.default_rng(seed))[0] for seed in range(40)} == set(range(6))
 
 
 # -- areas -----------------------------------------------------------------------------------------------------------
 
 
 def made_up(answers: np.ndarray, **other: object) -> Curves:
-    told = {"model": "m", "task": "t", "baseline": "mean", "edges": 1000, "shares": SHARES, "found_on": 2}
+    told = {"model": "m", "task": "t", "settings": CurveSettings(), "edges": 1000, "shares": SHARES, "found_on": 2}
     whole, none = np.array([4.0, 8.0]), np.array([0.0, 2.0])
     curve = Curve("one", 20, answers, None)
     return Curves(
@@ -312,7 +321,7 @@ def asked(known: Known) -> list[Question]:
 
 def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Question]) -> None:
     """The 13 true edges alone do; one of them less, or as many random ones, do not; and ACC++ finds just these."""
-    means = means_of(known.model, [question.run.token_ids for question in asked])
+    means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
     (group,) = groups_of(asked[:10], means)
     wiring, target = group.masked.wiring, Node("target", None, None, 0, 0)
     steps = {(w, into, side) for w, into, side in known.truth.edges}
@@ -323,7 +332,9 @@ def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Questi
         whole, none = (group.answers(torch.full(wiring.joined.shape, m)).mean() for m in (1.0, 0.0))
         f = [(group.answers(group.masked.kept(own)).mean() - none) / (whole - none) for own in (edges, edges[:-1])]
     assert float(f[0]) == pytest.approx(1, abs=0.02) and float(f[1]) < 0.1
-    found = compare_methods(asked[:10], asked[10:20], ["accpp", "heads", "random"], means=means)
+    found = compare_methods(
+        asked[:10], asked[10:20], CurveSettings(methods=("accpp", "heads", "random")), stand_in=means
+    )
     assert found["accpp"].found == 13 and found.alone("accpp")[0] == pytest.approx(1, abs=0.02)
     at = SHARES.index(0.1)  # 17 of 172 edges
     assert found.faithfulness("accpp")[at][0] == pytest.approx(1, abs=0.02)
@@ -336,7 +347,7 @@ def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Questi
 def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None:
     """A prompt keeps its answer with its own circuit, and loses it with one that has nothing."""
     empty = replace(known.model.run(known.prompt).trace(known.answer), nodes=(), edges=(), influence=(1.0,))
-    means = means_of(known.model, [question.run.token_ids for question in asked])
+    means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
     own = asked[0].run.trace(list(asked[0].metric.targets), against=list(asked[0].metric.against))
     tried = [replace(asked[0], circuit=own), replace(asked[1], circuit=empty)]
     groups = groups_of(tried, means)
@@ -352,22 +363,25 @@ def test_groups_are_of_one_length(organism: Model) -> None:
     runs = organism.run_many(["Mary and John went", "Mary and John went to", "John and Mary went"])
     questions = [Question(run, Metric(len(run) - 1, (3,), (5,))) for run in runs]
     assert [group.numbers for group in groups_of(questions)] == [(0, 2), (1,)]
-    assert groups_of(questions, {len(runs[1]): masked(runs[1:2]).written()[:, 0]})[0].numbers == (1,)
-    few = means_of(organism, [run.token_ids for run in runs])
+    only = StandIn("mean", {("", len(runs[1])): masked(runs[1:2]).written()[:, 0]})
+    assert groups_of(questions, only)[0].numbers == (1,)
+    few = means_of(organism, [("", run.token_ids) for run in runs])
     assert few == {}
     with pytest.raises(KeyholeError, match="last token"):
         Question(runs[0], Metric(1, (3,), (5,)))
     with pytest.raises(KeyholeError, match="to take a mean over"):
-        compare_methods(questions, questions, ["random"], means=few)
+        compare_methods(questions, questions, CurveSettings(methods=("random",)), stand_in=StandIn("mean", few))
     with pytest.raises(KeyholeError, match="at least one method"):
-        compare_methods(questions, questions, [])
+        CurveSettings(methods=())
 
 
-def test_means_are_over_prompts_of_one_length() -> None:
+def test_means_are_over_prompts_of_one_template_and_length() -> None:
     """In whatever parts they are taken, over at most so many from all over."""
     model = tiny_model("llama")
     prompts = [[(7 * i + 11 * seed) % 61 for i in range(1, 8)] for seed in range(40)]
-    (mean,) = means_of(model, [*prompts, [1, 2, 3]]).values()
+    others = [("other", ids) for ids in prompts[:7]]  # as long, but too few of their template
+    ((kind, mean),) = means_of(model, [*(("", ids) for ids in prompts), *others, ("", [1, 2, 3])]).items()
+    assert kind == ("", 7)
     some = [prompts[i * 40 // 32] for i in range(32)]
     slow = torch.stack([masked([model.run(ids, bos=False)]).written()[:, 0] for ids in some]).mean(0)
     assert mean.shape == slow.shape and torch.allclose(mean, slow, atol=1e-5)
@@ -386,9 +400,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, organism: Model) -> keyhole.
 
 def test_methods_are_tried_on_other_prompts() -> None:
     """From all over the store; lengths too rare for a mean are left out."""
-    there = {i: [0] * (7 if i < 4 else 9) for i in range(50)}  # four prompts of seven tokens: no mean
+    there = {i: ("", [0] * (7 if i < 4 else 9)) for i in range(50)}  # four prompts of seven tokens: no mean
     for baseline, first in (("zero", 0), ("mean", 4)):
-        shown, tried = _halves(there, 8, baseline)
+        shown, tried = _halves(there, CurveSettings(prompts=8, baseline=baseline))
         assert len(shown) == len(tried) == 8 and not {*shown} & {*tried} and {*shown, *tried} <= {*there}
         assert min(shown) == first and min(max(shown), max(tried)) > 40
 
@@ -397,22 +411,23 @@ def test_prompts_that_the_model_gets_wrong_are_not_used(outcomes: list[Outcome],
     told: dict[int, dict[str, object]] = {1: {"difference": -0.1}, 2: {"difference": None, "correct": False}}
     told[3] = {"difference": None, "correct": True}
     kept = stored(tmp_path / "store", [replace(one, **told.get(one.index, {})) for one in outcomes[:5]])
-    assert sorted(usable(kept)) == [0, 3, 4] and usable(kept)[4] == list(kept.circuit(4).token_ids)
+    assert sorted(usable(kept)) == [0, 3, 4] and usable(kept)[4][1] == list(kept.circuit(4).token_ids)
 
 
 def test_a_store_gives_its_own_circuits(store: keyhole.store.Store, organism: Model) -> None:
     done: list[tuple[int, int]] = []
-    found = curves(store, organism, methods=["accpp", "random"], prompts=8, progress=lambda *told: done.append(told))
-    assert (found.found_on, found.tried_on, found.task) == (8, 8, "ioi") and done[-1] == (39, 39)
+    both = CurveSettings(methods=("accpp", "random"), prompts=8)
+    found = curves(store, organism, both, progress=lambda *told: done.append(told))
+    assert (found.found_on, found.tried_on, found.task) == (8, 8, "ioi") and done[-1] == (done[-1][1], done[-1][1])
     apart = [one.difference for one in store]
     assert all(min(abs(apart_one - own) for apart_one in apart) < 1e-3 for own in found.everything)
-    again = curves(store, organism, methods=["random"], prompts=8)
+    again = curves(store, organism, CurveSettings(methods=("random",), prompts=8))
     assert again.own is None and again["random"].answers.shape == found["random"].answers.shape
     assert np.array_equal(again.everything, found.everything)
     assert found["random"].answers.shape == (3, 10, 8) and found["accpp"].answers.shape == (1, 10, 8)
     assert np.array_equal(found["accpp"].answers[0, -1], found.everything)
     with pytest.raises(KeyholeError, match="4 are needed"):
-        curves(store, organism, prompts=1)
+        curves(store, organism, CurveSettings(prompts=1))
 
 
 def test_the_command(store: keyhole.store.Store, tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ from keyhole.discover import discovery
 from keyhole.discover.all_heads import survey
 from keyhole.discover.attended_keys import View
 from keyhole.discover.ica import Nonlinearity
-from keyhole.faithful import cohort, edge_scores
+from keyhole.faithful import settings as curve_settings
 from keyhole.faithful.curves import curves as measure_curves
+from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness import effects, sufficient
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
@@ -94,7 +95,8 @@ SAME = [
     (bulk, SvtSettings, {field.name for field in fields(SvtSettings)}),
     (bulk, many.Ray, {"workers", "address"}),
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
-    (curves, measure_curves, {"store", "methods", "prompts", "baseline", "draws", "seed"}),
+    (curves, measure_curves, {"store"}),
+    (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
     (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),
@@ -187,8 +189,11 @@ def test_choices_are_the_librarys() -> None:
         "Wrong": get_args(Wrong),
         "EngineName": get_args(EngineName),
         "Granularity": get_args(Granularity),
-        "Baseline": get_args(cohort.Baseline),
-        "EdgeMethod": get_args(edge_scores.EdgeMethod),
+        "CurveBaseline": get_args(curve_settings.Baseline),
+        "TokensChoice": get_args(curve_settings.Tokens),
+        "Ranking": get_args(curve_settings.Ranking),
+        "Per": get_args(curve_settings.Per),
+        "EdgeMethod": get_args(curve_settings.EdgeMethod),
         "ExplainerName": get_args(ExplainerName),
         "JudgeName": get_args(JudgeName),
         "Dtype": get_args(Dtype),

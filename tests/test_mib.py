@@ -19,6 +19,7 @@ from keyhole.comparison.unified import unify
 from keyhole.faithful.cohort import Question, groups_of
 from keyhole.faithful.curves import compare_methods
 from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes, write_mib_scores
+from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness.masked import masked
 from keyhole.intervene import Metric
 
@@ -177,7 +178,7 @@ def test_a_file_of_ours_is_the_circuit(circuit: Circuit) -> None:
     made = masked([circuit.run])  # type: ignore[list-item]
     dims = made.model.dims
     file = mib_from(json.loads(to_mib(circuit)), "ours")
-    own = circuit_scores([circuit], made.wiring)
+    own = circuit_scores(circuit, made.wiring, made.words.shape[1]).sum(-1)[tuple(made.wiring.edges.T)]
     assert np.count_nonzero(own) > 20 and np.allclose(file_scores(file, made.wiring, dims), own)
     plain = document(
         dict.fromkeys(["m0->logits", "a0.h1->a2.h3<v>"], (0.0, True)), **json.loads(to_mib(circuit))["cfg"]
@@ -236,7 +237,9 @@ def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: 
     told = document(edges, n_layers=dims.layers, n_heads=dims.heads, d_model=dims.d_model)
     path = tmp_path / "eap.json"
     path.write_text(json.dumps(told))
-    curves = compare_methods(asked, asked, ["gradients", "random"], files=[read_mib(path)])
+    curves = compare_methods(
+        asked, asked, CurveSettings(methods=("gradients", "random"), baseline="zero"), files=[read_mib(path)]
+    )
     assert [curve.method for curve in curves.curves] == ["gradients", "random", "eap.json"]
     own, its = curves["gradients"], curves["eap.json"]
     assert np.allclose(own.answers, its.answers) and own.found == its.found
@@ -244,7 +247,7 @@ def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: 
     assert curves.cmd("eap.json")[0] < curves.cmd("random")[0]
     assert any(row[0] == "eap.json" for row in curves.cells[1]) and curves.plot() is not None
     with pytest.raises(KeyholeError, match="same name"):
-        compare_methods(asked, asked, ["random"], files=[read_mib(path), read_mib(path)])
+        compare_methods(asked, asked, CurveSettings(methods=("random",)), files=[read_mib(path), read_mib(path)])
 
 
 # -- scored by comparison --------------------------------------------------------------------------------------------

@@ -28,7 +28,13 @@ Constants = Literal["baseline", "causes"]
 Wrong = Literal["keep", "skip"]
 EngineName = Literal["local", "ray"]
 Granularity = Literal["heads", "edges", "channels"]
-Baseline = Literal["mean", "zero"]
-EdgeMethod = Literal["accpp", "heads", "svt", "gradients", "integrated", "random"]
+CurveBaseline = Literal["mean", "counterfactual", "resting", "zero"]
+TokensChoice = Literal["dropped", "kept"]
+Ranking = Literal["signed", "absolute"]
+Per = Literal["task", "prompt"]
+EdgeMethod = Literal[
+    *("accpp", "heads", "svt", "share", "sufficient"),
+    *("gradients", "integrated", "eap-ig-inputs", "gim", "random"),
+]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]

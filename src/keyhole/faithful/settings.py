@@ -26,8 +26,8 @@ class CurveSettings:
     'dropped'
     """
 
-    methods: tuple[EdgeMethod, ...] = field(
-        default=(), metadata={"help": "Methods to compare. Default: all that the baseline allows."}
+    methods: tuple[EdgeMethod, ...] | None = field(
+        default=None, metadata={"help": "Methods to compare. Default: all that the baseline allows."}
     )
     prompts: int = field(
         default=32, metadata={"help": "Prompts that methods are shown, and as many others to cut edges in."}
@@ -35,8 +35,8 @@ class CurveSettings:
     baseline: Baseline = field(
         default="mean",
         metadata={
-            "help": "What stands in for a cut edge: the mean over prompts of the same template and length, the prompt's "
-            "own counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm)."
+            "help": "What stands in for a cut edge: the mean over prompts of the same template and length, the "
+            "prompt's own counterfactual (patching, as MIB does), the resting state, or zero (invalid under a norm)."
         },
     )
     tokens: Tokens = field(
@@ -57,8 +57,11 @@ class CurveSettings:
     seed: int = field(default=0, metadata={"help": "Seed of random orders."})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "methods", tuple(dict.fromkeys(self.methods)))
-        for method in self.methods:
+        named = None if self.methods is None else tuple(dict.fromkeys(self.methods))
+        object.__setattr__(self, "methods", named)  # as a tuple, whatever was given
+        if named == ():
+            raise KeyholeError(f"give at least one method, of {', '.join(METHODS)}.")
+        for method in named or ():
             require_choice("method", method, EdgeMethod)
         for name, choices in (("baseline", Baseline), ("tokens", Tokens), ("ranking", Ranking), ("per", Per)):
             require_choice(name, getattr(self, name), choices)
@@ -66,7 +69,7 @@ class CurveSettings:
             raise KeyholeError(
                 f"{self.prompts} prompts and {self.draws} draws of random edges are too few: at least 1."
             )
-        refused = [method for method in self.methods if self.baseline == "zero" and method in NEED_BASELINE]
+        refused = [method for method in named or () if self.baseline == "zero" and method in NEED_BASELINE]
         if refused:
             raise KeyholeError(
                 f"{refused[0]} goes along the way from the baseline, and zero is no baseline under a norm, where the "

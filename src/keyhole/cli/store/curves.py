@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from keyhole import show
-from keyhole.cli.choices import Baseline, EdgeMethod
+from keyhole.cli.choices import CurveBaseline, EdgeMethod, Per, Ranking, TokensChoice
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, RevisionOption
 from keyhole.cli.store.options import (
     OutOption,
@@ -21,26 +21,49 @@ from keyhole.cli.store.options import (
     table,
 )
 from keyhole.errors import KeyholeError
+from keyhole.files import require_folder
+from keyhole.progress import duration
 
 if TYPE_CHECKING:
     from keyhole.faithful.faithfulness import Curves
+
+_LONG = 20.0  # seconds: shorter work is not announced
 
 
 def curves(
     store: StoreArgument,
     model: StoreModelOption = None,
     prompts: Annotated[
-        int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut.")
+        int, typer.Option(min=2, help="Prompts that methods are shown, and as many others to cut edges in.")
     ] = 32,
-    baseline: Annotated[Baseline, typer.Option(help="What stands in for what is cut: its mean, or nothing.")] = "mean",
+    baseline: Annotated[
+        CurveBaseline,
+        typer.Option(
+            help="What stands in for a cut edge: the mean over prompts of its template and length, the prompt's own "
+            "counterfactual (as MIB does), the resting state, or zero (invalid under a norm)."
+        ),
+    ] = "mean",
+    tokens: Annotated[
+        TokensChoice, typer.Option(help="Whether an edge is one token's (kept) or joins components at all (dropped).")
+    ] = "dropped",
+    ranking: Annotated[Ranking, typer.Option(help="Order of edges: by signed scores or absolute values.")] = "signed",
+    per: Annotated[
+        Per, typer.Option(help="Scores over shown prompts, cut in others (task), or a prompt's own: a fit (prompt).")
+    ] = "task",
     methods: Annotated[
         str | None,
-        typer.Option(help="Some of accpp, heads, svt, gradients, integrated, random, parted by commas. Default: all."),
+        typer.Option(
+            help="Some of accpp, heads, svt, share, sufficient, gradients, integrated, eap-ig-inputs, gim, random, "
+            "separated by commas. Default: all that the baseline allows."
+        ),
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB, scored beside them; repeatable.")
+        list[Path] | None, typer.Option("--file", help="A circuit of EAP-IG or MIB to compare; repeatable.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Of random edges.")] = 3,
+    save_scores: Annotated[
+        Path | None, typer.Option(help="A folder for every method's signed scores, as files of MIB.")
+    ] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of random edges.")] = 3,
     seed: SeedOption = 0,
     out: OutOption = None,
     revision: RevisionOption = None,
@@ -51,56 +74,74 @@ def curves(
     """Which edges carry the answer? Each method's best edges between components are kept, and the rest is cut.
 
     f is the share of the answer that is left; CPR is the area under f over the share of edges, CMD the area between f
-    and 1 (MIB's measures). Methods are shown some prompts of the store, and edges are cut in others. accpp, heads
-    (ACC++ that ends at MLPs) and svt trace circuits; gradients and integrated attribute to edges; random is the floor.
-    Circuits that others found (--file; JSON of EAP-IG or MIB) are ranked by their own scores, wherever these are from.
+    and 1 (MIB's measures); |1 - f| is shown at 100 and 1,000 edges, too. Methods are shown some prompts of the store,
+    and edges are cut in others. accpp, heads (ACC++ that ends at MLPs) and svt trace circuits; share, gradients (EAP
+    if the baseline is a counterfactual), integrated, eap-ig-inputs and gim attribute to edges; sufficient takes the
+    edges of small circuits that a search finds; random is the floor. Circuits that others found (--file; JSON of
+    EAP-IG or MIB) are ranked by their own scores.
 
     Examples:
 
         keyhole curves ioi.store
 
-        keyhole curves ioi.store --methods accpp,gradients,random --baseline zero
+        keyhole curves ioi.store --baseline counterfactual --ranking absolute --methods share,eap-ig-inputs,random
+
+        keyhole curves ioi.store --baseline counterfactual --tokens kept --methods sufficient,accpp,random
+
+        keyhole curves ioi.store --baseline counterfactual --save-scores scores
 
         keyhole curves gpt2.store --methods accpp,random --file eap_ig.json
 
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
-    asked, places = _methods(methods), require_places(out)
+    chosen, places = _methods(methods), require_places(out)
+    folder = None if save_scores is None else require_folder(save_scores)
     with show.progress("Importing torch and transformers"):
         from keyhole.circuits.mib import read_mib
         from keyhole.faithful.curves import curves as measure
+        from keyhole.faithful.settings import CurveSettings
         from keyhole.store import open_store
+    settings = CurveSettings(
+        methods=chosen,
+        prompts=prompts,
+        baseline=baseline,
+        tokens=tokens,
+        ranking=ranking,
+        per=per,
+        draws=draws,
+        seed=seed,
+    )
     given = [read_mib(path) for path in files or []]
     opened = open_store(store)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
     with show.progress_bar("Cutting edges") as progress:
-        found = measure(
-            opened,
-            loaded,
-            methods=asked,
-            files=given,
-            prompts=prompts,
-            baseline=baseline,
-            draws=draws,
-            seed=seed,
-            progress=progress,
-        )
-    answer(found, places, lambda: _tell(found), json=json)
+        result = measure(opened, loaded, settings, files=given, announce=_announce, progress=progress)
+    written = [] if folder is None else result.save_scores(folder)
+    answer(result, places, lambda: _show(result), json=json)
+    if not json:
+        for path in written:
+            show.plain(f"wrote {path}")
 
 
-def _tell(found: Curves) -> None:
-    show.plain(found.summary + "\n")
-    table(*found.cells)
-    if found.own_told:
-        show.plain(found.own_told)
+def _announce(seconds: float) -> None:
+    """How long it will take, where that is worth saying."""
+    if seconds > _LONG:
+        show.note(f"this will take about {duration(seconds)}; Ctrl-C stops it, and nothing is written before the end.")
 
 
-def _methods(text: str | None) -> list[EdgeMethod] | None:
-    """Names parted by commas."""
+def _show(result: Curves) -> None:
+    show.plain(result.summary + "\n")
+    table(*result.cells)
+    if result.own_told:
+        show.plain(result.own_told)
+
+
+def _methods(text: str | None) -> tuple[EdgeMethod, ...] | None:
+    """Names separated by commas."""
     if text is None:
         return None
-    asked = [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in text.split(",")]
     known = get_args(EdgeMethod)
-    if unknown := [name for name in asked if name not in known]:
-        raise KeyholeError(f"--methods takes some of {', '.join(known)}, parted by commas, not {unknown[0]!r}.")
-    return cast("list[EdgeMethod]", asked)
+    if unknown := [name for name in names if name not in known]:
+        raise KeyholeError(f"--methods takes some of {', '.join(known)}, separated by commas, not {unknown[0]!r}.")
+    return cast("tuple[EdgeMethod, ...]", tuple(names))
