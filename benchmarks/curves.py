@@ -8,9 +8,11 @@ of components are the sums over tokens. On the machine whose circuit is written 
 """
 
 import argparse
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import keyhole
@@ -19,29 +21,52 @@ from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.faithfulness import Curves
 from keyhole.faithful.ranked import Ranked, ranked
 from keyhole.faithful.settings import METHODS, CurveSettings, EdgeMethod
+from keyhole.lab.known import build
+from keyhole.lab.known.recovery import recovery
 from keyhole.progress import silent
+from keyhole.store.chosen import spread
 from keyhole.tasks import examples
+from keyhole.tasks.example import Example
 
-TASKS = ("ioi", "greater_than", "induction", "facts")
+TASKS = ("ioi", "greater_than", "induction")  # the organism has no words for facts
 TEMPLATES = 2  # with tokens, edges are the same in prompts of one template alone
 DRAWN = 40  # prompts for each that is needed: of few templates, and answered rightly
 
 
 def questions(model: keyhole.Model, task: str, n: int) -> list[Question]:
-    """Prompts of the task's first templates that the model gets right and that have a counterfactual; alternating."""
-    drawn = examples(task, model, DRAWN * n, 3)
-    kinds: dict[object, list[Question]] = {}
-    chosen = sorted({example.template for example in drawn})[:TEMPLATES]
-    for start in range(0, len(drawn), 64):
-        some = [example for example in drawn[start : start + 64] if example.template in chosen]
-        for question in questions_from(model, some, counterfactuals=True) if some else []:
-            if question.counterfactual is not None:
-                kinds.setdefault(question.kind, []).append(question)
-        largest = sorted(kinds.values(), key=len, reverse=True)[:TEMPLATES]
-        if len(largest) == TEMPLATES and all(len(alike) >= n // TEMPLATES for alike in largest):
-            break
-    largest = sorted(kinds.values(), key=len, reverse=True)[:TEMPLATES]
-    return [question for alike in largest for question in alike[: n // TEMPLATES]]
+    """Prompts of few kinds that the model gets right and that have a counterfactual; of each kind an even number."""
+    drawn = _drawn(model, task, DRAWN * n)
+    templates = sorted({example.template for example in drawn})
+    picked: list[Question] = []
+    for chosen in (templates[:TEMPLATES], templates):
+        kinds: dict[object, list[Question]] = {}
+        for start in range(0, len(drawn), 64):
+            some = [example for example in drawn[start : start + 64] if example.template in chosen]
+            for question in questions_from(model, some, counterfactuals=True) if some else []:
+                if question.counterfactual is not None:
+                    kinds.setdefault(question.kind, []).append(question)
+            picked = _picked(kinds, n)
+            if len(picked) == n:
+                return picked
+    return picked
+
+
+def _picked(kinds: Mapping[object, list[Question]], n: int) -> list[Question]:
+    """The largest kinds, at most half of all prompts of each."""
+    some = sorted(kinds.values(), key=len, reverse=True)
+    pairs = (alike[: min(len(alike), n // TEMPLATES) // 2 * 2] for alike in some)
+    return [question for alike in pairs for question in alike][:n]
+
+
+def _drawn(model: keyhole.Model, task: str, n: int) -> list[Example]:
+    """N prompts of a task, or all that it has, if these are fewer."""
+    while True:
+        try:
+            return examples(task, model, n, 3)
+        except keyhole.KeyholeError:
+            if n <= 4:
+                raise
+            n -= max(1, n // 8)
 
 
 def measure(
@@ -67,9 +92,9 @@ def measure(
                 methods=tuple(methods), tokens=tokens, ranking=ranking, baseline="counterfactual", draws=1
             )
             start = time.perf_counter()
-            result = Cutting(groups, settings, silent).curves(
-                scored if tokens == "kept" else [_dropped(own) for own in scored]
-            )
+            without = [_dropped(method) for method in scored]
+            result = Cutting(groups, settings, silent).curves(scored if tokens == "kept" else without)
+            result = replace(result, task=task, found_on=len(shown))
             took = time.perf_counter() - start
             print(
                 f"\n{task}, tokens {tokens}, {ranking} ({len(shown)} + {len(tried)} prompts, {took:.0f} s)\n{result}",
@@ -77,9 +102,18 @@ def measure(
             )
             if out is not None:
                 with out.open("a") as file:
-                    file.write(json.dumps({**result.record(), "task": task, "found_on": len(shown)}) + "\n")
+                    file.write(json.dumps(result.record()) + "\n")
             results.append(result)
     return results
+
+
+def machine_prompts() -> list[str]:
+    """Prompts of one length for the machine whose circuit is written down."""
+    cues, nouns = (list(itertools.permutations(words)) for words in (("big", "red", "old"), ("cat", "dog", "sun")))
+    return [
+        f"{topic} : {c[0]} {n[0]} , {c[1]} {n[1]} , {c[2]} {n[2]} . {c[k]}"
+        for topic, c, n, k in itertools.product(("French", "Berlin", "Paris", "German"), cues, nouns, range(3))
+    ]
 
 
 def _dropped(scored: Ranked) -> Ranked:
@@ -100,3 +134,6 @@ if __name__ == "__main__":
     tasks = asked.tasks.split(",") if asked.tasks else TASKS if asked.model is None else ("ioi",)
     for task in tasks:
         measure(model, task, asked.prompts, methods, asked.out)
+    if asked.model is None:
+        for row in recovery(build(), spread(machine_prompts(), 23)):
+            print(f"known machine, {row.method}: AUROC {row.components:.3f} of components, {row.tokens:.3f} at tokens")

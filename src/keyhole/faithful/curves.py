@@ -1,7 +1,7 @@
 """Which edges carry an answer? Every method's best edges are kept, the rest is cut, and what is left is measured."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -165,7 +165,14 @@ def _halves(prompts: Mapping[int, tuple[str, Sequence[int]]], settings: CurveSet
     count = Counter((template, len(ids)) for template, ids in prompts.values())
     least = LEAST if settings.baseline == "mean" else 1
     fit = [i for i, (template, ids) in prompts.items() if count[template, len(ids)] >= least]
-    both = spread(fit, 2 * settings.prompts)
+    if settings.tokens == "kept" and settings.per == "task":  # few templates, so that both halves have each
+        kinds: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for i in fit:
+            kinds[prompts[i][0], len(prompts[i][1])].append(i)
+        pairs = (alike[: len(alike) // 2 * 2] for alike in sorted(kinds.values(), key=len, reverse=True))
+        both = list(itertools.chain.from_iterable(pairs))[: 2 * settings.prompts]
+    else:
+        both = spread(fit, 2 * settings.prompts)
     if len(both) < 2 * _FEWEST:
         raise KeyholeError(
             f"only {len(fit)} prompts of this store have a circuit, a right answer that the model prefers, and, for "

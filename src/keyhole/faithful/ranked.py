@@ -33,7 +33,9 @@ class Ranked:
 
     method: str
     scores: Mapping[Hashable, Scores]  # empty: nothing (random)
-    components: Scores | None = None  # averages over prompts, added over tokens, with their sign
+    components: Float[np.ndarray, "component_edge"] | None = (
+        None  # averages over prompts, added over tokens, with their sign
+    )
 
 
 def ranked(
