@@ -54,7 +54,10 @@ def questions(model: keyhole.Model, task: str, n: int) -> list[Question]:
 def _picked(kinds: Mapping[object, list[Question]], n: int) -> list[Question]:
     """The largest kinds, at most half of all prompts of each."""
     some = sorted(kinds.values(), key=len, reverse=True)
-    pairs = (alike[: min(len(alike), n // TEMPLATES) // 2 * 2] for alike in some)
+    if not some:
+        return []
+    most = n // min(TEMPLATES, len(some))
+    pairs = (alike[: min(len(alike), most) // 2 * 2] for alike in some)
     return [question for alike in pairs for question in alike][:n]
 
 

@@ -33,8 +33,7 @@ TokensChoice = Literal["dropped", "kept"]
 Ranking = Literal["signed", "absolute"]
 Per = Literal["task", "prompt"]
 EdgeMethod = Literal[
-    *("accpp", "heads", "svt", "share", "sufficient"),
-    *("gradients", "integrated", "eap-ig-inputs", "gim", "random"),
+    "accpp", "heads", "svt", "share", "sufficient", "gradients", "integrated", "eap-ig-inputs", "gim", "random"
 ]
 ExplainerName = Literal["statistics", "llm"]
 JudgeName = Literal["rule", "llm"]

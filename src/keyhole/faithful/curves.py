@@ -65,9 +65,16 @@ def curves(
         needed = {(template, len(ids)) for template, ids in (prompts[i] for i in (*shown, *tried))}
         alike = (pair for pair in prompts.values() if (pair[0], len(pair[1])) in needed)
         means = means_of(model, alike) if settings.baseline == "mean" else {}
-        both = [questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried)]
-        stand_in = StandIn(settings.baseline, means)
-        result = compare_methods(*both, settings, stand_in=stand_in, files=given, announce=announce, progress=progress)
+        seen, cut = (questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried))
+        result = compare_methods(
+            seen,
+            cut,
+            settings,
+            stand_in=StandIn(settings.baseline, means),
+            files=given,
+            announce=announce,
+            progress=progress,
+        )
     return replace(result, task=task)
 
 

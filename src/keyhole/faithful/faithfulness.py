@@ -134,7 +134,7 @@ class Curves:
         """F of every prompt by itself; NaN where all edges leave no more than none."""
         gap = self.everything - self.nothing
         gained = self[method].answers.mean(0) - self.nothing
-        return np.divide(gained, gap, out=np.full_like(gained, np.nan), where=gap > 0)
+        return np.asarray(np.divide(gained, gap, out=np.full_like(gained, np.nan), where=gap > 0))
 
     @cached_property
     def _resamples(self) -> Int[np.ndarray, "resample prompt"]:

@@ -10,8 +10,7 @@ Tokens = Literal["dropped", "kept"]
 Ranking = Literal["signed", "absolute"]
 Per = Literal["task", "prompt"]
 EdgeMethod = Literal[
-    *("accpp", "heads", "svt", "share", "sufficient"),
-    *("gradients", "integrated", "eap-ig-inputs", "gim", "random"),
+    "accpp", "heads", "svt", "share", "sufficient", "gradients", "integrated", "eap-ig-inputs", "gim", "random"
 ]
 METHODS: tuple[EdgeMethod, ...] = get_args(EdgeMethod)
 # Slopes along a way from nothing say little under a norm: the answer does not depend on the size of a stream.

@@ -40,9 +40,10 @@ def recovery(known: Known, prompts: Sequence[str], methods: Sequence[EdgeMethod]
     if len({len(question.run) for question in questions}) != 1:
         raise KeyholeError("prompts of the machine should have as many tokens: their mean is taken token by token.")
     means = means_of(known.model, [("", question.run.token_ids) for question in questions])
-    (group, *rest) = groups_of(questions, StandIn("mean", means)) or [None]
-    if group is None or rest:
+    groups = groups_of(questions, StandIn("mean", means))
+    if len(groups) != 1:
         raise KeyholeError(f"{len(prompts)} prompts are too few or too many to take a mean over: give 8 to 32.")
+    (group,) = groups
     wiring, length = group.masked.wiring, group.masked.words.shape[1]
     every = tuple(token_edges(wiring, length).T)
     true = [true_edges(one, wiring, length) for one in asked]
