@@ -212,6 +212,9 @@ def test_distances_are_those_of_the_definition(asked: list[Question]) -> None:
     left = left_with(groups[0], [order], [100], settings)
     f = (left - result.nothing).mean() / (result.everything - result.nothing).mean()
     assert result.distances("share")[100][0] == pytest.approx(abs(1 - f))
+    twice = np.tile(2 * result.everything - result.nothing, (1, 2, 1))  # f = 2, which is no success
+    over = replace(result, curves=(replace(result["share"], at=twice),))
+    assert over.distances("share")[100] == pytest.approx((1, 1, 1))
 
 
 def test_scores_are_saved_and_read_back_to_the_same_curves(asked: list[Question], tmp_path: Path) -> None:
