@@ -94,7 +94,7 @@ def placed(
 def _integrated(
     masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
 ) -> Float[np.ndarray, "writer reader pos"]:
-    return integrated(masked, [metric], cells, [prompt])[0]
+    return np.asarray(integrated(masked, [metric], cells, [prompt])[0])
 
 
 def integrated(
@@ -132,12 +132,16 @@ def add_products(
 ) -> None:
     """Add change . slope of every writer and reader at every token; a group's neighbouring rows are summed."""
     groups = total.shape[1]
-    by_token = changes.unflatten(1, (groups, -1)).permute(3, 1, 0, 2, 4).flatten(3)  # one copy for all readers
+    by_token = _grouped(changes, groups).permute(3, 1, 0, 2, 4).flatten(3)  # one copy for all readers
     for some in _together(slopes):
         first, last = some[0][0][0], some[-1][0][-1]
-        into = torch.cat([slope for _, slope in some]).unflatten(1, (groups, -1)).permute(3, 1, 2, 4, 0).flatten(2, 3)
+        into = _grouped(torch.cat([slope for _, slope in some]), groups).permute(3, 1, 2, 4, 0).flatten(2, 3)
         below = int(wiring.joined[:, last].sum())
         total[:, :, :below, first : last + 1] += by_token[:, :, :below] @ into
+
+
+def _grouped(x: Float[Tensor, "any row pos d_model"], groups: int) -> Float[Tensor, "any group point pos d_model"]:
+    return x.reshape(x.shape[0], groups, -1, *x.shape[2:])
 
 
 def by_edge(
