@@ -75,6 +75,7 @@ class Logit(Metric):
     """A logit itself, as the package explains it."""
 
     def value(self, logits: Tensor) -> Tensor:
+        """Of the first target."""
         return logits[self.targets[0]]
 
 
