@@ -101,7 +101,9 @@ def _mean_slopes(masked: Masked, metrics: Sequence[Metric], steps: int) -> Slope
         _, slopes = reader_slopes(
             there, list(metrics) * len(parts), [everything(1.0, row) for row in range(len(words))]
         )
-        means = [(readers, slope.unflatten(1, (-1, n)).sum(1) / steps) for readers, slope in slopes]
+        means = [
+            (readers, slope.reshape(len(readers), -1, *masked.words.shape).sum(1) / steps) for readers, slope in slopes
+        ]
         total = means if not total else [(a[0], a[1] + b[1]) for a, b in zip(total, means, strict=True)]
     return total
 

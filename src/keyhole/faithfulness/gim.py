@@ -87,7 +87,8 @@ class _FrozenModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         linear = self.norm.centre(x) / self.norm.scale(x).detach().to(x)[..., None]
         linear = linear if self.norm.gain is None else linear * self.norm.gain.to(x)
-        return linear + (self.module(x) - linear).detach()
+        values: Tensor = self.module(x)
+        return linear + (values - linear).detach()
 
 
 # -- attention: factors on three gradients, and a softer softmax -------------------------------------------------------
@@ -113,7 +114,7 @@ class _Rule(AttentionRule):
     def weights(
         self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "*any query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
-        weights: Tensor = _Softmax.apply(self.logits(scores, visible), self.temperature)
+        weights: Tensor = _Softmax.apply(self.logits(scores, visible), self.temperature)  # type: ignore[no-untyped-call]
         return weights[..., : scores.shape[-1]]
 
 
@@ -146,7 +147,7 @@ class _Scaled(torch.autograd.Function):
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
     """X itself, and on the way back its gradient times a factor."""
-    scaled: Tensor = _Scaled.apply(x, factor)
+    scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
     return scaled
 
 
