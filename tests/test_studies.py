@@ -17,6 +17,7 @@ from keyhole.cli.store.options import answer
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import usable
 from keyhole.faithful.curves import _halves
+from keyhole.faithful.settings import CurveSettings
 from keyhole.figures.style import blank
 from keyhole.store import Outcome
 from keyhole.store.chosen import label_columns, some_prompts, spread
@@ -83,7 +84,7 @@ def test_some_prompts_are_of_all_orders(organism: keyhole.Model, tmp_path: Path)
         "label_wording": "3",
         "correct": True,
     }
-    shown, tried = _halves(usable(store), 15, "zero")
+    shown, tried = _halves(usable(store), CurveSettings(prompts=15, baseline="zero"))
     assert not {*shown} & {*tried} and len(shown) == len(tried) == 15
     for half in (shown, tried):
         assert abs(sum(order[i] == "ABBA" for i in half) - len(half) / 2) <= 1
