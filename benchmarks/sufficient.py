@@ -4,12 +4,14 @@
 
 Prompts that the model gets right, everything outside the circuit at the mean of 32 prompts like each. Medians of: edges
 (token by token), the share of the answer's gap that they keep alone, what is left without them, what they keep on other
-prompts of the template, and the time of shares and search in forward passes of the same prompt.
+prompts of the template, and the time of shares and search in forward passes of the same prompt; then the same time
+with the shares and searches of eight prompts at once.
 """
 
 import argparse
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +21,7 @@ import keyhole
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import question
-from keyhole.faithfulness.search import Search, search
+from keyhole.faithfulness.sufficient import Chosen, searched
 from keyhole.intervene.remove import Metric
 from keyhole.tasks import examples, greater_than, induction, ioi
 from keyhole.tasks.answers import answer_ids
@@ -29,7 +31,8 @@ from keyhole.tasks.like import like
 LIKE = 32
 MOST = {"ioi": 20, "greater_than": 25, "induction": 40}  # edges on the organism, median
 MOST_SMOLLM2 = 45
-PASSES = 60
+PASSES, PASSES_TOGETHER = 60, 40
+TOGETHER = 8  # prompts
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,10 @@ def measure(model: keyhole.Model, example: Example) -> Row | None:
     with torch.no_grad():
         forward = timed(lambda: model.hf(ids), 5)
     start = time.process_time()
-    asked = question(run, metric, mean)
-    found = search(Search(asked.masked, metric, asked.shares, asked.reach))
+    asked, found = searched([question(run, metric, mean)], Chosen())[0]
     took = time.process_time() - start
+    if isinstance(found, keyhole.KeyholeError):
+        raise found
     measured = faithfulness(found.edges, asked, draws=0)
     others = kept_on_others(found.edges, run, mean, similar)
     return Row(
@@ -81,6 +85,23 @@ def measure(model: keyhole.Model, example: Example) -> Row | None:
         passes=took / forward,
         tried=found.tried,
     )
+
+
+def together(model: keyhole.Model, prompts: Sequence[Example]) -> float:
+    """The time of shares and search of eight equally long prompts at once, in forward passes a prompt."""
+    runs = [model.run(example.text) for example in prompts]
+    common = Counter(len(run) for run in runs).most_common(1)[0][0]
+    pairs = [pair for pair in zip(prompts, runs, strict=True) if len(pair[1]) == common][:TOGETHER]
+    asked = []
+    for example, run in pairs:
+        answer = answer_ids(model, example)
+        metric = Metric(len(run) - 1, answer.answers, answer.against)
+        asked.append((run, metric, baseline(run, like=like(example, model, LIKE))))
+    ids = torch.tensor([pairs[0][1].token_ids])
+    with torch.no_grad():
+        forward = timed(lambda: model.hf(ids), 5)
+    took = timed(lambda: searched([question(*one) for one in asked], Chosen()))
+    return took / forward / len(asked)
 
 
 def summary(model: keyhole.Model, asked: Sequence[Example], prompts: int, most: int) -> None:
@@ -105,7 +126,8 @@ def summary(model: keyhole.Model, asked: Sequence[Example], prompts: int, most: 
         f"{model.name}, {asked[0].task}, {len(rows)} prompts ({refused} refused): {median['edges']:.0f} edges (at "
         f"most {most}; {fewest} to {most_edges}), kept {median['kept']:.2f} ({least:.2f} to {most_kept:.2f}), cut "
         f"{median['cut']:.2f}, other prompts {median['others']:.2f}, {median['passes']:.0f} forward passes (at most "
-        f"{PASSES}; {median['tried']:.0f} sets tried), shares add up within {worst:.1%}"
+        f"{PASSES}; {median['tried']:.0f} sets tried), together {together(model, asked):.0f} (at most "
+        f"{PASSES_TOGETHER}), shares add up within {worst:.1%}"
     )
 
 

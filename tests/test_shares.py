@@ -13,7 +13,7 @@ from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.question import Question, question
 from keyhole.faithfulness.search import LEAST_GAP
-from keyhole.faithfulness.shares import FEWEST, WITHIN, _integrated, along, channel_shares, placed, shares
+from keyhole.faithfulness.shares import FEWEST, WITHIN, along, channel_shares, integrated, placed, shares
 from keyhole.faithfulness.token_masks import EdgeList
 from keyhole.intervene import Metric
 from keyhole.tasks import greater_than, induction, ioi
@@ -49,7 +49,7 @@ def test_shares_over_all_tokens_are_slopes_of_masks(variant: str) -> None:
     """Of each edge without tokens, by a gradient through the mask itself."""
     _, made = at_a_mean(variant)
     cells = [(0.3, 0.5), (0.9, 0.25)]
-    found = _integrated(made, METRIC, cells, 1)
+    found = integrated(made, [METRIC], [cells], [1])[0]
     assert not found[~exists(made.wiring, 9)].any()
     expected = np.zeros(made.wiring.joined.shape)
     for point, width in cells:
@@ -63,7 +63,7 @@ def test_shares_are_slopes_token_by_token() -> None:
     """Two points apart, of GPT-2's own modules."""
     runs, made = at_a_mean("gpt2")
     assert made.baseline is not None
-    found, h = _integrated(made, METRIC, [(0.6, 1.0)], 2), 1e-5
+    found, h = integrated(made, [METRIC], [[(0.6, 1.0)]], [2])[0], 1e-5
     for writer, reader, token in one_of_each_kind(made, np.random.default_rng(0)).tolist():
         ends = []
         for change in (-h, h):
@@ -80,7 +80,7 @@ def test_shares_along_a_circuit_are_slopes_within_it() -> None:
     assert made.baseline is not None
     every, rng = all_edges(made), np.random.default_rng(3)
     edges = np.unique(np.concatenate([every[rng.choice(len(every), 300)], one_of_each_kind(made, rng)]), axis=0)
-    found, h = along(made, METRIC, edges, 1), 1e-5
+    found, h = along(made, [METRIC], [edges], [1])[0], 1e-5
     tried = one_of_each_kind(made, rng, edges)
     for edge in tried:
         expected = 0.0
@@ -102,9 +102,9 @@ def test_shares_along_a_circuit_are_slopes_within_it() -> None:
 def test_shares_do_not_depend_on_how_many_copies_fit(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, made = at_a_mean(variant)
     cells = placed(np.linspace(0, 1, 5), np.linspace(0, 1, 5), 5)
-    together = _integrated(made, METRIC, cells, 0)
+    together = integrated(made, [METRIC], [cells], [0])[0]
     monkeypatch.setattr("keyhole.faithfulness.masked.FLOATS", 1)
-    assert _integrated(made, METRIC, cells, 0) == pytest.approx(together, abs=1e-12)
+    assert integrated(made, [METRIC], [cells], [0])[0] == pytest.approx(together, abs=1e-12)
 
 
 # -- they add up -------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_channels_add_up_to_their_edge(variant: str) -> None:
     every = all_edges(made)
     sides = np.array([reader.side for reader in made.wiring.readers])[every[:, 1]]
     edges = np.concatenate([every[sides == side][::97] for side in ("dest", "src")])
-    values = _integrated(made, METRIC, cells, 0)[tuple(edges.T)]
+    values = integrated(made, [METRIC], [cells], [0])[0][tuple(edges.T)]
     by_channel = channel_shares(made, METRIC, edges, cells)
     assert [parts.sum() for parts in by_channel] == pytest.approx(values, abs=1e-12)
     assert max(len(parts) for parts in by_channel) == made.model.dims.d_head + 1

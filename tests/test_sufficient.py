@@ -2,8 +2,10 @@
 
 import itertools
 import re
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question
 from keyhole.faithfulness.search import LEAST_GAP, Search, search
 from keyhole.faithfulness.shares import Shares
-from keyhole.faithfulness.sufficient import sufficient
+from keyhole.faithfulness.sufficient import Chosen, searched, sufficient
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, as_ground, only
 from keyhole.faithfulness.wiring import Reader
 from keyhole.lab.known import Known, build, compare
@@ -296,17 +298,29 @@ def worth_of(edges: EdgeList) -> float:
     return sum(0.5 if n == 0 else 1.0 if n < 4 else -0.2 for n in edges[:, 2].tolist())
 
 
+def at_once(result: Any) -> Generator[Any, Any, Any]:
+    """A search that has its result without asking for anything."""
+    yield from ()
+    return result
+
+
+def kept_by(worth: Callable[[EdgeList], float]) -> Callable[..., Any]:
+    return lambda self, sets: at_once(np.array([worth(edges) for edges in sets]))
+
+
 def test_a_search_that_overshoots_goes_on(asked: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest best edges keep .5, or 1.5 and more: others are left out, or more taken, until it is inside."""
     values = np.zeros((1, 1, 40))
     values[0, 0] = np.linspace(2, 0.05, 40)
     where = "keyhole.faithfulness.search"
-    monkeypatch.setattr(f"{where}.along", lambda masked, metric, edges, prompt: -edges[:, 2].astype(float))
-    monkeypatch.setattr(Search, "kept", lambda self, sets: np.array([worth_of(edges) for edges in sets]))
+    monkeypatch.setattr(
+        f"{where}.along", lambda masked, metrics, sets, prompts: [-edges[:, 2].astype(float) for edges in sets]
+    )
+    monkeypatch.setattr(Search, "kept", kept_by(worth_of))
     monkeypatch.setattr(Reach, "connected_sets", lambda self, sets: list(sets))
     found = search(Search(asked.masked, asked.metric, Shares(values, 3.0, 0.0, 8), asked.reach))
     assert 0.9 <= worth_of(found.edges) <= 1.2 and found.kept == pytest.approx(worth_of(found.edges))
-    monkeypatch.setattr(f"{where}._pruned", lambda asked, best: None)  # more edges keep less
+    monkeypatch.setattr(f"{where}._pruned", lambda asked, best: at_once(None))  # more edges keep less
     assert search(Search(asked.masked, asked.metric, Shares(values, 3.0, 0.0, 8), asked.reach)).kept < 1.2
     first = Shares(values * (np.arange(40) < 1), 3.0, 0.0, 8)
     with pytest.raises(KeyholeError, match="no set of best edges keeps between 90% and 120%"):
@@ -325,15 +339,35 @@ def test_edges_are_taken_away_one_by_one_where_shares_mislead(
     values[0] = np.linspace(0.05, 2, 40).reshape(20, 2).T
     where = "keyhole.faithfulness.search"
     monkeypatch.setattr(f"{where}.MOST_SINGLE", single)
-    monkeypatch.setattr(f"{where}.along", lambda masked, metric, edges, prompt: values[tuple(edges.T)])
     monkeypatch.setattr(
-        Search,
-        "kept",
-        lambda self, sets: np.array([0.2 * ((e[:, 2] < 3) & (e[:, 1] + e[:, 2] < 3)).sum() for e in sets]),
+        f"{where}.along", lambda masked, metrics, sets, prompts: [values[tuple(edges.T)] for edges in sets]
     )
+    worth = kept_by(lambda e: 0.2 * ((e[:, 2] < 3) & (e[:, 1] + e[:, 2] < 3)).sum())
+    monkeypatch.setattr(Search, "kept", worth)
     monkeypatch.setattr(Reach, "connected_sets", lambda self, sets: list(sets))
     found = search(Search(asked.masked, asked.metric, Shares(values, 3.0, 0.0, 8), asked.reach))
     assert found.kept == pytest.approx(1) and 5 <= len(found.edges) <= 14
+
+
+def test_searches_together_find_what_each_finds_alone(organism: Model) -> None:
+    """Prompts of equal length share their passes; each has points, an answer and a baseline of its own.
+
+    One whose answer is held against itself has no gap: it is refused, and no other with it.
+    """
+    alike = like(ioi(1, 5)[0], organism, 8)
+    questions = [question_of(organism, example) for example in alike[:3]]
+    answer = questions[1].metric.targets
+    questions[1] = replace(questions[1], metric=replace(questions[1].metric, against=answer))
+    for i, (one, found) in enumerate(searched(questions, Chosen())):
+        if i == 1:
+            assert isinstance(found, KeyholeError) and "cannot be shared out" in str(found)
+            continue
+        alone = questions[i]
+        assert one.shares.points == alone.shares.points
+        assert one.shares.values == pytest.approx(alone.shares.values, abs=1e-4)
+        expected = search(Search(alone.masked, alone.metric, alone.shares, alone.reach))
+        assert not isinstance(found, KeyholeError)
+        assert found.kept == pytest.approx(expected.kept, abs=1e-4) and np.array_equal(found.edges, expected.edges)
 
 
 def test_a_search_reports_how_far_it_is(asked: Question) -> None:

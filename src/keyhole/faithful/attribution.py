@@ -53,7 +53,7 @@ def gim(masked: Masked, metrics: Sequence[Metric], backward: Backward = GIM) -> 
 def along_masks(masked: Masked, metrics: Sequence[Metric], points: Sequence[tuple[float, float]]) -> EdgeScores:
     """Slopes by masks, in passes with all masks at the same point, summed with weights: (point, weight) each."""
     _require_metrics(masked, metrics)
-    return integrated(masked, metrics, points, range(len(metrics)))
+    return integrated(masked, metrics, [points] * len(metrics), range(len(metrics)))
 
 
 def eap_ig_inputs(masked: Masked, metrics: Sequence[Metric], steps: int = STEPS) -> EdgeScores:

@@ -30,8 +30,8 @@ from keyhole.faithful.settings import EdgeMethod
 from keyhole.faithfulness.connected import reach_of
 from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.search import Search, search
-from keyhole.faithfulness.shares import shares
+from keyhole.faithfulness.search import Found, Search, search_together
+from keyhole.faithfulness.shares import shares_together
 from keyhole.faithfulness.wiring import Reader, Source, Wiring
 from keyhole.files import user_path, write_at_once
 from keyhole.intervene.remove import Metric
@@ -53,9 +53,9 @@ def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[Question
         return _ATTRIBUTED[method](group.masked, group.metrics)
     asked = [questions[number] for number in group.numbers]
     if method == "share":
-        values = [shares(group.masked, metric, i).values for i, metric in enumerate(group.metrics)]
+        values = [own.values for own in shares_together(group.masked, group.metrics, range(len(asked)))]
     elif method == "sufficient":
-        values = [sufficient(group, i, question) for i, question in enumerate(asked)]
+        values = sufficient(group, asked)
     else:
         wiring = group.masked.wiring
         values = [circuit_scores(traced(method, one), wiring, len(one.run)) for one in asked]
@@ -74,21 +74,25 @@ _ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
 }
 
 
-def sufficient(group: Group, i: int, question: Question) -> Float[np.ndarray, "writer reader pos"]:
-    """1 on the edges of a circuit that suffices for a group's i-th prompt; all others by their share, far below.
+def sufficient(group: Group, questions: Sequence[Question]) -> list[Float[np.ndarray, "writer reader pos"]]:
+    """For each prompt of a group: 1 on the edges of a circuit that suffices; all others by their share, far below.
 
     Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
     and edges that are in equally many are ranked by their share.
     """
-    all_shares = shares(group.masked, group.metrics[i], i)
-    values = all_shares.values / (BELOW * max(float(np.abs(all_shares.values).max()), 1e-30))
-    reach = reach_of(question.run, group.masked.wiring)
-    try:
-        circuit = search(Search(group.masked, group.metrics[i], all_shares, reach, prompt=i))
-    except KeyholeError:
-        return values
-    values[tuple(circuit.edges.T)] += 1.0
-    return values
+    wiring = group.masked.wiring
+    all_shares = shares_together(group.masked, group.metrics, range(len(questions)))
+    searches = [
+        Search(group.masked, metric, own, reach_of(question.run, wiring), prompt=i)
+        for i, (metric, own, question) in enumerate(zip(group.metrics, all_shares, questions, strict=True))
+    ]
+    scores = []
+    for own, circuit in zip(all_shares, search_together(searches), strict=True):
+        values = own.values / (BELOW * max(float(np.abs(own.values).max()), 1e-30))
+        if isinstance(circuit, Found):
+            values[tuple(circuit.edges.T)] += 1.0
+        scores.append(values)
+    return scores
 
 
 def traced(method: EdgeMethod, question: Question) -> Circuit:

@@ -31,11 +31,12 @@ class Question:
     metric: Metric
     baseline: Baseline
     masked: Masked
+    precomputed: Shares | None = None  # where they were computed together with others'
 
     @cached_property
     def shares(self) -> Shares:
         """Shares of all edges; computed when first asked for."""
-        return shares(self.masked, self.metric)
+        return shares(self.masked, self.metric) if self.precomputed is None else self.precomputed
 
     @cached_property
     def reach(self) -> Reach:
@@ -80,3 +81,10 @@ def question(run: "Run", metric: Metric, baseline: Baseline) -> Question:
         raise KeyholeError("the run goes on after the token that predicts the answer: cut it there.")
     with run.model.steady():
         return Question(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
+
+
+def joined(questions: Sequence[Question]) -> Masked:
+    """One pass for the prompts of all questions, which are of one model and equally long."""
+    words = torch.cat([question.masked.words for question in questions])
+    baselines = torch.stack([question.baseline.writes for question in questions], dim=1)
+    return replace(questions[0].masked, words=words, baseline=baselines)

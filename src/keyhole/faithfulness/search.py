@@ -5,10 +5,13 @@
 2. Shares again, within what is kept; the smallest part of it that still keeps enough is kept, and so on.
 
 Every set is connected before it is tried, and a set that keeps more than 1.2 of the gap is no success either.
+
+A search is a generator that yields the sets it wants to try, so searches of several prompts share their passes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +26,12 @@ from keyhole.intervene.remove import Metric
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 
+Result = TypeVar("Result")
 LEVEL, OVER = 0.9, 1.2  # what is kept of the gap: at least, at most
 BOTH_OVER = 1.1  # at most, of a circuit with edges of both signs
 LEAST_GAP = 1.0  # logits or nats: a smaller gap cannot be shared out
 ROUNDS = 12  # of pruning, at most
+STEPS = 24  # of a search, about: two for each round that it usually takes
 PARTS = (0.35, 0.45, 0.55, 0.65, 0.74, 0.82, 0.88, 0.93)  # of what is kept, tried side by side
 _FINER = 8  # parts of the way between two sizes
 _AT_ONCE = 5  # doubled sizes tried before larger ones
@@ -70,14 +75,12 @@ class Search:
         """More than this of the gap is no success."""
         return BOTH_OVER if self.both_signs else OVER
 
-    def kept(self, sets: Sequence[EdgeList]) -> Float[np.ndarray, "set"]:
+    def kept(self, sets: Sequence[EdgeList]) -> "Steps[Float[np.ndarray, 'set']]":
         """What each set of edges keeps of the gap, alone; a set that was tried before is not tried again."""
         keys = [hash(edges[np.lexsort(edges.T)].tobytes()) for edges in sets]
         new = {key: edges for key, edges in zip(keys, sets, strict=True) if key not in self._known}
         if new:
-            with torch.no_grad(), exact_matmul():
-                logits = self.masked.masked_logits([only(edges, self.prompt) for edges in new.values()])
-            answers = np.array([self.metric.of(row) for row in logits])
+            answers = yield list(new.values())
             self._known |= dict(zip(new, (answers - self.shares.nothing) / self.shares.gap, strict=True))
         return np.array([self._known[key] for key in keys])
 
@@ -86,34 +89,93 @@ class Search:
         """How many sets of edges were tried."""
         return len(self._known)
 
-    def tried_sets(self, sets: Sequence[EdgeList], *, connect: bool = True) -> list[Tried]:
+    def tried_sets(self, sets: Sequence[EdgeList]) -> "Steps[list[Tried]]":
         """Sets of edges, connected, with what each keeps."""
-        sets = self.reach.connected_sets(sets) if connect else sets
-        return [Tried(edges, float(kept)) for edges, kept in zip(sets, self.kept(sets), strict=True)]
+        sets = self.reach.connected_sets(sets)
+        kept = yield from self.kept(sets)
+        return [Tried(edges, float(part)) for edges, part in zip(sets, kept, strict=True)]
 
     def inside(self, kept: float) -> bool:
         """Is this enough, and not too much?"""
         return self.level <= kept <= self.most
 
 
+@dataclass(frozen=True, eq=False)
+class Among:
+    """A search asks for the shares of edges along the way on which these alone come in."""
+
+    edges: EdgeList
+
+
+Wanted = list[EdgeList] | Among  # answers with each of some sets alone, or shares among some edges
+Steps = Generator[Wanted, Float[np.ndarray, "_set_or_edge"], Result]
+
+
 def search(asked: Search, progress: Progress | None = None) -> Found:
     """The smallest connected circuit that this search finds; refused where the gap is too small to share out."""
-    progress = progress or silent
+    (found,) = search_together([asked], progress)
+    if isinstance(found, KeyholeError):
+        raise found
+    return found
+
+
+def search_together(searches: Sequence[Search], progress: Progress | None = None) -> list[Found | KeyholeError]:
+    """Searches of prompts of one pass, step by step: what all of them want next is run at once."""
+    steps = {i: _steps(asked) for i, asked in enumerate(searches)}
+    found: dict[int, Found | KeyholeError] = {}
+    answers: Mapping[int, Float[np.ndarray, "_set_or_edge"]] = {}
+    rounds = 0
+    while steps:
+        wanted: dict[int, Wanted] = {}
+        for i, step in list(steps.items()):
+            try:
+                wanted[i] = step.send(answers[i]) if i in answers else next(step)
+            except StopIteration as end:
+                found[i] = end.value
+            except KeyholeError as error:
+                found[i] = error
+            if i in found:
+                del steps[i]
+        answers = _answered(searches, wanted)
+        rounds += 1
+        (progress or silent)(min(rounds, STEPS) if steps else STEPS, STEPS)
+    return [found[i] for i in range(len(searches))]
+
+
+def _answered(searches: Sequence[Search], wanted: Mapping[int, Wanted]) -> dict[int, Float[np.ndarray, "_set_or_edge"]]:
+    """What each of some searches wants, in one pass for sets and one with slopes."""
+    answers: dict[int, Float[np.ndarray, "_set_or_edge"]] = {}
+    tries = [(i, edges) for i, sets in wanted.items() if isinstance(sets, list) for edges in sets]
+    if tries:
+        with torch.no_grad(), exact_matmul():
+            masks = [only(edges, searches[i].prompt) for i, edges in tries]
+            logits = searches[0].masked.masked_logits(masks)
+        values = np.array([searches[i].metric.of(row) for (i, _), row in zip(tries, logits, strict=True)])
+        numbers = np.array([i for i, _ in tries])
+        answers |= {i: values[numbers == i] for i in wanted if (numbers == i).any()}
+    among = {i: one.edges for i, one in wanted.items() if isinstance(one, Among)}
+    if among:
+        asked = [searches[i] for i in among]
+        metrics, prompts = [one.metric for one in asked], [one.prompt for one in asked]
+        answers |= zip(among, along(asked[0].masked, metrics, list(among.values()), prompts), strict=True)
+    return answers
+
+
+def _steps(asked: Search) -> Steps[Found]:
     require_gap(asked.shares)
     values = asked.shares.values
     edges = np.argwhere(values)  # those that do not exist, or that the answer does not see, have a share of exactly 0
     sizes = values[tuple(edges.T)]
     by_size = edges[np.argsort(-np.abs(sizes))]
     orders = [by_size] if asked.both_signs else [edges[np.argsort(-sizes)], by_size]
-    best = _shortest(asked, orders, lambda kept: kept >= asked.level, progress)
+    best = yield from _shortest(asked, orders, lambda kept: kept >= asked.level)
     if best is not None and not asked.inside(best.kept):  # few edges keep too much, and more of them may keep less
-        best = _shortest(asked, orders, asked.inside, silent)
+        best = yield from _shortest(asked, orders, asked.inside)
     if best is None or not asked.inside(best.kept):
         raise KeyholeError(
             f"no set of best edges keeps between {asked.level:.0%} and {asked.most:.0%} of the answer's gap to the "
             "baseline: take another baseline (other prompts like this one), or a lower level."
         )
-    progress(ROUNDS + 2, ROUNDS + 2)
     return Found(best.edges, best.kept, values[tuple(best.edges.T)], asked.tried)
 
 
@@ -127,22 +189,18 @@ def require_gap(shares: Shares) -> None:
         )
 
 
-def _shortest(
-    asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool], progress: Progress
-) -> Tried | None:
+def _shortest(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
     """The best edges that keep enough, pruned as long as they can be; None: no set does."""
-    progress(1, ROUNDS + 2)
-    best = _begun(asked, orders, enough)
-    for done in range(ROUNDS):
-        progress(done + 2, ROUNDS + 2)
-        smaller = _pruned(asked, best) if best is not None else None
+    best = yield from _begun(asked, orders, enough)
+    for _ in range(ROUNDS):
+        smaller = (yield from _pruned(asked, best)) if best is not None else None
         if smaller is None:
             return best
         best = smaller
     return best
 
 
-def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Tried | None:
+def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], bool]) -> Steps[Tried | None]:
     """The smallest set of best edges that keeps enough; if all that do keep too much, the smallest of these.
 
     Sizes are doubled until one of the orders keeps enough, and then counted more finely below, for all orders at once.
@@ -151,7 +209,7 @@ def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], 
     tried: list[Tried] = []
     for start in range(0, len(sizes), _AT_ONCE):
         some = sizes[start : start + _AT_ONCE]
-        rows = asked.tried_sets([order[:n] for order in orders for n in some])
+        rows = yield from asked.tried_sets([order[:n] for order in orders for n in some])
         tried += rows
         spans = []  # of each order that keeps enough: a size that does not, and the next, which does
         for i, order in enumerate(orders):
@@ -163,7 +221,9 @@ def _begun(asked: Search, orders: Sequence[EdgeList], enough: Callable[[float], 
             break
     while spans := [(order, low, high) for order, low, high in spans if high - low > max(1, high // 16)]:
         between = [_between(low, high) for _, low, high in spans]
-        rows = asked.tried_sets([order[:n] for (order, _, _), some in zip(spans, between, strict=True) for n in some])
+        rows = yield from asked.tried_sets(
+            [order[:n] for (order, _, _), some in zip(spans, between, strict=True) for n in some]
+        )
         tried += rows
         finer = []
         for (order, low, high), some in zip(spans, between, strict=True):
@@ -188,7 +248,7 @@ def _doubled(n: int) -> list[int]:
     return sizes
 
 
-def _pruned(asked: Search, best: Tried) -> Tried | None:
+def _pruned(asked: Search, best: Tried) -> Steps[Tried | None]:
     """A smaller part of these edges that still keeps enough, best first by their shares among themselves.
 
     Where that fails, and there are many left or they keep too much, best first by what taking each away costs; of very
@@ -197,23 +257,25 @@ def _pruned(asked: Search, best: Tried) -> Tried | None:
     edges = best.edges
     if not 1 < len(edges) <= MOST_PRUNED:
         return None
-    within = along(asked.masked, asked.metric, edges, asked.prompt)
+    within = yield Among(edges)
     orders = [-np.abs(within)] if asked.both_signs else [-within, -np.abs(within)]
-    smaller = _smallest(asked, best, _parts(asked, [edges[np.argsort(order)] for order in orders]))
+    parts = yield from _parts(asked, [edges[np.argsort(order)] for order in orders])
+    smaller = _smallest(asked, best, parts)
     if smaller is None and (len(edges) > MANY or not asked.inside(best.kept)):
         group = np.arange(len(edges))
         if len(edges) > MOST_SINGLE:
             group = np.unique(edges[:, [0, 2]], axis=0, return_inverse=True)[1].ravel()
-        without = asked.tried_sets([edges[group != i] for i in range(group.max() + 1)])
+        without = yield from asked.tried_sets([edges[group != i] for i in range(group.max() + 1)])
         left = np.array([row.kept for row in without])[group]
-        smaller = _smallest(asked, best, without + _parts(asked, [edges[np.lexsort((-np.abs(within), left))]]))
+        parts = yield from _parts(asked, [edges[np.lexsort((-np.abs(within), left))]])
+        smaller = _smallest(asked, best, without + parts)
     return smaller
 
 
-def _parts(asked: Search, orders: Sequence[EdgeList]) -> list[Tried]:
+def _parts(asked: Search, orders: Sequence[EdgeList]) -> Steps[list[Tried]]:
     """First parts of some orders, of all sizes."""
     sizes = sorted({max(1, round(part * len(orders[0]))) for part in PARTS} - {len(orders[0])})
-    return asked.tried_sets([order[:size] for order in orders for size in sizes])
+    return (yield from asked.tried_sets([order[:size] for order in orders for size in sizes]))
 
 
 def _smallest(asked: Search, best: Tried, rows: Sequence[Tried]) -> Tried | None:

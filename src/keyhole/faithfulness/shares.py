@@ -24,6 +24,7 @@ from keyhole.faithfulness.stream import Writes
 from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
 from keyhole.faithfulness.wiring import Wiring
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.progress import Progress, silent
 from keyhole.qk.omega import omega
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ CLOSE = 0.05  # of the gap: how far the sum of shares may be from it
 TOGETHER = 48  # readers, at least, whose shares are one product
 WITHIN = ((0.4, 0.35), (0.7, 0.25), (0.9, 0.2), (1.0, 0.2))  # points and weights along the edges of a circuit
 
-
+Cell = tuple[float, float]  # a point of the way, and its weight
 Slopes = list[tuple[list[int], Float[Tensor, "_reader row pos d_model"]]]  # of the answer, by what readers read
 
 
@@ -63,22 +64,31 @@ class Shares:
 
 def shares(masked: Masked, metric: "Metric", prompt: int = 0) -> Shares:
     """Shares of all token-level edges of one prompt; as many points as it takes to add up within 5 %, at most 32."""
+    return shares_together(masked, [metric], [prompt])[0]
+
+
+def shares_together(
+    masked: Masked, metrics: Sequence["Metric"], prompts: Sequence[int], progress: Progress | None = None
+) -> list[Shares]:
+    """The same for several prompts of one pass."""
     looks = np.linspace(0.0, 1.0, LOOK)
     with torch.no_grad(), exact_matmul():
-        logits = masked.masked_logits([everything(float(a), prompt) for a in looks])
-        answers = np.array([metric.of(row) for row in logits])
-    points = FEWEST
-    while True:
-        values = _integrated(masked, metric, placed(looks, answers, points), prompt)
-        found = Shares(values, float(answers[-1]), float(answers[0]), points)
-        if points >= MOST or abs(found.completeness - 1) <= CLOSE or not found.gap:
-            return found
+        logits = masked.masked_logits([everything(float(a), prompt) for prompt in prompts for a in looks])
+    repeated = [metric for metric in metrics for _ in looks]
+    answers = np.array([metric.of(row) for metric, row in zip(repeated, logits, strict=True)]).reshape(-1, LOOK)
+    done: dict[int, Shares] = {}
+    points, left = FEWEST, list(range(len(prompts)))
+    while left:
+        cells = [placed(looks, answers[i], points) for i in left]
+        values = integrated(masked, [metrics[i] for i in left], cells, [prompts[i] for i in left], progress)
+        for i, of_prompt in zip(left, values, strict=True):
+            done[i] = Shares(of_prompt, float(answers[i, -1]), float(answers[i, 0]), points)
+        left = [i for i in left if points < MOST and abs(done[i].completeness - 1) > CLOSE and done[i].gap]
         points *= 2
+    return [done[i] for i in range(len(prompts))]
 
 
-def placed(
-    looks: Float[np.ndarray, "look"], answers: Float[np.ndarray, "look"], points: int
-) -> list[tuple[float, float]]:
+def placed(looks: Float[np.ndarray, "look"], answers: Float[np.ndarray, "look"], points: int) -> list[Cell]:
     """Middles and widths of cells that hold equal parts of half the way and half the answer's changes.
 
     >>> placed(np.array([0.0, 0.5, 1.0]), np.array([0.0, 0.0, 1.0]), 2)
@@ -91,30 +101,32 @@ def placed(
     return [(float(a + b) / 2, float(b - a)) for a, b in pairwise(ends)]
 
 
-def _integrated(
-    masked: Masked, metric: "Metric", cells: Sequence[tuple[float, float]], prompt: int
-) -> Float[np.ndarray, "writer reader pos"]:
-    return np.asarray(integrated(masked, [metric], cells, [prompt])[0])
-
-
 def integrated(
-    masked: Masked, metrics: Sequence["Metric"], cells: Sequence[tuple[float, float]], prompts: Sequence[int]
+    masked: Masked,
+    metrics: Sequence["Metric"],
+    cells: Sequence[Sequence[Cell]],
+    prompts: Sequence[int],
+    progress: Progress | None = None,
 ) -> Float[np.ndarray, "prompt writer reader pos"]:
-    """(Write - baseline) . slope of every edge of these prompts, summed over points of the mask with their weights."""
+    """(Write - baseline) . slope of every edge of these prompts, summed over points of the mask with their weights.
+
+    Each prompt has points of its own, all of them equally many.
+    """
     writers, readers = masked.wiring.joined.shape
     values = np.empty((len(prompts), writers, readers, masked.words.shape[1]))
-    size = rows_with_slopes(masked)
-    together = max(1, size // len(cells))  # prompts
+    points, size = len(cells[0]), rows_with_slopes(masked)
+    together = max(1, size // points)  # prompts
     for first in range(0, len(prompts), together):
         rows = slice(first, first + together)
         total = masked.words.new_zeros(values.shape[-1], len(prompts[rows]), writers, readers)
-        for start in range(0, len(cells), size):
-            part = cells[start : start + size]
-            masks = [everything(point, prompt) for prompt in prompts[rows] for point, _ in part]
-            repeated = [metric for metric in metrics[rows] for _ in part]
+        for start in range(0, points, size):
+            parts = [some[start : start + size] for some in cells[rows]]
+            masks = [everything(a, prompt) for prompt, part in zip(prompts[rows], parts, strict=True) for a, _ in part]
+            repeated = [metric for metric, part in zip(metrics[rows], parts, strict=True) for _ in part]
             changes, slopes = reader_slopes(masked, repeated, masks)
-            widths = total.new_tensor([width for _, width in part]).repeat(len(prompts[rows]))[:, None, None]
+            widths = total.new_tensor([width for part in parts for _, width in part])[:, None, None]
             add_products(total, changes, [(numbers, slope * widths) for numbers, slope in slopes], masked.wiring)
+            (progress or silent)(first * points + start * len(parts) + len(masks), len(prompts) * points)
         values[rows] = by_edge(total, masked.wiring)
     return values
 
@@ -164,24 +176,34 @@ def _together(slopes: Slopes) -> Iterator[Slopes]:
         yield some
 
 
-def along(masked: Masked, metric: "Metric", edges: EdgeList, prompt: int = 0) -> Float[np.ndarray, "edge"]:
-    """Shares of the edges of a circuit along the way on which these alone come in: what each is worth among them."""
-    masks = [Mask(edges, a, 0.0, prompt) for a, _ in WITHIN]
-    changes, slopes = reader_slopes(masked, [metric] * len(masks), masks)
+def along(
+    masked: Masked, metrics: Sequence["Metric"], sets: Sequence[EdgeList], prompts: Sequence[int]
+) -> list[Float[np.ndarray, "_edge"]]:
+    """Shares of the edges of circuits along the way on which these alone come in: what each is worth among them."""
+    size, n = max(1, rows_with_slopes(masked) // len(WITHIN)), len(WITHIN)
+    if len(sets) > size:
+        some = (metrics[:size], sets[:size], prompts[:size]), (metrics[size:], sets[size:], prompts[size:])
+        return [values for part in some for values in along(masked, *part)]
+    masks = [Mask(edges, a, 0.0, prompt) for edges, prompt in zip(sets, prompts, strict=True) for a, _ in WITHIN]
+    changes, slopes = reader_slopes(masked, [metric for metric in metrics for _ in WITHIN], masks)
     widths = changes.new_tensor([width for _, width in WITHIN])
+    edges, which = np.concatenate(sets), np.repeat(np.arange(len(sets)), [len(edges) for edges in sets])
+    rows = torch.from_numpy(n * which[:, None] + np.arange(n)).to(changes.device)
     values = np.zeros(len(edges))
+    slot = np.empty(len(masked.wiring.readers), dtype=np.int64)
     for readers, slope in slopes:
-        row = {reader: i for i, reader in enumerate(readers)}
-        here = [i for i, reader in enumerate(edges[:, 1].tolist()) if reader in row]
-        writer, _, token = torch.from_numpy(edges[here]).to(changes.device).unbind(1)
-        reader = torch.tensor([row[number] for number in edges[here, 1].tolist()], dtype=torch.long).to(writer.device)
-        parts = (changes[writer, :, token] * slope[reader, :, token]).sum(-1)
+        slot[:] = -1
+        slot[readers] = np.arange(len(readers))
+        here = np.flatnonzero(slot[edges[:, 1]] >= 0)
+        writer, _, token = torch.from_numpy(edges[here]).to(changes.device)[:, :, None].unbind(1)
+        reader, row = torch.from_numpy(slot[edges[here, 1]]).to(changes.device)[:, None], rows[here]
+        parts = (changes[writer, row, token] * slope[reader, row, token]).sum(-1)
         values[here] = (parts * widths).sum(-1).cpu().numpy()
-    return values
+    return np.split(values, np.cumsum([len(edges) for edges in sets])[:-1])
 
 
 def channel_shares(
-    masked: Masked, metric: "Metric", edges: EdgeList, cells: Sequence[tuple[float, float]], prompt: int = 0
+    masked: Masked, metric: "Metric", edges: EdgeList, cells: Sequence[Cell], prompt: int = 0
 ) -> list[Float[np.ndarray, "channel_and_rest"]]:
     """Shares of edges into queries and keys by singular channel; the last is the rest, which no channel reads.
 

@@ -20,8 +20,9 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import measure
 from keyhole.faithfulness.faithful import kept_on_others
-from keyhole.faithfulness.question import Question, question, until_answer
-from keyhole.faithfulness.search import LEVEL, Found, Search, search
+from keyhole.faithfulness.question import Question, joined, question, until_answer
+from keyhole.faithfulness.search import LEVEL, Found, Search, search_together
+from keyhole.faithfulness.shares import shares_together
 from keyhole.intervene.remove import Metric
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt
@@ -70,26 +71,20 @@ def sufficient(
     of equal length instead; without either it is the mean over copies with other words. `both_signs` also keeps edges
     that hold the answer back. See `Run.sufficient`.
     """
-    if not 0 < level <= 1:
-        raise KeyholeError(f"level is {level}, but the share of an answer that is kept lies between 0 and 1.")
-    progress = progress or silent
-    at = run.position(end)
-    chosen = tuple(choose_targets(run, Likeliest(k=1) if target is None else target, at))
-    metric = Metric(at, chosen, tuple(token_ids(run, against, at)))
-    until = until_answer(run, at)
-    if like is not None and not isinstance(like, str):
-        like = [as_far(prompt, until, run) for prompt in like]
-    counterfactual = None if counterfactual is None else as_far(counterfactual, until, run)
-    stand_in = baseline(until, like=like, counterfactual=counterfactual, progress=part_of(progress, 0.0, 0.1))
-    asked = question(until, metric, stand_in)
-    searched = Search(asked.masked, metric, asked.shares, asked.reach, level, both_signs)
-    found = search(searched, part_of(progress, 0.2, 0.7))
-    circuit = circuit_of(asked, found, run, Chosen(level, both_signs, signals))
-    measured = measure(circuit, asked, progress=part_of(progress, 0.7, 1.0))
-    if like is not None and measured.faithfulness is not None:
-        others = kept_on_others(found.edges, until, stand_in, like)
-        measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
-    return replace(circuit, measured=measured)
+    progress, chosen = progress or silent, Chosen(level, both_signs, signals)
+    asked = ask(
+        run,
+        target,
+        against=against,
+        like=like,
+        counterfactual=counterfactual,
+        end=end,
+        progress=part_of(progress, 0.0, 0.1),
+    )
+    (circuit,) = sufficient_together([asked], chosen, part_of(progress, 0.1, 1.0))
+    if isinstance(circuit, KeyholeError):
+        raise circuit
+    return circuit
 
 
 @dataclass(frozen=True)
@@ -99,6 +94,95 @@ class Chosen:
     level: float = LEVEL
     both_signs: bool = False
     signals: int = SIGNALS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level <= 1:
+            raise KeyholeError(f"level is {self.level}, but the share of an answer that is kept lies between 0 and 1.")
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A prompt that a circuit is wanted for, with the prompts like it."""
+
+    run: "Run"
+    question: Question
+    like: Likes | None
+
+
+def ask(
+    run: "Run",
+    target: Target = None,
+    *,
+    against: Tokens | None = None,
+    like: Likes | None = None,
+    counterfactual: Prompt | Example | None = None,
+    end: int | str = -1,
+    progress: Progress | None = None,
+) -> Asked:
+    """What `sufficient` is asked, with its baseline."""
+    at = run.position(end)
+    chosen = tuple(choose_targets(run, Likeliest(k=1) if target is None else target, at))
+    metric = Metric(at, chosen, tuple(token_ids(run, against, at)))
+    until = until_answer(run, at)
+    if like is not None and not isinstance(like, str):
+        like = [as_far(prompt, until, run) for prompt in like]
+    counterfactual = None if counterfactual is None else as_far(counterfactual, until, run)
+    stand_in = baseline(until, like=like, counterfactual=counterfactual, progress=progress)
+    return Asked(run, question(until, metric, stand_in), like)
+
+
+def sufficient_together(
+    asked: Sequence[Asked], chosen: Chosen, progress: Progress | None = None
+) -> list[Circuit | KeyholeError]:
+    """The circuits that suffice for prompts of one model, or why there is none; equally long ones share their passes.
+
+    Each is the one that `sufficient` finds for the prompt alone, but for rounding.
+    """
+    progress = progress or silent
+    by_length = defaultdict[int, list[int]](list)
+    for i, one in enumerate(asked):
+        by_length[len(one.question.run)].append(i)
+    circuits: dict[int, Circuit | KeyholeError] = {}
+    for numbers in by_length.values():
+        start, middle, end = ((len(circuits) + part * len(numbers)) / len(asked) for part in (0.0, 0.7, 1.0))
+        results = searched([asked[i].question for i in numbers], chosen, part_of(progress, start, middle))
+        last = part_of(progress, middle, end)
+        for done, (i, (of_prompt, found)) in enumerate(zip(numbers, results, strict=True)):
+            part = part_of(last, done / len(numbers), (done + 1) / len(numbers))
+            circuits[i] = _measured(asked[i], of_prompt, found, chosen, part)
+    return [circuits[i] for i in range(len(asked))]
+
+
+def searched(
+    questions: Sequence[Question], chosen: Chosen, progress: Progress | None = None
+) -> list[tuple[Question, Found | KeyholeError]]:
+    """Questions of equally long prompts, with their shares and what a search of all of them together found."""
+    progress, whole = progress or silent, joined(questions)
+    metrics = [question.metric for question in questions]
+    all_shares = shares_together(whole, metrics, range(len(questions)), part_of(progress, 0.0, 0.3))
+    questions = [replace(one, precomputed=own) for one, own in zip(questions, all_shares, strict=True)]
+    searches = [
+        Search(whole, one.metric, one.shares, one.reach, chosen.level, chosen.both_signs, prompt=i)
+        for i, one in enumerate(questions)
+    ]
+    return list(zip(questions, search_together(searches, part_of(progress, 0.3, 1.0)), strict=True))
+
+
+def _measured(
+    asked: Asked, question: Question, found: Found | KeyholeError, chosen: Chosen, progress: Progress
+) -> Circuit | KeyholeError:
+    """The circuit of what was found, with effects and what it keeps of other prompts."""
+    if isinstance(found, KeyholeError):
+        return found
+    try:
+        circuit = circuit_of(question, found, asked.run, chosen)
+        measured = measure(circuit, question, progress=progress)
+    except KeyholeError as error:
+        return error
+    if asked.like is not None and measured.faithfulness is not None:
+        others = kept_on_others(found.edges, question.run, question.baseline, asked.like)
+        measured = replace(measured, faithfulness=replace(measured.faithfulness, others=others))
+    return replace(circuit, measured=measured)
 
 
 def circuit_of(asked: Question, found: Found, run: "Run", chosen: Chosen) -> Circuit:

@@ -10,6 +10,7 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.faithfulness.sufficient import Asked, Chosen, ask, sufficient_together
 from keyhole.many.likes import Alike, like_of
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
@@ -22,6 +23,8 @@ from keyhole.tracing.batch import Untraced
 from keyhole.tracing.levels import trace_many
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import Start, SvtSettings
+
+_TOGETHER = 8  # prompts whose circuits are searched at once
 
 
 @dataclass(frozen=True)
@@ -115,21 +118,30 @@ def _found(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[C
     """Circuits that were traced, or that suffice."""
     if tracing.measured != "sufficient":
         return _circuits(ran, tracing)
-    return [_sufficient(one, tracing, alike) for one in ran]
+    in_order = sorted(range(len(ran)), key=lambda i: len(ran[i].run))  # equally long prompts share passes
+    circuits: dict[int, Circuit | KeyholeError] = {}
+    for start in range(0, len(ran), _TOGETHER):
+        some = in_order[start : start + _TOGETHER]
+        circuits |= zip(some, _sufficient([ran[i] for i in some], tracing, alike), strict=True)
+    return [circuits[i] for i in range(len(ran))]
 
 
-def _sufficient(one: _Ran, tracing: Tracing, alike: Alike | None) -> Circuit | KeyholeError:
-    """The circuit that suffices for one prompt, or why there is none."""
+def _sufficient(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
+    """The circuits that suffice for some prompts, or why there are none."""
+    asked = [_asked(one, tracing, alike) for one in ran]
+    askable = [one for one in asked if isinstance(one, Asked)]
+    made = iter(sufficient_together(askable, Chosen(tracing.level, tracing.both_signs)))
+    circuits = [next(made) if isinstance(one, Asked) else one for one in asked]
+    return [_bare(one) if isinstance(one, KeyholeError) else one for one in circuits]
+
+
+def _asked(one: _Ran, tracing: Tracing, alike: Alike | None) -> Asked | KeyholeError:
+    """What is asked of one prompt, or why that cannot be."""
     try:
-        return one.run.sufficient(
-            one.targets,
-            against=one.against(tracing),
-            like=like_of(one.run.model, one.example, alike, tracing.bos),
-            level=tracing.level,
-            both_signs=tracing.both_signs,
-        )
+        others = like_of(one.run.model, one.example, alike, tracing.bos)
+        return ask(one.run, one.targets, against=one.against(tracing), like=others)
     except KeyholeError as error:
-        return _bare(error)
+        return error
 
 
 def _measured(
