@@ -17,7 +17,7 @@ from keyhole.faithfulness.connected import Reach
 from keyhole.faithfulness.effects import circuit_edges, effects, measure
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question
-from keyhole.faithfulness.search import LEAST_GAP, small_gap, Search, search
+from keyhole.faithfulness.search import LEAST_GAP, Search, search, small_gap
 from keyhole.faithfulness.shares import Shares
 from keyhole.faithfulness.sufficient import sufficient
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, as_ground, only
