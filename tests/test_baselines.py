@@ -115,6 +115,10 @@ def test_the_resting_state_is_a_mean_over_text_with_the_first_token_apart(
     text.write_text("\n".join([other.text for other in ioi(10, 11)]))
     assert not torch.allclose(resting(run, text).writes, found.writes, atol=1e-3)  # another text of the same name
     assert len(cache.entries()) == 2
+    assert resting(run).name == "the resting state" and found.name == "the resting state in text.txt"
+    text.write_text(" \n")
+    with pytest.raises(KeyholeError, match="there is no text in "):
+        resting(run, text)  # and not the resting state without a text, which has just been kept
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama"])

@@ -46,6 +46,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     (root / "broken.gguf").write_bytes(b"GGUF but not really")
     (root / "like.txt").write_text(f"{PROMPT}\n")
+    (root / "empty.txt").write_text("\n \n")
     sample = {"prompt": "Mary gave John a drink", "query": "last", "positive": [1], "negative": [{"find": "John"}]}
     (root / "bad.jsonl").write_text(json.dumps(sample) + "\n" + json.dumps(sample | {"positives": []}) + "\n")
     (root / "outside.jsonl").write_text(json.dumps(sample | {"positive": [99]}) + "\n")
@@ -286,6 +287,30 @@ BAD = {
         ("trace", PROMPT, "--like", "{root}/like.txt", "--counterfactual", PROMPT),
         "two baselines: give one",
     ),
+    "a text and prompts like it": (
+        ("trace", PROMPT, "--text", "{root}/like.txt", "--like", "{root}/like.txt"),
+        "--like and --text are two baselines: give one",
+    ),
+    "a text and a counterfactual": (
+        ("trace", PROMPT, "--text", "{root}/like.txt", "--counterfactual", PROMPT),
+        "--counterfactual and --text are two baselines: give one",
+    ),
+    "a text for nothing": (
+        ("trace", PROMPT, "--text", "{root}/like.txt", "--no-faithfulness"),
+        "nothing is measured against a baseline: add --effects",
+    ),
+    "a text for a story": (("trace", PROMPT, "--text", "{root}/like.txt", "--story"), "no baseline of --story"),
+    "a text for a search": (("trace", PROMPT, "--text", "{root}/like.txt", "--sufficient"), "baseline of --sufficient"),
+    "no text, before any model": (
+        ("trace", PROMPT, "-m", "no-such-model", "--text", "{root}/none.txt"),
+        "there is no file",
+    ),
+    "an empty text, before any model": (
+        ("trace", PROMPT, "-m", "no-such-model", "--text", "{root}/empty.txt"),
+        "there is no text in",
+    ),
+    "a folder of texts": (("trace", PROMPT, "--text", "{root}"), "as text: Is a directory"),
+    "too short a text": (("trace", PROMPT, "--text", "{root}/like.txt"), "has 1 lines of at least 6 tokens"),
     "a level without a search": (("trace", PROMPT, "--level", "0.5"), "add --sufficient"),
     "signs without a search": (("trace", PROMPT, "--both-signs"), "add --sufficient"),
     "a baseline for nothing": (

@@ -85,7 +85,7 @@ SAME = [
     (circuits.trace, Run.trace, {"target", "against", "method", "seeds", "tau", "keys", "sinks", "through"}),
     (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
-    (circuits.trace, Circuit.effects, {"like", "counterfactual"}),
+    (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),

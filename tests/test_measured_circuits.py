@@ -222,6 +222,19 @@ def test_trace_measures_effects_against_prompts_like_this_one(
     assert alone["faithfulness"] is None and alone["edges"] and repr(OTHER) in alone["baseline"]
 
 
+def test_trace_measures_effects_against_a_text(organism: keyhole.Model, others: list[Example], tmp_path: Path) -> None:
+    """The text is the baseline, by name and in numbers, unasked or with effects."""
+    text = tmp_path / "letters.txt"
+    text.write_text("".join(f"{other.text}\n" for other in others))
+    asked = ("trace", PROMPT, "--target", "Mary", "--against", "John", "--json")
+    expected = organism.run(PROMPT).trace("Mary", against="John").effects(text=text).measured
+    assert from_json(typed(*asked, "--effects", "--text", str(text)).stdout).measured == expected
+    unasked = json.loads(typed(*asked, "--text", str(text)).stdout)["measured"]
+    assert unasked["baseline"] == "the resting state in letters.txt" and not unasked["edges"]
+    resting = json.loads(typed(*asked, "--like", "resting").stdout)["measured"]
+    assert resting["baseline"] == "the resting state" and resting["nothing"] != unasked["nothing"]
+
+
 def test_trace_finds_a_circuit_that_suffices(
     example: Example, others: list[Example], sufficient: Circuit, tmp_path: Path
 ) -> None:

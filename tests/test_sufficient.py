@@ -19,7 +19,7 @@ from keyhole.faithfulness.connected import Reach
 from keyhole.faithfulness.effects import circuit_edges, effects, measure
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question
-from keyhole.faithfulness.search import LEAST_GAP, Search, search
+from keyhole.faithfulness.search import LEAST_GAP, Search, search, small_gap
 from keyhole.faithfulness.shares import Shares
 from keyhole.faithfulness.sufficient import Chosen, searched, sufficient
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, as_ground, only
@@ -211,6 +211,7 @@ def test_a_small_gap_is_noted_and_not_shared_out(asked: Question, circuit: Circu
     assert "too small to be shared out" in measured.note and measured.faithfulness is None
     assert measured.edge_shares == () and max(abs(effect or 0) for effect in measured.edges) < 1e-3
     assert measured.gap < LEAST_GAP
+    assert "too small" in small_gap(-0.9) and "more than the prompt does" in small_gap(-LEAST_GAP)
 
 
 def test_faithfulness_is_of_plain_masks(asked: Question) -> None:

@@ -30,7 +30,7 @@ from keyhole.faithfulness.other_words import words_of
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt, encode, prompt_text, text_ids
 from keyhole.progress import Progress, silent
-from keyhole.strict import quoted, read_text
+from keyhole.strict import printable, quoted, read_text, shortened
 from keyhole.tasks.example import Example
 from keyhole.tasks.text.corpus import documents
 from keyhole.tasks.text.prose import knows_tasks_alone
@@ -43,6 +43,7 @@ LEAST, MOST = 8, 64  # prompts that a mean is taken over
 COPIES = 24  # of a prompt with other words
 AGREE = 0.5  # share of tokens that prompts of one template have in common, at least
 PIECES, LENGTH = 24, 24  # of text for the resting state, in tokens
+NAME = 60  # characters of a text's file name
 BaselineKind = Literal["mean", "words", "counterfactual", "resting"]
 # Prompts like one at hand (of examples, the answers are known), copies with other words, or the resting state.
 Likes = Sequence[Prompt | Example] | Literal["words", "resting"]
@@ -160,10 +161,21 @@ def patched(run: "Run", counterfactual: Prompt | Example) -> Baseline:
 
 def resting(run: "Run", text: Path | str | None = None, *, progress: Progress | None = None) -> Baseline:
     """What writers write on average in any text; the first token, where heads rest, has a mean of its own."""
-    model, lines = run.model, None if text is None else read_text(text)
+    model, lines = run.model, None if text is None else read_paragraphs(text)
     rest = model.cached(("resting", lines or ""), lambda: model.hf.parameters(), lambda: _rest(model, lines, progress))
     writes = rest[:, [0] + [1] * (len(run) - 1)]
-    return Baseline("resting", "the resting state", writes)
+    name = (
+        "the resting state" if text is None else f"the resting state in {shortened(printable(Path(text).name), NAME)}"
+    )
+    return Baseline("resting", name, writes)
+
+
+def read_paragraphs(text: Path | str) -> str:
+    """A text to take the resting state of; an empty file is refused."""
+    lines = read_text(text)
+    if not lines.strip():
+        raise KeyholeError(f"there is no text in {text}: a resting state needs {LEAST} lines, a paragraph a line.")
+    return lines
 
 
 def _rest(model: "Model", lines: str | None, progress: Progress | None) -> Float[Tensor, "writer 2 d_model"]:

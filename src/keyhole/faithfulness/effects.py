@@ -20,7 +20,7 @@ from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
-from keyhole.faithfulness.search import LEAST_GAP
+from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
 from keyhole.faithfulness.wiring import Source, Wiring
 from keyhole.intervene.verification import metric_of, run_of
@@ -117,8 +117,8 @@ def measure(
         measured = replace(measured, edges=tuple(None if j is None else lost[j] for j in joints))
     if measured.gap < LEAST_GAP:
         small = (
-            f"the answer is at {everything:+.2f} in the prompt and at {nothing:+.2f} at the baseline: the gap is too "
-            "small to be shared out"
+            f"the answer is at {everything:+.2f} in the prompt and at {nothing:+.2f} at the baseline: "
+            f"{small_gap(measured.gap)} to be shared out"
         )
         return replace(measured, note=f"{measured.note}; {small}" if measured.note else small)
     if "shares" in what:

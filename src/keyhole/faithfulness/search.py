@@ -179,6 +179,17 @@ def _steps(asked: Search) -> Steps[Found]:
     return Found(best.edges, best.kept, values[tuple(best.edges.T)], asked.tried)
 
 
+def small_gap(gap: float) -> str:
+    """Why an answer's gap to the baseline is not divided by.
+
+    >>> small_gap(0.4), small_gap(-2.1)
+    ('the gap is too small', 'the baseline favours the answer more than the prompt does, and there is no gap')
+    """
+    if gap > -LEAST_GAP:
+        return "the gap is too small"
+    return "the baseline favours the answer more than the prompt does, and there is no gap"
+
+
 def require_gap(shares: Shares) -> None:
     """Refuse an answer that the baseline has already, or nearly."""
     if shares.gap < LEAST_GAP:

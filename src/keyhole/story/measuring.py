@@ -14,7 +14,7 @@ from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import edge_list, edge_of, out_of, place_of
 from keyhole.faithfulness.other_words import COPIES, Words, effects_of_words, is_minor, words_of
 from keyhole.faithfulness.question import Question, question, until_answer
-from keyhole.faithfulness.search import LEAST_GAP
+from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.verification import metric_of
@@ -126,8 +126,8 @@ def _with_paths(story: Story, asked: Question, progress: Progress) -> Story:
     gap = everything - nothing
     if gap < LEAST_GAP:
         small = (
-            f"at the baseline the {story.metric} is {nothing:+.2f}, against {everything:+.2f} in the prompt: the gap "
-            "is too small to say what the paths keep of it"
+            f"at the baseline the {story.metric} is {nothing:+.2f}, against {everything:+.2f} in the prompt: "
+            f"{small_gap(gap)} to say what the paths keep of it"
         )
         return replace(story, note=small)
     kept, cut = ((float(answer) - nothing) / gap for answer in answers[-2:])

@@ -47,6 +47,7 @@ from keyhole.cli.prompt.measuring import (
     Measuring,
     NoFaithfulnessOption,
     SufficientOption,
+    TextOption,
     measure,
     search,
 )
@@ -189,6 +190,7 @@ def trace(
     channels: SvtChannelsOption = "singular",
     like: LikeOption = None,
     counterfactual: CounterfactualOption = None,
+    text: TextOption = None,
     effects: EffectsOption = False,
     sufficient: SufficientOption = False,
     level: LevelOption = 0.9,
@@ -219,7 +221,7 @@ def trace(
     """Which circuit is behind an answer?
 
     Without a target the likeliest next token is traced. The last line says how much of the answer the circuit carries
-    by itself, against a baseline (--like, --counterfactual). Effects (--effects)
+    by itself, against a baseline (--like, --counterfactual, --text). Effects (--effects)
     say what the answer loses without each part; a circuit that suffices (--sufficient) is small enough to be read. A
     story (--story) says of every step what it is worth by the
     circuit's accounts, and what the answer loses without it. Names (--names) stand in the tree, the story, the page and
@@ -243,6 +245,8 @@ def trace(
 
         keyhole trace "When Mary and John went to the store, John gave a drink to" --like ioi.jsonl --sufficient
 
+        keyhole trace "When Mary and John went to the store, John gave a drink to" --text prose.txt --effects
+
         keyhole trace --model path/to/model --token-ids 8,10,84 --target-id 7 --json
     """
     from keyhole.circuits.files import SUFFIXES, save
@@ -254,7 +258,7 @@ def trace(
         raise KeyholeError("circuits of heads alone have no story: --story needs --through mlps (and --method accpp).")
     if long and not story:
         raise KeyholeError("--long is of a story: add --story.")
-    asked = Measuring(like, counterfactual, effects, sufficient, level, both_signs, not no_faithfulness)
+    asked = Measuring(like, counterfactual, text, effects, sufficient, level, both_signs, not no_faithfulness)
     by = read_method(method, start=start, threshold=threshold, share=share, channels=channels)
     further = (cover, eps, no_values, constants) != (0.8, 0.01, False, "baseline")
     usual = ("accpp", None, "dynamic", 0.8, "all", "keep", "mlps")
@@ -266,8 +270,8 @@ def trace(
     run = run_prompt(prompt, token_ids, bos, where=(model, revision, dtype, device))
     if known is not None:
         names_of.require(known, run)
-    for text in start or []:
-        read_start(text, run)  # refuses a number that is also the text of a token
+    for place in start or []:
+        read_start(place, run)  # refuses a number that is also the text of a token
     targets: list[str | int] = [*(target or []), *(target_id or [])]
     others: list[str | int] = [*(against or []), *(against_id or [])]
     if further and (through == "heads" or method == "svt"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,15 @@ LikeOption = Annotated[
 CounterfactualOption = Annotated[
     str | None,
     typer.Option(help="One prompt of as many tokens: what it writes is the baseline.", rich_help_panel=PANEL),
+]
+TextOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Text of your own, a paragraph a line, at least 8 lines: what the model writes in it on average is the "
+        "baseline (the resting state). For --effects and faithfulness.",
+        rich_help_panel=PANEL,
+    ),
 ]
 EffectsOption = Annotated[
     bool,
@@ -69,6 +79,7 @@ class Measuring:
 
     like: str | None
     counterfactual: str | None
+    text: Path | None
     effects: bool
     sufficient: bool
     level: float
@@ -77,12 +88,16 @@ class Measuring:
 
     def require(self, *, story: bool, tracing: bool) -> None:
         """Refuse options that make no sense together; `tracing`: some of tracing's were given."""
-        if self.like is not None and self.counterfactual is not None:
-            raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
+        options = {"--like": self.like, "--counterfactual": self.counterfactual, "--text": self.text}
+        given = [name for name, value in options.items() if value is not None]
+        if len(given) > 1:
+            raise KeyholeError(f"{' and '.join(given[:2])} are two baselines: give one of them.")
+        if self.text is not None and (story or self.sufficient):
+            option = "--story" if story else "--sufficient"
+            raise KeyholeError(f"--text is no baseline of {option}: give --like resting, or leave out {option}.")
         if (self.level, self.both_signs) != (0.9, False) and not self.sufficient:
             raise KeyholeError("--level and --both-signs are of circuits that suffice: add --sufficient.")
-        baseline = self.like is not None or self.counterfactual is not None
-        if baseline and not (self.effects or self.sufficient or self.faithfulness or story):
+        if given and not (self.effects or self.sufficient or self.faithfulness or story):
             raise KeyholeError("with --no-faithfulness nothing is measured against a baseline: add --effects.")
         if not self.sufficient:
             return
@@ -101,7 +116,14 @@ class Measuring:
         from keyhole.tasks.files import read_prompts
 
         named = self.like is None or self.like in ("words", "resting")
-        return {"like": self.like if named else read_prompts(str(self.like)), "counterfactual": self.counterfactual}
+        like = self.like if named else read_prompts(str(self.like))
+        baseline: dict[str, Any] = {"like": like, "counterfactual": self.counterfactual}
+        if self.text is None:  # circuits that suffice and stories take no text
+            return baseline
+        from keyhole.faithfulness.baseline import read_paragraphs
+
+        read_paragraphs(self.text)  # refuses it before a model is loaded
+        return {**baseline, "text": self.text}
 
 
 def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:
