@@ -59,6 +59,7 @@ CONVENIENCES = {
     *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html", "_repr_html_")],
     *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
     *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
+    *[("faithful/splits_record.py", f"Splits.{name}") for name in ("save", "to_html")],
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
     *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
