@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Head = tuple[int, int]  # layer, head
-# wakes: it writes something else; counts more: it writes the same; holds back less: its effect was below 0, and still is
+# wakes: it writes something else; counts more: it writes the same; holds back less: its effect was and is below 0
 BackupKind = Literal["wakes", "counts more", "holds back less"]
 
 
@@ -47,7 +47,7 @@ class Removed:
     influence: float | None
     effect: float  # of its removal alone
     pairs: tuple[Pair, ...]  # with every other head from its layer on
-    joint: float | None = None  # effect of removing it with all its backups; None: it has none
+    joint: float | None = None  # effect of removing it with its supporting backups; None: it has none
     random: tuple[float, ...] = ()  # the same with as many random heads of the same layers
 
     @property
@@ -56,9 +56,14 @@ class Removed:
         return tuple(sorted((pair for pair in self.pairs if pair.kind), key=lambda pair: -pair.growth))
 
     @property
+    def supporting(self) -> tuple[Pair, ...]:
+        """Backups that the answer needs once the head is gone; the others still hold it back."""
+        return tuple(pair for pair in self.backups if pair.kind != "holds back less")
+
+    @property
     def expected(self) -> float:
         """The joint effect if effects added up."""
-        return self.effect + sum(pair.alone for pair in self.backups)
+        return self.effect + sum(pair.alone for pair in self.supporting)
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Backups:
                 "effect": row.effect,
                 "tested": len(row.pairs),
                 "joint": row.joint,
-                "expected": row.expected if row.backups else None,
+                "expected": row.expected if row.supporting else None,
                 "random": list(row.random),
                 "backups": [
                     {**asdict(pair), "growth": pair.growth}
@@ -173,13 +178,13 @@ class Backups:
             (
                 name_of(row.head),
                 row.effect,
-                " ".join(name_of(pair.second) for pair in row.backups),
+                " ".join(name_of(pair.second) for pair in row.supporting),
                 row.expected,
                 row.joint,
                 mean(row.random),
             )
             for row in self.heads
-            if row.backups
+            if row.supporting
         ]
         return columns, rows
 
@@ -189,8 +194,10 @@ class Backups:
         columns = ("head", "dest", "src", ">before", ">after", "key that gains", ">gained", ">predicted", ">error")
         place = [f"{token.strip() or token!r} ({i})" for i, token in enumerate(self.tokens)]
         rows: list[tuple[str | float | None, ...]] = [
-            (name_of(h.head), place[h.dest], place[h.src], h.before, h.after)
-            + (place[h.key], h.gained, h.predicted, f"{h.error:.0e}")
+            (
+                *(name_of(h.head), place[h.dest], place[h.src], h.before, h.after),
+                *(place[h.key], h.gained, h.predicted, f"{h.error:.0e}"),
+            )
             for h in self.handovers
         ]
         return columns, rows
@@ -206,8 +213,8 @@ class Backups:
 
     def __str__(self) -> str:
         lines = [
-            f"{name_of(pair.first)} -> {name_of(pair.second)}  effect {pair.alone:+.2f}, after {pair.after:+.2f}, {pair.kind}"
-            for pair in self.pairs
+            f"{name_of(p.first)} -> {name_of(p.second)}  effect {p.alone:+.2f}, after {p.after:+.2f}, {p.kind}"
+            for p in self.pairs
         ]
         return "\n".join([self.summary, *lines])
 

@@ -26,7 +26,7 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.backup_record import Backups, Head, Pair, Removed
+from keyhole.faithfulness.backup_record import BackupKind, Backups, Head, Pair, Removed
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
@@ -56,7 +56,7 @@ class PairSettings:
 
     first: int = 8  # heads of the circuit, those of the largest influence, unless some are named
     heads: tuple[Head, ...] = ()  # these instead
-    draws: int = 100  # random pairs
+    draws: int = 1000  # random pairs; all there are, if these are fewer
     seed: int = 0
 
 
@@ -135,9 +135,7 @@ class Lab:
         return sum(len(self.asked.run.layers) + 1 - min(layer for layer, _ in pair) for pair in pairs)
 
 
-def _measure(
-    circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSettings, progress: Progress
-) -> Backups:
+def _measure(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSettings, progress: Progress) -> Backups:
     everything, nothing = lab.asked.ends
     gap = everything - nothing
     drawn = _random_pairs(circuit, lab, first, settings)
@@ -147,15 +145,15 @@ def _measure(
     without = dict(zip(lab.heads, singles, strict=True))
     work = lab.work([pair for pairs in (drawn, *planned) for pair in pairs])
     seconds = (time.monotonic() - began) * work / lab.work([(head,) for head in lab.heads])
-    _LOG.info(f"about {duration(max(1.0, seconds))} for {total - len(lab.heads)} pairs of heads; Ctrl-C shows those done.")
+    _LOG.info(
+        f"about {duration(max(1.0, seconds))} for {total - len(lab.heads)} pairs of heads; Ctrl-C shows those done."
+    )
 
     def measured(pairs: Sequence[tuple[Head, Head]], done: int) -> list[Pair]:
         copies = [lab.without(pair) for pair in pairs]
         answers = lab.answers(copies, lambda now, _: progress(done + now, total))
         alone = {head: everything - without[head] for _, head in pairs}
-        return [
-            Pair(a, b, alone[b], without[a] - both) for (a, b), both in zip(pairs, answers, strict=True)
-        ]
+        return [Pair(a, b, alone[b], without[a] - both) for (a, b), both in zip(pairs, answers, strict=True)]
 
     random = measured(drawn, len(lab.heads))
     bar = max([LEAST * max(gap, LEAST_GAP), *(abs(pair.growth) for pair in random)])
@@ -193,23 +191,21 @@ def _reactions(lab: Lab, without: float, pairs: Sequence[Pair], bar: float) -> l
     result = list(pairs)
     for i, held in zip(grown, lab.answers(copies), strict=True):
         reaction = without - held
-        kind = "holds back less" if pairs[i].after <= 0 else "wakes" if reaction > bar else "counts more"
+        kind: BackupKind = "holds back less" if pairs[i].after <= 0 else "wakes" if reaction > bar else "counts more"
         result[i] = replace(pairs[i], reaction=reaction, kind=kind)
     return result
 
 
-def _removed(
-    circuit: Circuit, lab: Lab, single: tuple[Head, float], pairs: Sequence[Pair], seed: int
-) -> Removed:
-    """One head without its backups, and without as many random heads of the same layers."""
+def _removed(circuit: Circuit, lab: Lab, single: tuple[Head, float], pairs: Sequence[Pair], seed: int) -> Removed:
+    """One head without the backups that support the answer, and without as many random heads of the same layers."""
     head, effect = single
-    others = [pair.second for pair in pairs if pair.kind]
     influence = sum(
         share
         for node, share in zip(circuit.nodes, circuit.influence, strict=False)
         if (node.kind, node.layer, node.head) == ("head", *head)
     )
     row = Removed(head, influence if circuit.influence else None, effect, tuple(pairs))
+    others = [pair.second for pair in row.supporting]
     if not others:
         return row
     rng, sets = np.random.default_rng((seed, *head)), [others]
@@ -245,18 +241,12 @@ def _first_heads(circuit: Circuit, settings: PairSettings) -> list[Head]:
 
 def _random_pairs(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSettings) -> list[tuple[Head, Head]]:
     """Heads outside the circuit, each from the layer of one of the first heads, with any head from there on."""
-    rng = np.random.default_rng(settings.seed)
     inside = {(node.layer, node.head) for node in circuit.heads}
-    pairs: dict[tuple[Head, Head], None] = {}
     outside = [head for head in lab.heads if head not in inside and lab.later(head)]
     if not outside:
         raise KeyholeError("every head is in the circuit, so that there are no random pairs to compare with.")
-    for _ in range(20 * settings.draws):
-        layer = first[int(rng.integers(len(first)))][0]
-        near = [head for head in outside if head[0] == layer] or outside
-        head = near[int(rng.integers(len(near)))]
-        later = lab.later(head)
-        pairs[head, later[int(rng.integers(len(later)))]] = None
-        if len(pairs) == settings.draws:
-            break
-    return list(pairs)
+    layers = {layer for layer, _ in first}
+    near = [head for head in outside if head[0] in layers] or outside
+    every = [(head, other) for head in near for other in lab.later(head)]
+    rng = np.random.default_rng(settings.seed)
+    return [every[i] for i in rng.choice(len(every), min(settings.draws, len(every)), replace=False)]

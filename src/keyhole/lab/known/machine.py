@@ -142,7 +142,7 @@ def translate(s: Stream) -> Mlp:
 
 
 def translate_once(s: Stream) -> Mlp:
-    """The same, but a noun that two heads moved, together above 2, is no louder: a second neuron takes the rest away."""
+    """The same, but a noun that two heads moved, together above 2, is no louder: a second neuron takes that away."""
     both = translate(s)
     bias = torch.tensor([both.bias, -MOST]).repeat_interleave(len(both.reads))
     return Mlp(both.reads.repeat(2, 1), bias, torch.cat([both.writes, -both.writes]))
