@@ -13,16 +13,18 @@ from typer.testing import CliRunner
 from conftest import tiny_model
 from keyhole import KeyholeError, Run
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Signal, Writer
 from keyhole.cli import app
 from keyhole.faithfulness.backup_record import Backups, Head
 from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline
-from keyhole.faithfulness.handover import handed_on, handovers
+from keyhole.faithfulness.handover import handed_on, handovers, predicted_row
 from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.question import Question
 from keyhole.faithfulness.token_masks import all_but
 from keyhole.faithfulness.wiring import Source
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.deltas import Cut
+from keyhole.intervene.remove import Metric, intervene
 from keyhole.lab.known import Known, build, compare
 from test_known import WHOLE, agreements
 from test_token_masks import TAKEN, all_edges, at_a_mean
@@ -117,15 +119,27 @@ def test_weights_after_scores_fall() -> None:
     assert torch.allclose(handed_on(both[:, :-1], lost, sink=True), expected[:, :-1])
 
 
-@pytest.mark.parametrize("variant", ["gpt2", "llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("variant", TAKEN)
 def test_softmax_hands_on_what_was_predicted(variant: str) -> None:
-    """RoPE, a softcap and sinks inside: measured weights of all keys are the predicted ones."""
+    """RoPE, softcaps, windows and sinks inside: measured weights of all keys are the predicted ones."""
     model = tiny_model(variant)
     run = model.run([3, 14, 15, 9, 26, 5, 35, 8, 9, 7], bos=False)
-    right = int(run.logits[-1].argmax())
-    found = handovers(run.trace([right], tau=0.05, through="heads"), run, Metric(9, (right,)))
-    assert found and max(row.error for row in found) < 1e-5
-    assert max(row.gained for row in found) > 0.01 and max(row.before - row.after for row in found) > 0.01
+    signal = Signal(Writer("embedding", 0, None, 8, 8), "src", (0, 1, 2))
+    cut = Cut(1, 0, dest=9, src=8, signals=(signal,))
+    [outcome] = intervene(run, [cut], Metric(9, (5,), (7,)), mode="local", keep=True)
+    row, before = predicted_row(run, cut), run.layer(1).weights([0], [9])[0, 0].double()
+    assert outcome.row is not None
+    assert (outcome.row.double() - row).abs().max() < 1e-5 < 1e-4 < (row - before).abs().max()
+
+
+def test_firings_hand_on_to_other_keys(planted: Circuit) -> None:
+    """`induction` without what its keys hold looks at no token more than at others: the rest is shared out."""
+    assert planted.run is not None
+    found = {row.head: row for row in handovers(planted, planted.run, Metric(14, (5,), (7,)))}
+    row = found[FIRST]
+    assert row.before > 0.99 and row.after < 0.2 and row.error < 1e-6
+    assert row.gained == pytest.approx(row.predicted, abs=1e-6) and 0.05 < row.gained < 0.2 and row.key != row.src
+    assert not handovers(planted, planted.run, Metric(14, (5,), (7,)), heads=[(0, 0)])
 
 
 # -- machines with known answers ---------------------------------------------------------------------------------------

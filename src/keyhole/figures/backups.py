@@ -77,7 +77,10 @@ def backups_page(found: Backups) -> str:
     sections = [Section("Pairs of heads", text, *found.cells, backups_figure(found), "Effects alone and after")]
     columns, rows = found.joint_cells
     if rows:
-        joint = "A head is removed alone, then with all its backups that support the answer; and with as many random heads of the same layers."
+        joint = (
+            "A head is removed alone, then with all its backups that support the answer; and with as many random heads "
+            "of the same layers."
+        )
         sections.append(Section("Joint removal", joint, columns, rows))
     columns, rows = found.handover_cells
     if rows:
