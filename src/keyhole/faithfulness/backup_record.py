@@ -192,7 +192,7 @@ class Backups:
     def handover_cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
         """Firings without the signals on their keys: what the source loses, and which key gains most."""
         columns = ("head", "dest", "src", ">before", ">after", "key that gains", ">gained", ">predicted", ">error")
-        place = [f"{token.strip() or token!r} ({i})" for i, token in enumerate(self.tokens)]
+        place = [f"{token.strip() or repr(token)} ({i})" for i, token in enumerate(self.tokens)]
         rows: list[tuple[str | float | None, ...]] = [
             (
                 *(name_of(h.head), place[h.dest], place[h.src], h.before, h.after),
