@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from conftest import tiny_model
-from keyhole import KeyholeError, Run
+from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.cli import app
@@ -189,14 +189,24 @@ def test_no_backups_where_there_are_none(like: object, seed: int | None) -> None
     assert result.bar >= LEAST * (result.everything - result.nothing)
 
 
-def test_random_pairs_set_the_bar(planted: Circuit) -> None:
-    """First heads of random pairs are outside the circuit, and no growth below theirs counts."""
-    result = backups(planted, like=LIKE, settings=PairSettings(heads=(FIRST,), draws=20))
-    inside = {(node.layer, node.head) for node in planted.heads}
-    assert not {pair.first for pair in result.random} & inside
-    assert result.bar >= max(abs(pair.growth) for pair in result.random)
+def test_first_heads_are_those_named(planted: Circuit) -> None:
+    """With every head from their layer on."""
+    result = backups(planted, like=LIKE, settings=PairSettings(named=(FIRST,), draws=20))
     assert [row.head for row in result.heads] == [FIRST]
-    assert all(pair.second[0] >= FIRST[0] and pair.second != FIRST for pair in result.heads[0].pairs)
+    seconds = [pair.second for pair in result.heads[0].pairs]
+    assert sorted(seconds) == [(2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
+
+
+def test_random_pairs_set_the_bar(file: Path, organism: Model) -> None:
+    """Their first heads are outside the circuit, and no growth below theirs counts."""
+    circuit = Circuit.load(file)
+    result = backups(circuit, organism, settings=PairSettings(first=3, draws=60))
+    assert len(result.random) == 60
+    assert not {pair.first for pair in result.random} & {(node.layer, node.head) for node in circuit.heads}
+    largest = max(abs(pair.growth) for pair in result.random)
+    assert result.bar == largest > LEAST * (result.everything - result.nothing)
+    grown = [pair for row in result.heads for pair in row.pairs if pair.kind]
+    assert grown == [pair for row in result.heads for pair in row.pairs if pair.growth > largest]
 
 
 def test_what_is_stopped_shows_what_is_finished(planted: Circuit) -> None:
@@ -215,7 +225,7 @@ def test_what_is_stopped_shows_what_is_finished(planted: Circuit) -> None:
 
 def test_what_cannot_be_removed_is_refused(planted: Circuit, plain: Circuit) -> None:
     with pytest.raises(KeyholeError, match=r"head 0\.2 is not in the circuit"):
-        backups(planted, settings=PairSettings(heads=((0, 2),)))
+        backups(planted, settings=PairSettings(named=((0, 2),)))
     assert isinstance(plain.run, Run)
     with pytest.raises(KeyholeError, match="model"):
         backups(planted, plain.run.model)

@@ -55,7 +55,7 @@ class PairSettings:
     """How many pairs of heads are removed."""
 
     first: int = 8  # heads of the circuit, those of the largest influence, unless some are named
-    heads: tuple[Head, ...] = ()  # these instead
+    named: tuple[Head, ...] = ()  # these instead
     draws: int = 1000  # random pairs; all there are, if these are fewer
     seed: int = 0
 
@@ -229,14 +229,14 @@ def _first_heads(circuit: Circuit, settings: PairSettings) -> list[Head]:
     for node, share in zip(circuit.nodes, by, strict=True):
         if node.kind == "head" and node.layer is not None and node.head is not None:
             total[node.layer, node.head] = total.get((node.layer, node.head), 0.0) + share
-    if not settings.heads:
+    if not settings.named:
         if not total:
             raise KeyholeError("this circuit has no heads, so that none can be removed: trace another target.")
         return sorted(total, key=lambda head: -total[head])[: settings.first]
-    if missing := [head for head in settings.heads if head not in total]:
+    if missing := [head for head in settings.named if head not in total]:
         some = ", ".join(f"{layer}.{head}" for layer, head in sorted(total, key=lambda head: -total[head])[:8])
         raise KeyholeError("head {}.{} is not in the circuit: it has {}.".format(*missing[0], some or "none"))
-    return list(dict.fromkeys(settings.heads))
+    return list(dict.fromkeys(settings.named))
 
 
 def _random_pairs(circuit: Circuit, lab: Lab, first: Sequence[Head], settings: PairSettings) -> list[tuple[Head, Head]]:

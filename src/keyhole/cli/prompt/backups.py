@@ -70,7 +70,7 @@ def backups(
     from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.backups import backups as measure
 
-    settings = PairSettings(first=first, heads=named, draws=draws, seed=seed)
+    settings = PairSettings(first=first, named=named, draws=draws, seed=seed)
     with show.paced_bar("Removing pairs", every=15.0) as progress:
         result = measure(circuit, loaded, settings=settings, progress=progress, **baseline)
     answer(result, places, lambda: _show(result), json=json)
