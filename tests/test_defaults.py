@@ -10,6 +10,7 @@ import pytest
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli import (
+    backups,
     bulk,
     choices,
     compare,
@@ -36,7 +37,7 @@ from keyhole.discover.ica import Nonlinearity
 from keyhole.faithful import settings as curve_settings
 from keyhole.faithful.curves import curves as measure_curves
 from keyhole.faithful.settings import CurveSettings
-from keyhole.faithfulness import effects, sufficient
+from keyhole.faithfulness import PairSettings, effects, sufficient
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import CutMode, Mode
@@ -86,6 +87,8 @@ SAME = [
     (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, Circuit.effects, {"like", "counterfactual"}),
+    (backups, Circuit.backups, {"like", "counterfactual"}),
+    (backups, PairSettings, {"first", "draws", "seed"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
