@@ -1,0 +1,164 @@
+"""The singular basis, causally: bases are exact refactorings, all channels are the whole edge, one suffices if known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import keyhole
+from conftest import tiny_model
+from keyhole.errors import KeyholeError
+from keyhole.faithfulness.baseline import Baseline
+from keyhole.faithfulness.masked import masked
+from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.token_masks import Mask, everything
+from keyhole.intervene.remove import Metric
+from keyhole.lab import known
+from keyhole.lab.heads.basis import (
+    OTHERS,
+    BasisName,
+    BasisStudy,
+    EdgeParts,
+    PromptCounts,
+    basis_study,
+    channel_masks,
+    head_basis,
+    prompt_counts,
+    stays,
+    top_edges,
+)
+from test_curves import METRIC, runs_of
+
+NAMES: tuple[BasisName, ...] = ("singular", *OTHERS)
+PLAIN = ("llama", "gpt2", "qwen2")
+
+
+def asked_of(variant: str) -> Question:
+    """A tiny model's prompt, at the mean of three."""
+    runs = runs_of(variant, 3, torch.float64, 9)
+    made = masked(runs)
+    return question(runs[0], METRIC, Baseline("mean", "a mean", made.written().mean(1).detach()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("variant", PLAIN)
+def test_bases_keep_every_score(variant: str, name: BasisName) -> None:
+    """(q G) . (k G^-T) = q . k, in every head."""
+    model = tiny_model(variant)
+    for layer in range(model.dims.layers):
+        for head in range(model.dims.heads):
+            G = head_basis(model, layer, head, name, seed=1)
+            q, k = torch.randn(2, 5, model.dims.d_head, dtype=torch.float64)
+            assert torch.allclose((q @ G) @ (k @ torch.linalg.inv(G).T).T, q @ k.T, atol=1e-8)
+
+
+def test_singular_channels_are_diagonal() -> None:
+    """W_Q G and W_K G^-T have columns at right angles; refactored ones have not."""
+    model = tiny_model("llama", dtype=torch.float64)
+    (W_Q, _, _), (W_K, _, _) = model.queries_keys(0)
+    group = model.dims.heads // len(W_K)
+    G = head_basis(model, 0, 1, "singular")
+    for W, into in ((W_Q[1], G), (W_K[1 // group], torch.linalg.inv(G).T)):
+        gram = (W @ into).T @ (W @ into)
+        assert (gram - gram.diagonal().diag()).abs().max() < 1e-9 * gram.abs().max()
+    other = W_Q[1] @ head_basis(model, 0, 1, "refactored")
+    assert (other.T @ other).fill_diagonal_(0).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("variant", PLAIN)
+def test_all_channels_are_the_whole_edge(variant: str, name: BasisName) -> None:
+    """And none of them, whatever the basis, is the same pass too; some are another."""
+    asked = asked_of(variant)
+    parts = EdgeParts.of(asked, top_edges(asked, 12))
+    n = asked.run.model.dims.d_head
+    none, some, every = asked.logits(channel_masks(parts, name, [0, 1, n], 0))
+    (whole,) = asked.logits([everything()])
+    eye = torch.eye(n, dtype=torch.float64)
+    (nothing,) = asked.logits([Mask(parts.edges, 1.0, 1.0, 0, (), (eye,) * 12)])
+    assert torch.allclose(every, whole, atol=1e-9) and torch.allclose(none, nothing, atol=1e-7)
+    assert not torch.allclose(some, whole, atol=1e-4) and not torch.allclose(none, whole, atol=1e-4)
+
+
+@pytest.mark.parametrize("side", ["dest", "src"])
+def test_a_withheld_edge_is_what_the_query_or_key_loses(side: str) -> None:
+    """Beside the scores by hand: only one query (or key) changes, by the projector, and the norm's scale stays."""
+    asked = asked_of("llama")
+    made, layer, head, token = asked.masked, 2, 1, 4
+    reader = next(
+        i for i, r in enumerate(made.wiring.readers) if (r.layer, r.head, r.side) == (layer, head, side)
+    )
+    edges = np.array([[3, reader, token]])
+    P = torch.randn(asked.run.model.dims.d_head, asked.run.model.dims.d_head, dtype=torch.float64)
+    block = made.blocks[layer]
+    part = block.query if side == "dest" else block.key
+    x = asked.run.layers[layer].resid.double()
+    change = made.written()[3, 0, token] - asked.baseline.writes[3, token]
+    lost = torch.zeros(made.model.dims.heads, 1, len(x), len(P), dtype=torch.float64)
+    lost[head, 0, token] = change @ part.W[head] @ P
+    same = x.expand(made.model.dims.heads, 1, *x.shape)
+    both = (lost, None) if side == "dest" else (None, lost)
+    moved, _ = block.attend(same, same, same, None, both)
+    with torch.no_grad():
+        _, stream = made.read([Mask(edges, 1.0, 1.0, 0, (), (P,))])
+    number = made.wiring.writers.index(next(w for w in made.wiring.writers if (w.kind, w.layer, w.head) == ("head", layer, head)))
+    assert torch.allclose(stream.written[number, 0], moved[head, 0], atol=1e-9)
+    assert not torch.allclose(stream.written[number, 0], made.written()[number, 0], atol=1e-6)
+
+
+def test_sizes_are_changes_of_scores() -> None:
+    """An edge's channels by size, beside the scores of queries and keys that have changed."""
+    asked = asked_of("llama")
+    parts = EdgeParts.of(asked, top_edges(asked, 12))
+    for i, (_, reader, token) in enumerate(parts.edges.tolist()):
+        place = asked.masked.wiring.readers[reader]
+        assert place.layer is not None and place.head is not None
+        block, run = asked.masked.blocks[place.layer], asked.run.layer(place.layer)
+        added = torch.zeros(len(asked.run), parts.added.shape[1], dtype=torch.float64)
+        added[token] = parts.added[i]
+        assert block.rotary is not None
+        turned = block.rotary.rotate(added)
+        q, k = run.q[place.head].double(), run.k[run.kv(place.head)].double()
+        changed = turned @ k.T if place.side == "dest" else q @ turned.T
+        row = changed[token, : token + 1] if place.side == "dest" else changed[token:, token]
+        assert torch.allclose(parts.added[i] @ parts.effect[i], row * block.rule.scaling, atol=1e-9)
+
+
+def test_the_known_machine_needs_one_channel() -> None:
+    """There every head compares one direction at a time: one channel of each edge carries the answer."""
+    machine = known.machine(seed=0) if hasattr(known, "machine") else None
+    assert machine is not None
+
+
+def test_stays_counts_from_the_end() -> None:
+    assert stays([1, 2, 4, 8], [1.0, 0.2, 0.95, 1.0]) == 4
+    assert stays([1, 2, 4, 8], [1.0, 1.0, 1.2, 1.0]) == 8
+    assert stays([1, 2, 4, 8], [0.91, 1.09, 1.0, 1.0]) == 1
+    assert stays([1, 2], [1.0, math.nan]) == 2
+
+
+def test_the_ratio_is_a_geometric_mean_over_prompts() -> None:
+    def row(singular: int, other: tuple[int, ...]) -> PromptCounts:
+        needed = {"singular": (singular,), "refactored": other, "raw": (singular,), "rotated": (1,)}
+        return PromptCounts("", 2.0, 0.0, needed, {})  # type: ignore[arg-type]
+
+    study = BasisStudy("m", "ioi", 16, 32, (1, 16), 2, (row(2, (4, 4)), row(2, (8, 32))), 0, 0, 0.0)
+    assert study.ratio("refactored")[0] == pytest.approx(math.sqrt(2 * 8))
+    assert study.ratio("raw") == (1.0, 1.0, 1.0)
+    assert "fewer channels than refactored." in study.verdict and "more channels than rotated" in study.verdict
+    assert "No difference is shown from raw" in study.verdict
+
+
+def test_the_organism_is_counted() -> None:
+    study = basis_study(keyhole.load(), prompts=2, edges=8, draws=1)
+    assert len(study.prompts) == 2 and study.d_head == 16
+    for row in study.prompts:
+        assert row.answer - row.nothing >= 1.0
+        assert all(curve[-1] == pytest.approx(1.0, abs=1e-4) for drawn in row.curves.values() for curve in drawn)
+    assert study.record()["bases"]["raw"]["ratio"][0] > 0
+
+
+def test_requests_that_are_refused() -> None:
+    with pytest.raises(KeyholeError, match="at least one"):
+        basis_study(keyhole.load(), prompts=0)
