@@ -1,4 +1,4 @@
-"""The singular basis, causally: bases are exact refactorings, all channels are the whole edge, one suffices if known."""
+"""The singular basis, causally: bases keep scores, all channels are the whole edge, one suffices if known."""
 
 import math
 
@@ -15,19 +15,9 @@ from keyhole.faithfulness.question import Question, question
 from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab import known
-from keyhole.lab.heads.basis import (
-    OTHERS,
-    BasisName,
-    BasisStudy,
-    EdgeParts,
-    PromptCounts,
-    basis_study,
-    channel_masks,
-    head_basis,
-    prompt_counts,
-    stays,
-    top_edges,
-)
+from keyhole.lab.heads.basis import BasisStudy, PromptCounts, basis_study, prompt_counts, stays
+from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, Space, channel_masks, head_basis, top_edges
+from keyhole.tracing.answers.targets import token_ids
 from test_curves import METRIC, runs_of
 
 NAMES: tuple[BasisName, ...] = ("singular", *OTHERS)
@@ -86,9 +76,7 @@ def test_a_withheld_edge_is_what_the_query_or_key_loses(side: str) -> None:
     """Beside the scores by hand: only one query (or key) changes, by the projector, and the norm's scale stays."""
     asked = asked_of("llama")
     made, layer, head, token = asked.masked, 2, 1, 4
-    reader = next(
-        i for i, r in enumerate(made.wiring.readers) if (r.layer, r.head, r.side) == (layer, head, side)
-    )
+    reader = next(i for i, r in enumerate(made.wiring.readers) if (r.layer, r.head, r.side) == (layer, head, side))
     edges = np.array([[3, reader, token]])
     P = torch.randn(asked.run.model.dims.d_head, asked.run.model.dims.d_head, dtype=torch.float64)
     block = made.blocks[layer]
@@ -102,33 +90,46 @@ def test_a_withheld_edge_is_what_the_query_or_key_loses(side: str) -> None:
     moved, _ = block.attend(same, same, same, None, both)
     with torch.no_grad():
         _, stream = made.read([Mask(edges, 1.0, 1.0, 0, (), (P,))])
-    number = made.wiring.writers.index(next(w for w in made.wiring.writers if (w.kind, w.layer, w.head) == ("head", layer, head)))
-    assert torch.allclose(stream.written[number, 0], moved[head, 0], atol=1e-9)
-    assert not torch.allclose(stream.written[number, 0], made.written()[number, 0], atol=1e-6)
+    heads = [(writer.kind, writer.layer, writer.head) for writer in made.wiring.writers]
+    written = stream.written[heads.index(("head", layer, head)), 0]
+    assert torch.allclose(written, moved[head, 0], atol=2e-6)  # the recorded stream is rounded
+    assert not torch.allclose(written, made.written()[heads.index(("head", layer, head)), 0], atol=1e-2)
 
 
 def test_sizes_are_changes_of_scores() -> None:
-    """An edge's channels by size, beside the scores of queries and keys that have changed."""
+    """Channels of edges beside the definition: rows of scores changed by each alone, spread under their softmax."""
     asked = asked_of("llama")
     parts = EdgeParts.of(asked, top_edges(asked, 12))
+    assert len(set(parts.query)) == 2
     for i, (_, reader, token) in enumerate(parts.edges.tolist()):
         place = asked.masked.wiring.readers[reader]
         assert place.layer is not None and place.head is not None
         block, run = asked.masked.blocks[place.layer], asked.run.layer(place.layer)
-        added = torch.zeros(len(asked.run), parts.added.shape[1], dtype=torch.float64)
-        added[token] = parts.added[i]
         assert block.rotary is not None
-        turned = block.rotary.rotate(added)
         q, k = run.q[place.head].double(), run.k[run.kv(place.head)].double()
-        changed = turned @ k.T if place.side == "dest" else q @ turned.T
-        row = changed[token, : token + 1] if place.side == "dest" else changed[token:, token]
-        assert torch.allclose(parts.added[i] @ parts.effect[i], row * block.rule.scaling, atol=1e-9)
+        A = run.weights([place.head], list(range(len(q))))[0].double()
+        basis = torch.linalg.qr(torch.randn(q.shape[1], q.shape[1], dtype=torch.float64))[0]
+        for channel, size in enumerate(parts.sizes(i, Space(basis, basis.T)).tolist()):
+            added = torch.zeros_like(q)
+            added[token] = parts.added[i] @ basis[:, [channel]] @ basis[:, [channel]].T
+            turned = block.rotary.rotate(added)
+            scores = (turned @ k.T if parts.query[i] else q @ turned.T) * block.rule.scaling
+            scores = scores - (A * scores).sum(1, keepdim=True)  # where A is 0, a token is not seen
+            assert size == pytest.approx(float((A * scores.abs()).sum()), rel=1e-4, abs=1e-7)
 
 
 def test_the_known_machine_needs_one_channel() -> None:
-    """There every head compares one direction at a time: one channel of each edge carries the answer."""
-    machine = known.machine(seed=0) if hasattr(known, "machine") else None
-    assert machine is not None
+    """Its heads compare a direction at a time, each a channel (and a coordinate): turned, these are many."""
+    machine = known.build()
+    run = machine.model.run(machine.prompt)
+    other = machine.model.run("Berlin : new sun , old cat , big dog . new")
+    (answer,), (against,) = (token_ids(run, word, len(run) - 1) for word in (machine.answer, machine.against))
+    resting = Baseline("counterfactual", "another prompt", masked([other]).written()[:, 0].detach())
+    counts = prompt_counts(question(run, Metric(len(run) - 1, (answer,), (against,)), resting), edges=8, draws=2)
+    assert counts is not None and counts.answer - counts.nothing > 1
+    print(counts.needed, counts.answer, counts.nothing)
+    assert counts.needed["singular"] == counts.needed["raw"] == (1,)
+    assert min(*counts.needed["refactored"], *counts.needed["rotated"]) > 4
 
 
 def test_stays_counts_from_the_end() -> None:

@@ -58,7 +58,8 @@ def no_edges() -> EdgeList:
 
 def as_ground(mask: Mask, shape: tuple[int, int, int]) -> Mask:
     """The same mask with its list, if that is long and all of it is kept or cut, as a value for every edge."""
-    whole = not mask.channels and not mask.withheld and not isinstance(mask.ground, np.ndarray) and {mask.value, mask.ground} == {0.0, 1.0}
+    parts = mask.channels or mask.withheld
+    whole = not parts and not isinstance(mask.ground, np.ndarray) and {mask.value, mask.ground} == {0.0, 1.0}
     if len(mask.edges) <= LONG or not whole:
         return mask
     ground = np.full(shape, bool(mask.ground))
@@ -239,7 +240,7 @@ def _withheld(
     none = torch.zeros_like(sample)
     projectors = [projector for mask in masks for projector in mask.withheld or (none,) * len(mask.edges)]
     values = torch.cat([like.new_full((len(mask.edges), 1, 1), mask.value) for mask in masks])
-    return (torch.stack(projectors).to(like) * values)[torch.from_numpy(order).to(sample.device)]
+    return (torch.stack(projectors).to(like) * values)[torch.from_numpy(order).to(like.device)]
 
 
 def _ground_of(mask: Mask) -> Float[np.ndarray, "edge"]:

@@ -27,42 +27,34 @@ The design, written down before any basis was measured (only the size of the gap
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import baseline
-from keyhole.faithfulness.blocks import Block
 from keyhole.faithfulness.question import Question, question
-from keyhole.faithfulness.token_masks import EdgeList, Mask, everything
+from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
-from keyhole.models.numbers.precision import exact_matmul
-from keyhole.progress import Progress, silent
-from keyhole.qk.controls import haar
-from keyhole.qk.omega import omega
+from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, channel_masks, require_plain, top_edges
+from keyhole.lab.heads.summary import spread
+from keyhole.progress import Progress, part_of, silent
 from keyhole.stats import as_text
 from keyhole.tasks import examples
 from keyhole.tasks.answers import answer_ids, answered
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-    from keyhole.models.run import Run
 
-BasisName = Literal["singular", "refactored", "raw", "rotated"]
-OTHERS: tuple[BasisName, ...] = ("refactored", "raw", "rotated")
+RANDOM = ("refactored", "rotated")  # bases that are drawn
 EDGES = 32  # into queries and keys, of each prompt
 CLOSE = 0.1  # how far f may be from 1
 LEAST_GAP = 1.0  # logits
-RESAMPLED = 2000
 Interval = tuple[float, float, float]
-Matrix = Float[Tensor, "d_head d_head"]
 
 
 @dataclass(frozen=True)
@@ -99,11 +91,11 @@ class BasisStudy:
 
     def channels(self, basis: BasisName) -> Interval:
         """Channels an edge, mean over prompts and draws, with a bootstrap interval over prompts."""
-        return bootstrap([float(np.mean(prompt.needed[basis])) for prompt in self.prompts])
+        return _over_prompts([float(np.mean(prompt.needed[basis])) for prompt in self.prompts])
 
     def ratio(self, basis: BasisName) -> Interval:
         """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts."""
-        mean, low, high = bootstrap([prompt.ratio(basis) for prompt in self.prompts])
+        mean, low, high = _over_prompts([prompt.ratio(basis) for prompt in self.prompts])
         return math.exp(mean), math.exp(low), math.exp(high)
 
     @property
@@ -150,21 +142,12 @@ class BasisStudy:
         """As plain data."""
         names = ("model", "task", "d_head", "edges", "sizes", "draws", "small_gaps", "wrong", "seconds", "verdict")
         rows = [
-            {**{name: getattr(row, name) for name in ("prompt", "answer", "nothing")}}
-            | {"needed": dict(row.needed), "curves": dict(row.curves)}
+            {name: getattr(row, name) for name in ("prompt", "answer", "nothing", "needed", "curves")}
             for row in self.prompts
         ]
         bases: dict[str, Any] = {"singular": {"channels": self.channels("singular")}}
         bases |= {name: {"channels": self.channels(name), "ratio": self.ratio(name)} for name in OTHERS}
         return {**{name: getattr(self, name) for name in names}, "bases": bases, "prompts": rows}
-
-
-@dataclass(frozen=True)
-class _Space:
-    """A basis of one side of a head: coordinates of what it reads are y @ into, and y = coordinates @ back."""
-
-    into: Matrix
-    back: Matrix
 
 
 def basis_study(
@@ -201,12 +184,12 @@ def basis_study(
                 wrong += 1
                 continue
             asked = question(run, Metric(len(run) - 1, ids.answers, ids.against), baseline(run, like="resting"))
-            row = prompt_counts(asked, edges=edges, draws=draws, seed=seed)
+            part = part_of(progress, len(counts) / prompts, (len(counts) + 1) / prompts)
+            row = prompt_counts(asked, edges=edges, draws=draws, seed=seed, progress=part)
             if row is None:
                 small += 1
                 continue
             counts.append(row)
-            progress(len(counts), prompts)
     if not counts:
         raise KeyholeError(
             f"no prompt of {task} is left: {wrong} are answered wrongly, and in {small} these edges carry less than a "
@@ -226,157 +209,27 @@ def basis_study(
     )
 
 
-def prompt_counts(asked: Question, *, edges: int = EDGES, draws: int = 4, seed: int = 0) -> PromptCounts | None:
+def prompt_counts(
+    asked: Question, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
+) -> PromptCounts | None:
     """One prompt's counts in every basis; None where its edges carry less than a logit."""
-    _require_plain(asked.masked.blocks)
-    chosen = top_edges(asked, edges)
-    everywhere = torch.eye(asked.run.model.dims.d_head, dtype=torch.float64)
-    answer, nothing = asked.answers([everything(), Mask(chosen, 1.0, 1.0, 0, (), (everywhere,) * len(chosen))])
+    require_plain(asked.masked.blocks)
+    d_head = asked.run.model.dims.d_head
+    chosen, sizes = top_edges(asked, edges), sizes_of(d_head)
+    whole = torch.eye(d_head, dtype=torch.float64)
+    answer, nothing = asked.answers([everything(), Mask(chosen, 1.0, 1.0, 0, (), (whole,) * len(chosen))])
     if answer - nothing < LEAST_GAP:
         return None
     parts = EdgeParts.of(asked, chosen)
-    sizes = sizes_of(asked.run.model.dims.d_head)
-    needed: dict[BasisName, tuple[int, ...]] = {}
+    passes = [(name, draw) for name in ("singular", *OTHERS) for draw in range(draws if name in RANDOM else 1)]
     curves: dict[BasisName, tuple[tuple[float, ...], ...]] = {}
-    for name in ("singular", *OTHERS):
-        drawn = [
-            (np.array(asked.answers(channel_masks(parts, name, sizes, seed + draw))) - nothing) / (answer - nothing)
-            for draw in range(draws if name in ("refactored", "rotated") else 1)
-        ]
-        curves[name] = tuple(tuple(float(f) for f in row) for row in drawn)
-        needed[name] = tuple(stays(sizes, row) for row in curves[name])
-    text = "".join(asked.run.tokens)
-    return PromptCounts(text, float(answer), float(nothing), needed, curves)
-
-
-def top_edges(asked: Question, n: int) -> EdgeList:
-    """The n token-level edges into queries and keys with the largest |share|."""
-    values = np.abs(asked.shares.values)
-    values[:, [reader.side not in ("dest", "src") for reader in asked.masked.wiring.readers]] = 0.0
-    first = np.argsort(-values, axis=None, kind="stable")[:n]
-    return np.stack(np.unravel_index(first, values.shape), 1)
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeParts:
-    """What each edge adds to the query or key it ends at, in head space, and the scores that this makes."""
-
-    asked: Question
-    edges: EdgeList
-    added: Float[Tensor, "edge d_head"]  # (w - base) W / n
-    # Of every edge, how a change y of its query or key changes scores (y @ effect), and with which weights these count.
-    effect: tuple[Float[Tensor, "d_head _score"], ...]
-    weights: tuple[Float[Tensor, "_score"], ...]
-    groups: tuple[Int[np.ndarray, "_score"], ...]  # which scores are of one softmax: differences within it matter
-
-    @classmethod
-    def of(cls, asked: Question, edges: EdgeList) -> "EdgeParts":
-        """Read off the model's own run."""
-        made, run = asked.masked, asked.run
-        with exact_matmul(), torch.no_grad():
-            written = made.written()[:, 0]
-        added, effects, weights, groups = [], [], [], []
-        for writer, reader, token in edges.tolist():
-            place = made.wiring.readers[reader]
-            assert place.layer is not None and place.head is not None
-            block, query = made.blocks[place.layer], place.side == "dest"
-            side = block.query if query else block.key
-            change = (written[writer, token] - asked.baseline.writes[writer, token]).double()
-            stream = run.layers[place.layer].resid[token][None].to(side.W)
-            scale = 1.0 if side.norm is None else float(side.norm.scale(stream)[0])
-            added.append(change @ side.W[place.head].double() / scale)
-            effect, weight, group = _scores(run, block, (place.layer, place.head), token, query=query)
-            effects.append(effect)
-            weights.append(weight)
-            groups.append(group)
-        return cls(asked, edges, torch.stack(added), tuple(effects), tuple(weights), tuple(groups))
-
-    def sizes(self, edge: int, space: _Space) -> Float[Tensor, "channel"]:
-        """How much each channel of an edge changes attention: the mean |change of a score|, by attention.
-
-        Only differences between the scores of one query count, so their mean by attention is taken off.
-        """
-        coordinates = self.added[edge] @ space.into
-        scores = coordinates[:, None] * (space.back @ self.effect[edge])  # channel score
-        weights, groups = self.weights[edge], torch.from_numpy(self.groups[edge])
-        if (groups == groups[0]).all():  # a query: one softmax
-            scores = scores - (scores * weights).sum(1, keepdim=True)
-            return (scores.abs() * weights).sum(1)
-        return (scores.abs() * weights * (1 - weights)).sum(1)  # a key: one score in each of several
-
-
-def _scores(
-    run: "Run", block: Block, head: tuple[int, int], token: int, *, query: bool
-) -> tuple[Float[Tensor, "d_head score"], Float[Tensor, "score"], Int[np.ndarray, "score"]]:
-    """How a change of a query (or key) at a token changes scores, the attention there, and whose softmax each is of."""
-    record = run.layer(head[0])
-    q, k = record.q[head[1]].double(), record.k[record.kv(head[1])].double()
-    n = len(run)
-    A = record.weights([head[1]], list(range(n)))[0].double()  # dest src
-    others = k[: token + 1] if query else q[token:]
-    turned = others
-    if block.rotary is not None:  # the change is turned by its own position: take that off the other side instead
-        at = block.rotary.at(torch.full((len(others),), token))
-        turned = at.transpose(others)
-    factor = block.rule.scaling
-    if query and block.factor is not None:
-        factor = factor * float(block.factor[token])
-    if query:
-        return (turned * factor).T, A[token, : token + 1], np.zeros(token + 1, dtype=np.int64)
-    return (turned * factor).T, A[token:, token], np.arange(n - token)
-
-
-def channel_masks(parts: EdgeParts, name: BasisName, sizes: Sequence[int], seed: int) -> list[Mask]:
-    """Masks that keep the first channels of every edge in one basis, so many each."""
-    spaces = _spaces(parts.asked.run.model, name, seed)
-    withheld: list[list[Matrix]] = [[] for _ in sizes]
-    for i, (_, reader, _) in enumerate(parts.edges.tolist()):
-        place = parts.asked.masked.wiring.readers[reader]
-        assert place.layer is not None and place.head is not None
-        space = spaces(place.layer, place.head, place.side == "dest")
-        order = parts.sizes(i, space).argsort(descending=True)
-        for row, n in zip(withheld, sizes, strict=True):
-            rest = order[n:]
-            row.append(space.into[:, rest] @ space.back[rest])
-    return [Mask(parts.edges, 1.0, 1.0, 0, (), tuple(row)) for row in withheld]
-
-
-def _spaces(model: "Model", name: BasisName, seed: int) -> Callable[[int, int, bool], _Space]:
-    """The basis of each head's query or key; random ones are drawn anew for every head."""
-    made: dict[tuple[int, int], Matrix] = {}
-
-    def space(layer: int, head: int, query: bool) -> _Space:
-        if (layer, head) not in made:
-            made[layer, head] = head_basis(model, layer, head, name, seed)
-        G = made[layer, head]
-        inverse = torch.linalg.inv(G)
-        return _Space(G, inverse) if query else _Space(inverse.T, G.T)
-
-    return space
-
-
-def head_basis(model: "Model", layer: int, head: int, name: BasisName, seed: int = 0) -> Matrix:
-    """G: query coordinates are q G, key coordinates k G^-T, and (q G) . (k G^-T) = q . k.
-
-    Channels beyond the rank of W_Q W_K^T complete the singular basis; they carry no score but through positions.
-    """
-    d_head = model.dims.d_head
-    generator = torch.Generator().manual_seed(1_000_003 * seed + 1_009 * layer + head)
-    if name == "raw":
-        return torch.eye(d_head, dtype=torch.float64)
-    if name == "rotated":
-        return haar(d_head, d_head, generator)
-    channels = omega(model, layer)
-    r = int(channels.rank[head])
-    sigma = channels.sigma[head, :r].double().cpu()
-    lifted, G_s = channels.lift_d[head, :, :r].double().cpu(), channels.lift_s[head, :, :r].double().cpu().T
-    G = lifted * sigma  # G_d, in float64
-    if name == "refactored":
-        G = (G / sigma.sqrt()) @ haar(r, r, generator)
-    if r < d_head:
-        rest = torch.eye(d_head, dtype=torch.float64) - lifted * sigma @ G_s
-        G = torch.cat([G, torch.linalg.svd(rest)[0][:, : d_head - r]], 1)
-    return G
+    for done, (name, draw) in enumerate(passes):
+        progress(done, len(passes))
+        f = (asked.answers(channel_masks(parts, name, sizes, seed + draw)) - nothing) / (answer - nothing)
+        curves[name] = (*curves.get(name, ()), tuple(f.tolist()))
+    progress(len(passes), len(passes))
+    needed = {name: tuple(stays(sizes, f) for f in drawn) for name, drawn in curves.items()}
+    return PromptCounts("".join(asked.run.tokens), float(answer), float(nothing), needed, curves)
 
 
 def sizes_of(d_head: int) -> tuple[int, ...]:
@@ -403,22 +256,10 @@ def stays(sizes: Sequence[int], f: Sequence[float]) -> int:
     return needed
 
 
-def bootstrap(values: Sequence[float]) -> Interval:
-    """A mean with its bootstrap interval over the values; a single one has none."""
-    if len(values) < 2:
-        return values[0], math.nan, math.nan
-    rng, array = np.random.default_rng(0), np.array(values)
-    means = array[rng.integers(0, len(array), (RESAMPLED, len(array)))].mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(array.mean()), float(low), float(high)
-
-
-def _require_plain(blocks: Sequence[Block]) -> None:
-    if any(block.query.own is not None for block in blocks):
-        raise KeyholeError(
-            "this model has a norm on queries and keys, under which they are not sums of coordinates: the test of the "
-            "singular basis needs one without."
-        )
+def _over_prompts(values: Sequence[float]) -> Interval:
+    """A mean with its bootstrap interval; of a single prompt there is none."""
+    over = spread(torch.tensor(values, dtype=torch.float64), torch.arange(len(values)))
+    return over.mean, over.low, over.high
 
 
 def _listed(names: Sequence[str]) -> str:
