@@ -17,6 +17,9 @@ from keyhole.intervene.remove import Metric
 from keyhole.lab import known
 from keyhole.lab.heads.basis import BasisStudy, PromptCounts, basis_study, prompt_counts, stays
 from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, Space, channel_masks, head_basis, top_edges
+from keyhole.lab.known.machine import Stream, transformer
+from keyhole.lab.known.words import tokenizer
+from keyhole.models.loading.load import load
 from keyhole.tracing.answers.targets import token_ids
 from test_curves import METRIC, runs_of
 
@@ -120,14 +123,15 @@ def test_sizes_are_changes_of_scores() -> None:
 
 def test_the_known_machine_needs_one_channel() -> None:
     """Its heads compare a direction at a time, each a channel (and a coordinate): turned, these are many."""
-    machine = known.build()
+    soft = load((transformer(Stream.make()).double(), tokenizer()))  # in float32 attention is 1.0
+    machine = known.Known.of(soft, known.build().prompt)
     run = machine.model.run(machine.prompt)
     other = machine.model.run("Berlin : new sun , old cat , big dog . new")
     (answer,), (against,) = (token_ids(run, word, len(run) - 1) for word in (machine.answer, machine.against))
     resting = Baseline("counterfactual", "another prompt", masked([other]).written()[:, 0].detach())
     counts = prompt_counts(question(run, Metric(len(run) - 1, (answer,), (against,)), resting), edges=8, draws=2)
     assert counts is not None and counts.answer - counts.nothing > 1
-    print(counts.needed, counts.answer, counts.nothing)
+    print(counts.needed, counts.curves["singular"])
     assert counts.needed["singular"] == counts.needed["raw"] == (1,)
     assert min(*counts.needed["refactored"], *counts.needed["rotated"]) > 4
 

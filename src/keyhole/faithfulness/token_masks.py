@@ -154,7 +154,7 @@ class Rows:
         rows, pos = self._shape
         head = into // (rows * pos)
         lost = parts.new_zeros(len(heads) * rows * pos, W.shape[-1])
-        for number in head.unique().tolist():
+        for number in sorted(set(head.tolist())):
             here = head == number
             added = (parts[here] @ W[heads[number]])[:, None] @ projectors[here]
             lost.index_add_(0, into[here], added[:, 0])

@@ -101,24 +101,25 @@ class BasisStudy:
     @property
     def cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Columns and rows of a table."""
-        rows = [("singular", as_text(self.channels("singular"), 1), "1")]
+        rows: list[tuple[str, ...]] = [("singular", as_text(self.channels("singular"), 1), "1")]
         rows += [(name, as_text(self.channels(name), 1), as_text(self.ratio(name), 2)) for name in OTHERS]
         return ("basis", f">channels of {self.d_head}", ">times the singular basis"), rows
 
     @property
     def verdict(self) -> str:
         """Whether the singular basis needs fewer channels, in words."""
-        fewer, more, open_ = [], [], []
-        for name in OTHERS:
-            _, low, high = self.ratio(name)
-            (fewer if low > 1 else more if high < 1 else open_).append(name)
+        ratios = {name: self.ratio(name) for name in OTHERS}
+        fewer = [name for name, (_, low, _) in ratios.items() if low > 1]
+        more = [name for name, (_, _, high) in ratios.items() if high < 1]
+        unclear = [name for name in OTHERS if name not in fewer + more]
         parts = []
         if fewer:
             parts.append(f"The singular basis needs fewer channels than {_listed(fewer)}.")
         if more:
             parts.append(f"The singular basis needs more channels than {_listed(more)}.")
-        if open_:
-            parts.append(f"No difference is shown from {_listed(open_)}: the interval holds 1.")
+        if unclear:
+            why = "the interval holds 1" if len(self.prompts) > 1 else "a single prompt has no interval"
+            parts.append(f"No difference is shown from {_listed(unclear)}: {why}.")
         return " ".join(parts)
 
     @property
