@@ -1,6 +1,7 @@
-"""The singular basis, causally: bases keep scores, all channels are the whole edge, one suffices if known."""
+"""The singular basis, causally: bases keep scores, all channels are the whole edge, two suffice if known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,16 @@ from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab import known
 from keyhole.lab.heads.basis import BasisStudy, PromptCounts, basis_study, prompt_counts, stays
-from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, Space, channel_masks, head_basis, top_edges
+from keyhole.lab.heads.channel_parts import (
+    OTHERS,
+    BasisName,
+    EdgeParts,
+    Space,
+    channel_masks,
+    head_basis,
+    head_spaces,
+    top_edges,
+)
 from keyhole.lab.known.machine import Stream, transformer
 from keyhole.lab.known.words import tokenizer
 from keyhole.models.loading.load import load
@@ -41,9 +51,10 @@ def test_bases_keep_every_score(variant: str, name: BasisName) -> None:
     model = tiny_model(variant)
     for layer in range(model.dims.layers):
         for head in range(model.dims.heads):
-            G = head_basis(model, layer, head, name, seed=1)
+            query, key = (head_spaces(model, name, 1)(layer, head, side) for side in (True, False))
             q, k = torch.randn(2, 5, model.dims.d_head, dtype=torch.float64)
-            assert torch.allclose((q @ G) @ (k @ torch.linalg.inv(G).T).T, q @ k.T, atol=1e-8)
+            assert torch.allclose((q @ query.into) @ (k @ key.into).T, q @ k.T, atol=1e-8)
+            assert torch.allclose(k @ key.into @ key.back, k, atol=1e-8)
 
 
 def test_singular_channels_are_diagonal() -> None:
@@ -121,8 +132,8 @@ def test_sizes_are_changes_of_scores() -> None:
             assert size == pytest.approx(float((A * scores.abs()).sum()), rel=1e-4, abs=1e-7)
 
 
-def test_the_known_machine_needs_one_channel() -> None:
-    """Its heads compare a direction at a time, each a channel (and a coordinate): turned, these are many."""
+def test_the_known_machine_needs_a_channel_for_each_of_two_words() -> None:
+    """A channel (and a coordinate) is a word: this one, and the one that it stands for. Turned, these are many."""
     soft = load((transformer(Stream.make()).double(), tokenizer()))  # in float32 attention is 1.0
     machine = known.Known.of(soft, known.build().prompt)
     run = machine.model.run(machine.prompt)
@@ -131,8 +142,7 @@ def test_the_known_machine_needs_one_channel() -> None:
     resting = Baseline("counterfactual", "another prompt", masked([other]).written()[:, 0].detach())
     counts = prompt_counts(question(run, Metric(len(run) - 1, (answer,), (against,)), resting), edges=8, draws=2)
     assert counts is not None and counts.answer - counts.nothing > 1
-    print(counts.needed, counts.curves["singular"])
-    assert counts.needed["singular"] == counts.needed["raw"] == (1,)
+    assert counts.needed["singular"] == counts.needed["raw"] == (2,)
     assert min(*counts.needed["refactored"], *counts.needed["rotated"]) > 4
 
 
@@ -148,11 +158,12 @@ def test_the_ratio_is_a_geometric_mean_over_prompts() -> None:
         needed = {"singular": (singular,), "refactored": other, "raw": (singular,), "rotated": (1,)}
         return PromptCounts("", 2.0, 0.0, needed, {})  # type: ignore[arg-type]
 
-    study = BasisStudy("m", "ioi", 16, 32, (1, 16), 2, (row(2, (4, 4)), row(2, (8, 32))), 0, 0, 0.0)
+    study = BasisStudy("m", "ioi", 16, 32, (1, 16), 2, (row(2, (4, 4)), row(2, (8, 32))) * 3, 0, 0, 0.0)
     assert study.ratio("refactored")[0] == pytest.approx(math.sqrt(2 * 8))
     assert study.ratio("raw") == (1.0, 1.0, 1.0)
     assert "fewer channels than refactored." in study.verdict and "more channels than rotated" in study.verdict
     assert "No difference is shown from raw" in study.verdict
+    assert replace(study, prompts=study.prompts[:5]).verdict.startswith("No verdict: 5 prompts")
 
 
 def test_the_organism_is_counted() -> None:

@@ -54,6 +54,7 @@ RANDOM = ("refactored", "rotated")  # bases that are drawn
 EDGES = 32  # into queries and keys, of each prompt
 CLOSE = 0.1  # how far f may be from 1
 LEAST_GAP = 1.0  # logits
+FEWEST = 6  # prompts for a verdict: by a sign test, five that agree are chance in one of 16
 Interval = tuple[float, float, float]
 
 
@@ -108,6 +109,10 @@ class BasisStudy:
     @property
     def verdict(self) -> str:
         """Whether the singular basis needs fewer channels, in words."""
+        if len(self.prompts) < FEWEST:
+            return (
+                f"No verdict: {len(self.prompts)} prompts, and resampling fewer than {FEWEST} shows their range alone."
+            )
         ratios = {name: self.ratio(name) for name in OTHERS}
         fewer = [name for name, (_, low, _) in ratios.items() if low > 1]
         more = [name for name, (_, _, high) in ratios.items() if high < 1]
@@ -118,8 +123,7 @@ class BasisStudy:
         if more:
             parts.append(f"The singular basis needs more channels than {_listed(more)}.")
         if unclear:
-            why = "the interval holds 1" if len(self.prompts) > 1 else "a single prompt has no interval"
-            parts.append(f"No difference is shown from {_listed(unclear)}: {why}.")
+            parts.append(f"No difference is shown from {_listed(unclear)}: the interval holds 1.")
         return " ".join(parts)
 
     @property

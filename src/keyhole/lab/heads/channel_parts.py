@@ -111,7 +111,7 @@ def _scores(
 
 def channel_masks(parts: EdgeParts, name: BasisName, sizes: Sequence[int], seed: int) -> list[Mask]:
     """Masks that keep the first channels of every edge in one basis, so many each."""
-    spaces = _spaces(parts.asked.run.model, name, seed)
+    spaces = head_spaces(parts.asked.run.model, name, seed)
     withheld: list[list[Matrix]] = [[] for _ in sizes]
     for i, (_, reader, _) in enumerate(parts.edges.tolist()):
         place = parts.asked.masked.wiring.readers[reader]
@@ -124,7 +124,7 @@ def channel_masks(parts: EdgeParts, name: BasisName, sizes: Sequence[int], seed:
     return [Mask(parts.edges, 1.0, 1.0, 0, (), tuple(row)) for row in withheld]
 
 
-def _spaces(model: "Model", name: BasisName, seed: int) -> Callable[[int, int, bool], Space]:
+def head_spaces(model: "Model", name: BasisName, seed: int) -> Callable[[int, int, bool], Space]:
     """The basis of each head's query or key; random ones are drawn anew for every head."""
     made: dict[tuple[int, int], Matrix] = {}
 
