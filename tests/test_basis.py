@@ -100,6 +100,9 @@ def test_a_withheld_edge_is_what_the_query_or_key_loses(side: str) -> None:
     lost = torch.zeros(made.model.dims.heads, 1, len(x), len(P), dtype=torch.float64)
     lost[head, 0, token] = change @ part.W[head] @ P
     same = x.expand(made.model.dims.heads, 1, *x.shape)
+    assert part.norm is not None
+    plain = part.linear(same) - lost / part.norm.scale(x[None])[0, :, None]
+    assert torch.allclose(part.linear(same, lost), plain, atol=1e-9)
     both = (lost, None) if side == "dest" else (None, lost)
     moved, _ = block.attend(same, same, same, None, both)
     with torch.no_grad():
