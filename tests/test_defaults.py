@@ -24,6 +24,7 @@ from keyhole.cli import (
     tasks,
     where,
 )
+from keyhole.cli.laboratory.basis import basis as basis_command
 from keyhole.cli.laboratory.reproduce import reproduce as reproduce_command
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.prompt import circuits, look, proof
@@ -42,6 +43,7 @@ from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
+from keyhole.lab.heads.basis import basis_study
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
 from keyhole.many.engines import EngineName
@@ -100,6 +102,7 @@ SAME = [
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
     (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
+    (basis_command, basis_study, {"task", "prompts", "edges", "draws", "seed"}),
     (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),

@@ -16,6 +16,7 @@ from keyhole.cli.cache import cache
 from keyhole.cli.explore import explore
 from keyhole.cli.finding.contrast import contrast
 from keyhole.cli.finding.discover import discover
+from keyhole.cli.laboratory.basis import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.laboratory.reproduce import reproduce
 from keyhole.cli.laboratory.toys import lab
