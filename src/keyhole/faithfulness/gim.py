@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from keyhole.faithfulness.blocks import After, Block, Read, Side
+from keyhole.faithfulness.blocks import After, Block, InHead, Read, Side
 from keyhole.faithfulness.masked import Masked
 from keyhole.models.architecture.mlps import MlpWeights, Neurons, Shape
 from keyhole.models.architecture.norms import Norm
@@ -106,8 +106,8 @@ class _FrozenModule(nn.Module):
 class _Side(Side):
     factor: float = 1.0
 
-    def linear(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
-        return _scaled(super().linear(x), self.factor)
+    def linear(self, x: Read, lost: InHead | None = None) -> InHead:
+        return _scaled(super().linear(x, lost), self.factor)
 
 
 def _side(side: Side, factor: float, backward: Backward) -> Side:
