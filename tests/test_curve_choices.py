@@ -302,7 +302,9 @@ def test_the_command_has_all_choices(store: keyhole.store.Store, tmp_path: Path)
     kept = ("--tokens", "kept", "--ranking", "absolute", "--per", "prompt", "--methods", "share,random")
     record = json.loads(typed(*first, *kept).stdout)
     assert (record["tokens"], record["ranking"], record["per"]) == ("kept", "absolute", "prompt")
-    told = typed("curves", str(store.path), "--baseline", "zero", "--methods", "share")
+    unused = tmp_path / "unused"
+    told = typed("curves", str(store.path), "--baseline", "zero", "--methods", "share", "--save-scores", str(unused))
+    assert not unused.exists()  # nothing was written
     assert told.returncode == 2 and "zero is no baseline" in told.stderr and told.stderr.count("\n") == 1
 
 

@@ -283,9 +283,9 @@ class Curves:
         from keyhole.faithful.edge_scores import write_mib_scores
         from keyhole.files import require_folder
 
-        place = require_folder(folder)
         if self.wiring is None or self.dims is None:
             raise KeyholeError("these curves do not know their model's edges: measure them again.")
+        place = require_folder(folder)
         paths = []
         for curve in self.curves:
             if curve.scores is not None:

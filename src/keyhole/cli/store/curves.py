@@ -21,7 +21,7 @@ from keyhole.cli.store.options import (
     table,
 )
 from keyhole.errors import KeyholeError
-from keyhole.files import require_folder
+from keyhole.files import writable_folder
 from keyhole.progress import duration
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def curves(
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
     chosen, places = _methods(methods), require_places(out)
-    folder = None if save_scores is None else require_folder(save_scores)
+    folder = None if save_scores is None else writable_folder(save_scores)
     with show.progress("Importing torch and transformers"):
         from keyhole.circuits.mib import read_mib
         from keyhole.faithful.curves import curves as measure
