@@ -137,7 +137,7 @@ def test_sizes_are_changes_of_scores() -> None:
 
 def test_the_known_machine_needs_a_channel_for_each_of_two_words() -> None:
     """A channel (and a coordinate) is a word: this one, and the one that it stands for. Turned, these are many."""
-    soft = load((transformer(Stream.make()).double(), tokenizer()))  # in float32 attention is 1.0
+    soft = load((transformer(Stream.make()).double(), tokenizer()))  # float32 rounds the second size to 0
     machine = known.Known.of(soft, known.build().prompt)
     run = machine.model.run(machine.prompt)
     other = machine.model.run("Berlin : new sun , old cat , big dog . new")
@@ -169,8 +169,10 @@ def test_the_ratio_is_a_geometric_mean_over_prompts() -> None:
     assert replace(study, prompts=study.prompts[:5]).verdict.startswith("No verdict: 5 prompts")
 
 
-def test_the_organism_is_counted() -> None:
-    study = basis_study(keyhole.load(), prompts=2, edges=8, draws=1)
+def test_the_organism_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="keyhole"):
+        study = basis_study(keyhole.load(), prompts=2, edges=8, draws=1)
+    assert [r.getMessage() for r in caplog.records if "for 1 more prompts" in r.getMessage()]
     assert len(study.prompts) == 2 and study.d_head == 16
     for row in study.prompts:
         assert row.answer - row.nothing >= 1.0

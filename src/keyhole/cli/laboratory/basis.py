@@ -27,8 +27,8 @@ def basis(
     Of the edges into queries and keys with the largest shares, only the channels with the largest scores are kept,
     more and more of them, until the answer's logit difference stays within a tenth of the model's. Other bases:
     refactored (singular, turned at random), raw (the head's coordinates) and rotated (raw, turned at random). A prompt
-    takes a third of a second on the organism, 20 seconds on SmolLM2 and minutes on larger models; the time left is
-    shown.
+    takes a third of a second on the organism, 20 seconds on SmolLM2 and minutes on larger models; after the first, it
+    says how long the others will take.
 
     Examples:
 

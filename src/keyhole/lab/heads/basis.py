@@ -25,6 +25,7 @@ The design, written down before any basis was measured (only the size of the gap
    one), averaged over prompts, with a bootstrap interval over prompts.
 """
 
+import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, channel_masks, require_plain, top_edges
 from keyhole.lab.heads.summary import spread
-from keyhole.progress import Progress, part_of, silent
+from keyhole.progress import Progress, duration, part_of, silent
 from keyhole.stats import as_text
 from keyhole.tasks import examples
 from keyhole.tasks.answers import answer_ids, answered
@@ -50,6 +51,7 @@ from keyhole.tasks.answers import answer_ids, answered
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
+_LOG = logging.getLogger(__name__)
 RANDOM = ("refactored", "rotated")  # bases that are drawn
 EDGES = 32  # into queries and keys, of each prompt
 CLOSE = 0.1  # how far f may be from 1
@@ -168,7 +170,7 @@ def basis_study(
     """How many channels an edge into a query or key needs, in the singular basis and in three others.
 
     Of `task`, so many `prompts` that the model answers rightly; `edges` of each; `draws` of random bases. The design
-    is in this module's docstring.
+    is in this module's docstring. After the first prompt the time of the others is estimated and logged.
     """
     if prompts < 1 or edges < 1 or draws < 1:
         raise KeyholeError(
@@ -195,6 +197,9 @@ def basis_study(
                 small += 1
                 continue
             counts.append(row)
+            if len(counts) == 1 < prompts:
+                seconds = max(1.0, (time.monotonic() - started) * (prompts - 1))
+                _LOG.info(f"about {duration(seconds)} for {prompts - 1} more prompts, as long as the first took.")
     if not counts:
         raise KeyholeError(
             f"no prompt of {task} is left: {wrong} are answered wrongly, and in {small} these edges carry less than a "
