@@ -14,22 +14,30 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import keyhole
 from keyhole.faithful.cohort import Question, StandIn, groups_of, questions_from
 from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.faithfulness import Curves
 from keyhole.faithful.ranked import Ranked, ranked
-from keyhole.faithful.settings import METHODS, CurveSettings, EdgeMethod
+from keyhole.faithful.settings import METHODS, CurveSettings, EdgeMethod, Ranking, Tokens
 from keyhole.lab.known import build
 from keyhole.lab.known.recovery import recovery
 from keyhole.progress import silent
 from keyhole.store.chosen import spread
 from keyhole.tasks import examples
 from keyhole.tasks.example import Example
+from keyhole.tasks.like import like
 
 TASKS = ("ioi", "greater_than", "induction")  # the organism has no words for facts
 TEMPLATES = 2  # with tokens, edges are the same in prompts of one template alone
+ALL: tuple[tuple[Tokens, Ranking], ...] = (
+    ("dropped", "signed"),
+    ("dropped", "absolute"),
+    ("kept", "signed"),
+    ("kept", "absolute"),
+)
 DRAWN = 40  # prompts for each that is needed: of few templates, and answered rightly
 
 
@@ -62,7 +70,10 @@ def _picked(kinds: Mapping[object, list[Question]], n: int) -> list[Question]:
 
 
 def _drawn(model: keyhole.Model, task: str, n: int) -> list[Example]:
-    """N prompts of a task, or all that it has, if these are fewer."""
+    """N prompts of a task, or all that it has, if these are fewer; of facts, capitals of states."""
+    if task == "facts":
+        first, *_ = examples(task, model, 1, 0)
+        return [replace(fact, template=first.template) for fact in (first, *like(first, model, n=n))]
     while True:
         try:
             return examples(task, model, n, 3)
@@ -73,9 +84,15 @@ def _drawn(model: keyhole.Model, task: str, n: int) -> list[Example]:
 
 
 def measure(
-    model: keyhole.Model, task: str, prompts: int, methods: Sequence[EdgeMethod], out: Path | None
+    model: keyhole.Model,
+    task: str,
+    prompts: int,
+    methods: Sequence[EdgeMethod],
+    *,
+    compared: Sequence[tuple[Tokens, Ranking]] = ALL,
+    out: Path | None = None,
 ) -> list[Curves]:
-    """Four comparisons of one task, printed and added to a file as they are finished."""
+    """The comparisons of one task, printed and added to a file as they are finished."""
     asked = questions(model, task, 2 * prompts)
     shown, tried, stand_in = asked[::2], asked[1::2], StandIn("counterfactual")
     seen, groups = groups_of(shown, stand_in), groups_of(tried, stand_in)
@@ -89,24 +106,23 @@ def measure(
             flush=True,
         )
     results = []
-    for tokens in ("dropped", "kept"):
-        for ranking in ("signed", "absolute"):
-            settings = CurveSettings(
-                methods=tuple(methods), tokens=tokens, ranking=ranking, baseline="counterfactual", draws=1
-            )
-            start = time.perf_counter()
-            without = [_dropped(method) for method in scored]
-            result = Cutting(groups, settings, silent).curves(scored if tokens == "kept" else without)
-            result = replace(result, task=task, found_on=len(shown))
-            took = time.perf_counter() - start
-            print(
-                f"\n{task}, tokens {tokens}, {ranking} ({len(shown)} + {len(tried)} prompts, {took:.0f} s)\n{result}",
-                flush=True,
-            )
-            if out is not None:
-                with out.open("a") as file:
-                    file.write(json.dumps(result.record()) + "\n")
-            results.append(result)
+    for tokens, ranking in compared:
+        settings = CurveSettings(
+            methods=tuple(methods), tokens=tokens, ranking=ranking, baseline="counterfactual", draws=1
+        )
+        start = time.perf_counter()
+        without = [_dropped(method) for method in scored]
+        result = Cutting(groups, settings, silent).curves(scored if tokens == "kept" else without)
+        result = replace(result, task=task, found_on=len(shown))
+        took = time.perf_counter() - start
+        print(
+            f"\n{task}, tokens {tokens}, {ranking} ({len(shown)} + {len(tried)} prompts, {took:.0f} s)\n{result}",
+            flush=True,
+        )
+        if out is not None:
+            with out.open("a") as file:
+                file.write(json.dumps(result.record()) + "\n")
+        results.append(result)
     return results
 
 
@@ -130,13 +146,20 @@ if __name__ == "__main__":
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--tasks", default="")
     parser.add_argument("--methods", default="")
+    parser.add_argument("--tokens", choices=get_args(Tokens), help="default: both")
+    parser.add_argument("--ranking", choices=get_args(Ranking), help="default: both")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     model = keyhole.load(asked.model)
     methods = asked.methods.split(",") if asked.methods else METHODS
     tasks = asked.tasks.split(",") if asked.tasks else TASKS if asked.model is None else ("ioi",)
+    compared = [
+        (tokens, ranking)
+        for tokens, ranking in ALL
+        if asked.tokens in (None, tokens) and asked.ranking in (None, ranking)
+    ]
     for task in tasks:
-        measure(model, task, asked.prompts, methods, asked.out)
+        measure(model, task, asked.prompts, methods, compared=compared, out=asked.out)
     if asked.model is None:
         for row in recovery(build(), spread(machine_prompts(), 23)):
             print(f"known machine, {row.method}: AUROC {row.components:.3f} of components, {row.tokens:.3f} at tokens")

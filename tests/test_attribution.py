@@ -176,6 +176,20 @@ def test_gim_changes_no_value_and_without_its_changes_nothing(variant: str) -> N
     assert np.abs(gim(made, METRICS) - plain).max() > 0.05 * np.abs(plain).max()
 
 
+def test_the_softmax_has_the_jacobian_of_the_formula() -> None:
+    """J = diag(p) - p p^T at p = softmax(S / T), where the values are those of softmax(S)."""
+    made = with_backward(against_others("llama"), Backward(temperature=3.0))
+    rule, visible = made.blocks[0].rule, torch.tensor([[True, True, False, True]])
+    S = torch.tensor([[[4.0, -2.0, 9.0, 1.0]]], dtype=torch.float64)
+    shown = [0, 1, 3]
+    p = (S[0, 0, shown] / 3).softmax(-1)
+    found = torch.autograd.functional.jacobian(lambda scores: rule.weights(scores, visible), S)[0, 0, :, 0, 0]
+    assert (
+        torch.allclose(found[shown][:, shown], p.diag() - p.outer(p)) and not found[2].any() and not found[:, 2].any()
+    )
+    assert torch.allclose(rule.weights(S, visible)[0, 0, shown], S[0, 0, shown].softmax(-1))
+
+
 def test_the_same_prompt_has_no_edges() -> None:
     made = masked(runs_of("llama"))
     made = replace(made, baseline=made.written().detach())

@@ -26,7 +26,7 @@ from keyhole.contrast import read_contrast
 from keyhole.contrast.data import patterns
 from keyhole.contrast.data.resolve import resolve
 from keyhole.errors import UnwritableError
-from keyhole.files import require_file, require_folder, write_at_once
+from keyhole.files import require_file, require_folder, writable_folder, write_at_once
 from keyhole.intervene.verification import verify
 from keyhole.models.loading.gguf_header import require_whole
 from keyhole.naming.subjects.signals import signal_subjects
@@ -240,7 +240,7 @@ def test_numbers_that_become_infinite_are_not_json() -> None:
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".json", "a\x00b.json"])
 def test_names_that_no_file_has(name: str, tmp_path: Path) -> None:
-    for write in (require_file, require_folder, lambda path: write_at_once(path, "x")):
+    for write in (require_file, require_folder, writable_folder, lambda path: write_at_once(path, "x")):
         with pytest.raises(UnwritableError, match="cannot write"):
             write(tmp_path / name)
     for read_it in (load_circuit, keyhole.load, open_store, examples):

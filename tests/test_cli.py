@@ -398,6 +398,7 @@ BAD = {
     ),
     "head larger than a token": (("lab", "svf", "-H", "12"), "H 12 > D 10"),
     "pairs beyond the features": (("lab", "svf", "--pairs", "15"), "beyond the 20 features"),
+    "bases without a task": (("lab", "basis", "nosuch"), "neither a file nor a task"),
     "no probability": (("lab", "svf", "--p", "1.5"), "(0, 1]"),
     "revisions of nothing": (("lab", "emergence", "--revisions", "a,b", "--out", "{root}/e"), "those of a --model"),
     "quick revisions": (("lab", "emergence", "-m", "a/b", "--revisions", "a,b", "--quick"), "--quick shortens"),
@@ -567,6 +568,8 @@ def test_the_laboratory_at_the_command_line(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["steps"][0] == 0 and len(found["sparsity"]) == len(found["steps"])
     assert (tmp_path / "e" / "emergence.png").is_file()
+    bases = json.loads(keyhole("lab", "basis", "--n", "1", "--draws", "1", "--json").stdout)
+    assert set(bases["bases"]) == {"singular", "refactored", "raw", "rotated"} and len(bases["prompts"]) == 1
     sparse = json.loads(keyhole("lab", "sparse", "--json").stdout)  # the default has text enough
     assert sparse["pooled"]["unrelated, firing"]["pairs"] > 1000 and len(sparse["heads"]) > 25
 

@@ -266,6 +266,22 @@ def test_a_store_is_patched_by_its_task(store: keyhole.store.Store, organism: Mo
     assert rest.nothing != pytest.approx(result.nothing)
 
 
+@pytest.mark.parametrize("ranking", ["signed", "absolute"])
+def test_a_store_is_cut_by_our_files_as_by_the_methods(
+    store: keyhole.store.Store, organism: Model, tmp_path: Path, ranking: str
+) -> None:
+    """The whole curve, the fixed numbers of edges and all that was found: the same out of a file, given by its path."""
+    methods = ("share", "gim", "eap-ig-inputs", "gradients")
+    settings = CurveSettings(methods=methods, prompts=4, baseline="counterfactual", ranking=ranking)  # type: ignore[arg-type]
+    result = curves(store, organism, settings)
+    paths = result.save_scores(tmp_path)
+    again = curves(store, organism, replace(settings, methods=("random",)), files=paths)
+    for method in methods:
+        own, its = result[method], again[f"{method}.json"]
+        assert np.array_equal(own.answers, its.answers) and np.array_equal(own.at, its.at) and own.found == its.found
+        assert result.faithfulness(method) == again.faithfulness(f"{method}.json")
+
+
 def test_prompts_of_ones_own_have_no_counterfactuals(organism: Model, tmp_path: Path) -> None:
     drawn = [replace(example, task="mine") for example in examples("ioi", organism, 12, 3)]
     kept = keyhole.bulk(drawn, organism, out=tmp_path / "mine.store")
@@ -286,7 +302,9 @@ def test_the_command_has_all_choices(store: keyhole.store.Store, tmp_path: Path)
     kept = ("--tokens", "kept", "--ranking", "absolute", "--per", "prompt", "--methods", "share,random")
     record = json.loads(typed(*first, *kept).stdout)
     assert (record["tokens"], record["ranking"], record["per"]) == ("kept", "absolute", "prompt")
-    told = typed("curves", str(store.path), "--baseline", "zero", "--methods", "share")
+    unused = tmp_path / "unused"
+    told = typed("curves", str(store.path), "--baseline", "zero", "--methods", "share", "--save-scores", str(unused))
+    assert not unused.exists()  # nothing was written
     assert told.returncode == 2 and "zero is no baseline" in told.stderr and told.stderr.count("\n") == 1
 
 

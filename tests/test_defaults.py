@@ -10,6 +10,7 @@ import pytest
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli import (
+    backups,
     bulk,
     choices,
     compare,
@@ -23,6 +24,7 @@ from keyhole.cli import (
     tasks,
     where,
 )
+from keyhole.cli.laboratory.basis import basis as basis_command
 from keyhole.cli.laboratory.reproduce import reproduce as reproduce_command
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.prompt import circuits, look, proof
@@ -36,11 +38,12 @@ from keyhole.discover.ica import Nonlinearity
 from keyhole.faithful import settings as curve_settings
 from keyhole.faithful.curves import curves as measure_curves
 from keyhole.faithful.settings import CurveSettings
-from keyhole.faithfulness import effects, sufficient
+from keyhole.faithfulness import PairSettings, effects, sufficient
 from keyhole.family.columns import Granularity
 from keyhole.family.families import families as find_families
 from keyhole.intervene.remove import CutMode, Mode
 from keyhole.intervene.verification import verify
+from keyhole.lab.heads.basis import basis_study
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.svf.toy import SVFSettings
 from keyhole.many.engines import EngineName
@@ -86,6 +89,8 @@ SAME = [
     (circuits.trace, Run.sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, sufficient, {"target", "against", "like", "counterfactual", "level", "both_signs"}),
     (circuits.trace, Circuit.effects, {"like", "counterfactual", "text"}),
+    (backups, Circuit.backups, {"like", "counterfactual"}),
+    (backups, PairSettings, {"first", "draws", "seed"}),
     (circuits.trace, Circuit.story, {"like", "counterfactual"}),
     (circuits.trace, Through, {"cover", "eps", "constants"}),
     (circuits.trace, SvtSettings, {field.name for field in fields(SvtSettings)}),
@@ -97,6 +102,7 @@ SAME = [
     (families, find_families, {"store", "granularity", "side", "role", "weighted", "k", "most", "seed"}),
     (curves, measure_curves, {"store"}),
     (curves, CurveSettings, {field.name for field in fields(CurveSettings)}),
+    (basis_command, basis_study, {"task", "prompts", "edges", "draws", "seed"}),
     (stability, measure_stability, {"store", "prompts", "roles", "other", "seed"}),
     (proof.verify, verify, {"mode", "draws", "seed"}),
     (proof.verify, Circuit.verify, {"mode", "draws", "seed"}),

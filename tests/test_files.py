@@ -8,7 +8,7 @@ import pytest
 import keyhole
 from keyhole import KeyholeError
 from keyhole.errors import UnwritableError
-from keyhole.files import replacing, require_file, write_at_once
+from keyhole.files import replacing, require_file, writable_folder, write_at_once
 from keyhole.lab.stored import store
 from keyhole.reproduce.results import write_results
 from keyhole.strict import parse_json
@@ -59,6 +59,15 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnwritableError, match=r"is a file, where x\.json needs a folder"):
         require_file(tmp_path / "file" / "x.json")
+
+
+def test_a_folder_is_not_made_before_it_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert writable_folder(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    for place in (tmp_path / "file", tmp_path / "file" / "b"):
+        with pytest.raises(UnwritableError, match="file is a file, where a folder is needed"):
+            writable_folder(place)
 
 
 def test_half_a_character_is_no_text() -> None:

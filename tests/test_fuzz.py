@@ -296,6 +296,7 @@ COMMANDS = {
     "explain": ["--head", "--src", "--tau", "--keys", "--mlp", "--for"],
     "trace": ["--target", "--against", "--tau", "--out", "--target-id", "--top-p", "--top-k", "--seeds", "--start"],
     "verify": ["--model", "--draws", "--mode"],
+    "backups": ["--model", "--head", "--first", "--like"],
     "compare": ["--threshold", "--out"],
     "families": ["--out", "--model"],
     "bulk": ["--n", "--with", "--tau", "--batch", "--model"],

@@ -49,7 +49,10 @@ CONVENIENCES = {
     *[("models/run.py", f"Run.{name}") for name in ("channels", "explain", "explain_mlp", "firings", "plot")],
     *[("models/run.py", f"Run.{name}") for name in ("next", "sufficient", "toward", "trace", "writers", "_repr_html_")],
     ("models/model.py", "Model.contrast"),
-    *[("circuits/circuit.py", f"Circuit.{name}") for name in ("effects", "plot", "show", "story", "to_html", "verify")],
+    *[
+        ("circuits/circuit.py", f"Circuit.{name}")
+        for name in ("backups", "effects", "plot", "show", "story", "to_html", "verify")
+    ],
     *[("circuits/circuit.py", f"Circuit.{name}") for name in ("widget", "_repr_html_")],
     *[("circuits/files.py", name) for name in ("save", "_draw")],
     ("qk/channels.py", "Channels._repr_html_"),
@@ -58,7 +61,9 @@ CONVENIENCES = {
     ("contrast/found.py", "Found.draw"),
     *[("family/record.py", f"Families.{name}") for name in ("plot", "save", "to_html", "_repr_html_")],
     *[("comparison/compare.py", f"Comparison.{name}") for name in ("plot", "save", "to_html")],
+    *[("faithfulness/backup_record.py", f"Backups.{name}") for name in ("plot", "save", "to_html")],
     *[("faithful/faithfulness.py", f"Curves.{name}") for name in ("plot", "save", "to_html")],
+    *[("faithful/splits_record.py", f"Splits.{name}") for name in ("save", "to_html")],
     *[("stable/stays.py", f"Stability.{name}") for name in ("plot", "save", "to_html")],
     *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
     *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],

@@ -1,7 +1,7 @@
 """How are files written, so that a stop leaves the old one or the new one, and never half of one?
 
-Places are asked for before long work (`require_file`, `require_folder`): what cannot be written is refused while
-nothing is lost by it.
+Places are asked for before long work (`require_file`, `require_folder`, `writable_folder`): what cannot be written is
+refused while nothing is lost by it.
 """
 
 import errno
@@ -119,6 +119,17 @@ def require_folder(path: Path | str) -> Path:
     except OSError as error:
         raise UnwritableError(f"cannot make the folder {folder}: {error.strerror}. Give another one.") from error
     _require_room(folder)
+    return folder
+
+
+def writable_folder(path: Path | str) -> Path:
+    """The folder, not made yet if there is none: refused before long work where it could not be made after it."""
+    folder = Path(path)
+    _require_name(folder)
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not is_folder(there):
+        raise UnwritableError(f"{there} is a file, where a folder is needed: give another name.")
+    _require_room(there)
     return folder
 
 

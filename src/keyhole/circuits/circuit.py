@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Parameters
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from keyhole.dataframes import Table
+    from keyhole.faithfulness.backup_record import Backups
+    from keyhole.faithfulness.backups import PairSettings
     from keyhole.faithfulness.baseline import Likes
     from keyhole.faithfulness.effects import What
     from keyhole.intervene.remove import Mode
@@ -264,6 +266,26 @@ class Circuit:
         from keyhole.faithfulness.effects import effects
 
         return effects(self, model, like=like, counterfactual=counterfactual, text=text, what=what, progress=progress)
+
+    def backups(
+        self,
+        model: "Model | None" = None,
+        *,
+        like: "Likes | None" = None,
+        counterfactual: "Prompt | None" = None,
+        text: "str | Path | None" = None,
+        settings: "PairSettings | None" = None,
+        progress: "Progress | None" = None,
+    ) -> "Backups":
+        """Which heads take over when one of the circuit's heads is removed? See `keyhole.faithfulness.backups`.
+
+        The baseline is given as to `effects`; `settings` say how many heads, or which, and how many random pairs. A
+        circuit that was read from a file needs the `model` that made it. Ctrl-C returns what is finished.
+        """
+        from keyhole.faithfulness.backups import backups
+
+        baseline: Any = {"like": like, "counterfactual": counterfactual, "text": text}
+        return backups(self, model, settings=settings, progress=progress, **baseline)
 
     def story(
         self,

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.consistency import require_model
+from keyhole.circuits.mib import mib_edge_name, mib_node_name
 from keyhole.circuits.text import node_label, score_of, sufficing
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
@@ -121,7 +122,7 @@ def to_mib(circuit: Circuit, model: "Model | None" = None) -> str:
     for name, scores in _mib_scores(circuit).items():
         edges[name] = sum(scores.values())
     ends = {end for edge in circuit.edges[: sufficing(circuit)] for end in (edge.source, edge.target)}
-    nodes = {_mib_name(circuit.nodes[end]) for end in ends} - {None}
+    nodes = {mib_node_name(node.kind, node.layer, node.head) for node in (circuit.nodes[end] for end in ends)}
     document = {
         "cfg": _mib_sizes(circuit, model),
         "nodes": {name: {"in_graph": True} for name in sorted(n for n in nodes if n is not None)},
@@ -139,13 +140,13 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
     shares = circuit.measured.edge_shares if circuit.measured is not None else ()
     for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
         writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
-        parent, child = _mib_name(writer), _mib_name(reader)
-        if parent is None or child is None or (edge.influence == 0 and not shares):
+        source, target = ((node.kind, node.layer, node.head) for node in (writer, reader))
+        name = mib_edge_name(source, target, edge.side)
+        if name is None or (edge.influence == 0 and not shares):
             continue
-        slot = {"dest": "<q>", "src": "<k>", "value": "<v>"}.get(edge.side, "")
         share = shares[index] if shares else None
         token = writer.dest if share is not None else index
-        found.setdefault(f"{parent}->{child}{slot}", {})[token] = score_of(edge) if share is None else share
+        found.setdefault(name, {})[token] = score_of(edge) if share is None else share
     return found
 
 
@@ -162,8 +163,3 @@ def _mib_sizes(circuit: Circuit, model: "Model | None") -> dict[str, Any]:
         raise KeyholeError(f"it is not known of {model.name} what its MLPs read, which files for MIB tell.")
     sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model}
     return {**sizes, "parallel_attn_mlp": facts.parallel}
-
-
-def _mib_name(node: Node) -> str | None:
-    names = {"head": f"a{node.layer}.h{node.head}", "mlp": f"m{node.layer}", "embedding": "input", "target": "logits"}
-    return names.get(node.kind)

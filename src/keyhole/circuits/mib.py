@@ -117,18 +117,24 @@ def mib_from(document: Any, name: str) -> MibFile:
     return MibFile(name, found.layers, found.heads, found.d_model, parallel, edges)
 
 
-def mib_edge_name(source: Place, target: tuple[EdgeSide, int | None, int | None]) -> str:
-    """An edge as those files call it, from a writer into a side of a reader.
+def mib_node_name(kind: str, layer: int | None = None, head: int | None = None) -> str | None:
+    """A component as those files call it; None: they have no name for it.
 
-    >>> mib_edge_name(("head", 1, 2), ("dest", 3, 0))
+    >>> mib_node_name("head", 1, 2), mib_node_name("mlp", 3), mib_node_name("target"), mib_node_name("bias", 3)
+    ('a1.h2', 'm3', 'logits', None)
+    """
+    return {"head": f"a{layer}.h{head}", "mlp": f"m{layer}", "embedding": "input", "target": "logits"}.get(kind)
+
+
+def mib_edge_name(source: Place, target: Place, side: EdgeSide) -> str | None:
+    """An edge as those files call it, from a writer into a side of a reader; None: they have no name for an end.
+
+    >>> mib_edge_name(("head", 1, 2), ("head", 3, 0), "dest")
     'a1.h2->a3.h0<q>'
     """
-    kind, layer, head = source
-    side, of, into = target
-    writer = "input" if kind == "embedding" else f"m{layer}" if kind == "mlp" else f"a{layer}.h{head}"
-    slot = next((slot for slot, name in _SIDES.items() if name == side), None)
-    reader = f"a{of}.h{into}<{slot}>" if slot is not None else "logits" if side == "target" else f"m{of}"
-    return f"{writer}->{reader}"
+    writer, reader = mib_node_name(*source), mib_node_name(*target)
+    slot = next((f"<{slot}>" for slot, name in _SIDES.items() if name == side), "")
+    return None if writer is None or reader is None else f"{writer}->{reader}{slot}"
 
 
 def _edge(text: str, file: MibFile) -> MibEdge:

@@ -16,12 +16,14 @@ from keyhole.cli.cache import cache
 from keyhole.cli.explore import explore
 from keyhole.cli.finding.contrast import contrast
 from keyhole.cli.finding.discover import discover
+from keyhole.cli.laboratory.basis import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
 from keyhole.cli.laboratory.reproduce import reproduce
 from keyhole.cli.laboratory.toys import lab
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.meaning.sae import features
 from keyhole.cli.meaning.where import where
+from keyhole.cli.prompt.backups import backups
 from keyhole.cli.prompt.circuits import explain, trace
 from keyhole.cli.prompt.look import channels, check, heads, plot
 from keyhole.cli.prompt.proof import verify
@@ -50,14 +52,14 @@ app = typer.Typer(
 )
 SECTIONS = {  # of `keyhole --help`
     "Begin here": (explore, check, words, cache),
-    "One prompt": (heads, plot, channels, explain, trace, verify),
+    "One prompt": (heads, plot, channels, explain, trace, verify, backups),
     "Features and names": (contrast, discover, where, name_command, features),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
     "Published results, and models with known answers": (reproduce,),
 }
 for section, commands in SECTIONS.items():
     for command in commands:
-        app.command(cls=Sectioned if command in (trace, bulk) else None, rich_help_panel=section)(command)
+        app.command(cls=Sectioned if command in (trace, bulk, backups) else None, rich_help_panel=section)(command)
 app.add_typer(lab, name="lab", rich_help_panel=list(SECTIONS)[-1])
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from keyhole.store.store import Store
 
 _FEWEST = 2  # prompts of each half
+Prompts = Mapping[int, tuple[str, Sequence[int]]]  # template and token ids
 Announce = Callable[[float], None]  # is called with the seconds that the work will take
 
 
@@ -62,15 +63,13 @@ def curves(
     shown, tried = _halves(prompts, settings)
     model = model_of(store, model)
     with model.steady():
-        needed = {(template, len(ids)) for template, ids in (prompts[i] for i in (*shown, *tried))}
-        alike = (pair for pair in prompts.values() if (pair[0], len(pair[1])) in needed)
-        means = means_of(model, alike) if settings.baseline == "mean" else {}
+        stand_in = stand_in_of(model, prompts, (*shown, *tried), settings)
         seen, cut = (questions_of(store, model, numbers, counterfactuals=patching) for numbers in (shown, tried))
         result = compare_methods(
             seen,
             cut,
             settings,
-            stand_in=StandIn(settings.baseline, means),
+            stand_in=stand_in,
             files=given,
             announce=announce,
             progress=progress,
@@ -120,6 +119,14 @@ def compare_methods(
     )
 
 
+def stand_in_of(model: "Model", prompts: Prompts, numbers: Sequence[int], settings: CurveSettings) -> StandIn:
+    """What stands in for edges that are cut in these prompts; means are taken over all of a store's that are alike."""
+    if settings.baseline != "mean":
+        return StandIn(settings.baseline)
+    needed = {(template, len(ids)) for template, ids in (prompts[i] for i in numbers)}
+    return StandIn("mean", means_of(model, (pair for pair in prompts.values() if (pair[0], len(pair[1])) in needed)))
+
+
 def _unannounced(seconds: float) -> None:
     """Nobody asks how long it takes."""
 
@@ -167,11 +174,16 @@ def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.ran
     return OwnCircuits(left[0], left[1], float(np.mean([edges.sum() for edges in found])))
 
 
-def _halves(prompts: Mapping[int, tuple[str, Sequence[int]]], settings: CurveSettings) -> tuple[list[int], list[int]]:
-    """Prompts to show and prompts to try, from all over the store; kinds too rare for a mean are left out."""
+def with_baseline(prompts: Prompts, settings: CurveSettings) -> list[int]:
+    """Prompts that are not of kinds too rare for a mean."""
     count = Counter((template, len(ids)) for template, ids in prompts.values())
     least = LEAST if settings.baseline == "mean" else 1
-    fit = [i for i, (template, ids) in prompts.items() if count[template, len(ids)] >= least]
+    return [i for i, (template, ids) in prompts.items() if count[template, len(ids)] >= least]
+
+
+def _halves(prompts: Prompts, settings: CurveSettings) -> tuple[list[int], list[int]]:
+    """Prompts to show and prompts to try, from all over the store."""
+    fit = with_baseline(prompts, settings)
     if settings.tokens == "kept" and settings.per == "task":  # few templates, so that both halves have each
         kinds: dict[tuple[str, int], list[int]] = defaultdict(list)
         for i in fit:

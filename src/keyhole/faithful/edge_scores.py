@@ -158,8 +158,10 @@ def write_mib_scores(path: Path | str, scores: Float[np.ndarray, "writer reader"
     edges = {}
     for writer, reader in wiring.edges.tolist():
         source, target = wiring.writers[writer], wiring.readers[reader]
-        name = mib_edge_name((source.kind, source.layer, source.head), (target.side, target.layer, target.head))
-        edges[name] = {"score": float(scores[writer, reader]), "in_graph": False}
+        into = target.side if target.side in ("mlp", "target") else "head"
+        name = mib_edge_name((source.kind, source.layer, source.head), (into, target.layer, target.head), target.side)
+        if name is not None:
+            edges[name] = {"score": float(scores[writer, reader]), "in_graph": False}
     nodes = sorted({end.split("<")[0] for name in edges for end in name.split("->")})
     # An MLP that reads what its layer's heads read has no edge from them.
     parallel = wiring.place(Source("head", 0, 0), Reader("mlp", 0)) is None

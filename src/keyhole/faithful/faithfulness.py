@@ -100,7 +100,7 @@ class Curves:
     def faithfulness(self, method: str) -> list[Told]:
         """F at every share, with its interval; the mean over draws."""
         drawn = self._drawn(self[method].answers).mean(1)  # resample share
-        return [_told(column) for column in drawn.T]
+        return [with_interval(column) for column in drawn.T]
 
     def alone(self, method: str) -> Told | None:
         """F of all edges that a method found, and nothing else."""
@@ -112,15 +112,25 @@ class Curves:
         return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
 
     def _of(self, answers: Float[np.ndarray, "prompt"]) -> Told:
-        return _told(self._drawn(answers[None, None])[:, 0, 0])
+        return with_interval(self._drawn(answers[None, None])[:, 0, 0])
 
     def cpr(self, method: str) -> Told:
         """The area under f: the larger, the better."""
-        return _told(area(self.shares, self._drawn(self[method].answers)).mean(1))
+        return with_interval(area(self.shares, self._drawn(self[method].answers)).mean(1))
 
     def cmd(self, method: str) -> Told:
         """The area between f and 1: the smaller, the better."""
-        return _told(area(self.shares, np.abs(1 - self._drawn(self[method].answers))).mean(1))
+        return with_interval(self.resampled_cmd(method).mean(1))
+
+    def resampled_cmd(self, method: str, *, each: bool = False) -> Float[np.ndarray, "resample draw"]:
+        """CMD in every resample of the prompts; the first has all of them, once.
+
+        `each`: with the distance of every prompt's answer from its own, so that prompts whose answers are overshot do
+        not make up for others.
+        """
+        if not each:
+            return area(self.shares, np.abs(1 - self._drawn(self[method].answers)))
+        return area(self.shares, self._drawn(self.nothing + np.abs(self.everything - self[method].answers)))
 
     def distances(self, method: str) -> dict[int, Told]:
         """|1 - f| with fixed numbers of edges: the smaller, the better; f above 1 is no success."""
@@ -128,7 +138,15 @@ class Curves:
         if curve.at is None or not curve.counts:
             return {}
         drawn = np.abs(1 - self._drawn(curve.at)).mean(1)  # resample count
-        return {n: _told(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
+        return {n: with_interval(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
+
+    def kept(self, method: str) -> dict[int, Told]:
+        """F with fixed numbers of edges."""
+        curve = self[method]
+        if curve.at is None or not curve.counts:
+            return {}
+        drawn = self._drawn(curve.at).mean(1)  # resample count
+        return {n: with_interval(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
 
     def per_prompt(self, method: str) -> Float[np.ndarray, "share prompt"]:
         """F of every prompt by itself; NaN where all edges leave no more than none."""
@@ -265,9 +283,9 @@ class Curves:
         from keyhole.faithful.edge_scores import write_mib_scores
         from keyhole.files import require_folder
 
-        place = require_folder(folder)
         if self.wiring is None or self.dims is None:
             raise KeyholeError("these curves do not know their model's edges: measure them again.")
+        place = require_folder(folder)
         paths = []
         for curve in self.curves:
             if curve.scores is not None:
@@ -295,8 +313,8 @@ def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float
     return np.asarray(np.trapezoid(f, np.array(shares), axis=-1))
 
 
-def _told(resampled: Float[np.ndarray, "resample"]) -> Told:
-    """The first is the value itself; the others are where it could have been."""
+def with_interval(resampled: Float[np.ndarray, "resample"]) -> Told:
+    """A value and its 95 % interval: the first is the value itself, the others are where it could have been."""
     low, high = np.quantile(resampled[1:], [0.025, 0.975])
     return float(resampled[0]), float(low), float(high)
 

@@ -1,12 +1,15 @@
 """What carries an answer? Passes with a mask on every edge: effects, shares, circuits that suffice.
 
 baseline(run)        what stands in for writers that are taken away
+backups(circuit)     which heads take over when another is removed
 effects(circuit)     what the answer loses without each token, node and edge; how much of it the circuit carries
 sufficient(run)      the smallest circuit that carries the answer by itself
 """
 
+from keyhole.faithfulness.backup_record import Backups
+from keyhole.faithfulness.backups import PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline, baseline
 from keyhole.faithfulness.effects import effects
 from keyhole.faithfulness.sufficient import sufficient
 
-__all__ = ["Baseline", "baseline", "effects", "sufficient"]
+__all__ = ["Backups", "Baseline", "PairSettings", "backups", "baseline", "effects", "sufficient"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 Read = Float[Tensor, "head prompt pos d_model"]
+InHead = Float[Tensor, "head prompt pos d_head"]
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,18 @@ class Side:
             own = replace(own, gain=None if gain is None else gain[heads], bias=None if bias is None else bias[heads])
         return replace(self, W=self.W[heads], b=self.b[heads], own=own)
 
-    def linear(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
-        """X through the norm before, and the weights; without the bias."""
+    def linear(self, x: Read, lost: InHead | None = None) -> InHead:
+        """X through the norm before, and the weights, less what is `lost` of it there; without the bias."""
         y = (x.flatten(1, 2) @ self.W).view(*x.shape[:-1], -1)
+        y = y if lost is None else y - lost
         if self.norm is None:
             return y
         alike = x.stride(0) == 0 and not x.requires_grad  # all heads read the same, and no slope is taken of each
         return y / self.norm.scale(x[:1] if alike else x)[..., None]
 
-    def read(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
+    def read(self, x: Read, lost: InHead | None = None) -> InHead:
         """The same with the bias, and the norm after."""
-        y = self.linear(x) + self.b[:, None, None]
+        y = self.linear(x, lost) + self.b[:, None, None]
         if self.own is None:
             return y
         scaled = y.permute(1, 2, 0, 3).flatten(-2)[None] if self.spans_all else y
@@ -106,16 +108,21 @@ class Block:
         return self.b_O + (self.value.b[:, None] @ self.W_O)[:, 0].sum(0)
 
     def attend(
-        self, q: Read, k: Read, v: Read, heads: Sequence[int] | None = None
+        self,
+        q: Read,
+        k: Read,
+        v: Read,
+        heads: Sequence[int] | None = None,
+        lost: tuple[InHead | None, InHead | None] = (None, None),
     ) -> tuple[Read, Float[Tensor, "prompt pos d_model"]]:
         """What each head writes, and what the layer's bias does, from what the heads' three sides read.
 
-        `heads`: these alone, where heads are `separable`.
+        `heads`: these alone, where heads are `separable`. `lost`: what their queries and keys go without.
         """
         some = None if heads is None or len(heads) == len(self.W_O) else list(heads)
         query, key, value = (side if some is None else side.of(some) for side in (self.query, self.key, self.value))
         rule, W_O = (self.rule, self.W_O) if some is None else (self.rule.heads(some), self.W_O[some])
-        queries, keys, values = query.read(q), key.read(k), value.linear(v)
+        queries, keys, values = query.read(q, lost[0]), key.read(k, lost[1]), value.linear(v)
         if self.factor is not None:
             queries = queries * self.factor[:, None]
         if self.rotary is not None:

@@ -13,13 +13,11 @@ A block is rewritten with parts that differ in their gradients alone, so ordinar
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from keyhole.faithfulness.blocks import After, Block, Read, Side
+from keyhole.faithfulness.blocks import After, Block, InHead, Read, Side
 from keyhole.faithfulness.masked import Masked
 from keyhole.models.architecture.mlps import MlpWeights, Neurons, Shape
 from keyhole.models.architecture.norms import Norm
@@ -65,6 +63,16 @@ def _block(block: Block, backward: Backward) -> Block:
     )
 
 
+def _with_gradient_of(value: Tensor, surrogate: Tensor) -> Tensor:
+    """The value itself, whose gradient is that of something else: surrogate - surrogate is 0 and has a slope."""
+    return value.detach() + (surrogate - surrogate.detach())
+
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    """X itself, and on the way back its gradient times a factor."""
+    return x if factor == 1 else _with_gradient_of(x, factor * x)
+
+
 # -- norms: a scale without a gradient ---------------------------------------------------------------------------------
 
 
@@ -88,7 +96,7 @@ class _FrozenModule(nn.Module):
         linear = self.norm.centre(x) / self.norm.scale(x).detach().to(x)[..., None]
         linear = linear if self.norm.gain is None else linear * self.norm.gain.to(x)
         values: Tensor = self.module(x)
-        return linear + (values - linear).detach()
+        return _with_gradient_of(values, linear)
 
 
 # -- attention: factors on three gradients, and a softer softmax -------------------------------------------------------
@@ -98,8 +106,8 @@ class _FrozenModule(nn.Module):
 class _Side(Side):
     factor: float = 1.0
 
-    def linear(self, x: Read) -> Float[Tensor, "head prompt pos d_head"]:
-        return _scaled(super().linear(x), self.factor)
+    def linear(self, x: Read, lost: InHead | None = None) -> InHead:
+        return _scaled(super().linear(x, lost), self.factor)
 
 
 def _side(side: Side, factor: float, backward: Backward) -> Side:
@@ -114,41 +122,10 @@ class _Rule(AttentionRule):
     def weights(
         self, scores: Float[Tensor, "*batch heads query key"], visible: Bool[Tensor, "*any query key"]
     ) -> Float[Tensor, "*batch heads query key"]:
-        weights: Tensor = _Softmax.apply(self.logits(scores, visible), self.temperature)  # type: ignore[no-untyped-call]
+        logits = self.logits(scores, visible)
+        softer = (logits / self.temperature).softmax(-1)  # its slope by the logits is J / T
+        weights = _with_gradient_of(logits.softmax(-1), self.temperature * softer)
         return weights[..., : scores.shape[-1]]
-
-
-class _Softmax(torch.autograd.Function):
-    """Softmax whose slope is that of softmax(logits / T), by logits / T."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, temperature: float) -> Tensor:
-        ctx.save_for_backward(logits)
-        ctx.temperature = temperature
-        return logits.softmax(-1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (logits,), (gradient,) = ctx.saved_tensors, gradients
-        p = (logits / ctx.temperature).softmax(-1)
-        return p * (gradient - (p * gradient).sum(-1, keepdim=True)), None
-
-
-class _Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.factor, None
-
-
-def _scaled(x: Tensor, factor: float) -> Tensor:
-    """X itself, and on the way back its gradient times a factor."""
-    scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
-    return scaled
 
 
 # -- gated MLPs: factors on two gradients ------------------------------------------------------------------------------

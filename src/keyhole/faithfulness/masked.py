@@ -81,7 +81,8 @@ class Masked:
             if q is None or k is None or v is None:
                 moved, constant = None, block.constant.expand_as(stream.words)
             else:
-                moved, constant = block.attend(q, k, v, heads)
+                lost = stream.lost(first, block.query, heads), stream.lost(first + n, block.key, heads)
+                moved, constant = block.attend(q, k, v, heads, lost)
             stream.write(moved, n, heads)
             stream.constant = stream.constant + constant
             if not block.mlp.parallel:

@@ -10,6 +10,7 @@ from torch import Tensor
 from keyhole.faithfulness.token_masks import Mask, Rows
 
 if TYPE_CHECKING:
+    from keyhole.faithfulness.blocks import Side
     from keyhole.faithfulness.masked import Masked
 
 Writes = Float[Tensor, "writer prompt pos d_model"]
@@ -109,6 +110,10 @@ class Stream:
         if self.reads is not None:
             self.reads.append((numbers, read if read.requires_grad else read.requires_grad_()))
         return read
+
+    def lost(self, first: int, side: "Side", heads: Sequence[int]) -> Float[Tensor, "head row pos d_head"] | None:
+        """What the queries or keys of a layer go without: `first` is the first of these readers."""
+        return None if self._rows is None or not heads else self._rows.lost(first, side.W, heads)
 
     @property
     def changes(self) -> Writes:

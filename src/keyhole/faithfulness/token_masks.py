@@ -31,6 +31,9 @@ class Mask:
     # Of each of these edges, the part that has its value: what lies in an orthonormal basis (columns), such as some
     # channels of the query or key it ends at. The rest of it stays at the ground. None: all of it; empty: all of all.
     channels: tuple[Float[Tensor, "d_model _channel"] | None, ...] = ()
+    # Of each of these edges, all into queries and keys, what the head's query or key goes without: a projector of head
+    # space, applied to what the edge adds there, before positions. Norms still see the whole edge. Empty: nothing.
+    withheld: tuple[Float[Tensor, "d_head d_head"], ...] = ()
 
 
 def only(edges: EdgeList, prompt: int = 0) -> Mask:
@@ -55,7 +58,8 @@ def no_edges() -> EdgeList:
 
 def as_ground(mask: Mask, shape: tuple[int, int, int]) -> Mask:
     """The same mask with its list, if that is long and all of it is kept or cut, as a value for every edge."""
-    whole = not mask.channels and not isinstance(mask.ground, np.ndarray) and {mask.value, mask.ground} == {0.0, 1.0}
+    parts = mask.channels or mask.withheld
+    whole = not parts and not isinstance(mask.ground, np.ndarray) and {mask.value, mask.ground} == {0.0, 1.0}
     if len(mask.edges) <= LONG or not whole:
         return mask
     ground = np.full(shape, bool(mask.ground))
@@ -73,7 +77,7 @@ class Rows:
     def __init__(
         self, masks: Sequence[Mask], like: Float[Tensor, "prompt pos d_model"], heads: int, separable: Sequence[bool]
     ) -> None:
-        self.masks = masks
+        self.masks, self._shape = masks, (len(masks), like.shape[1])
         self.prompt = torch.tensor([mask.prompt for mask in masks], device=like.device)
         self.dense = [i for i, mask in enumerate(masks) if isinstance(mask.ground, np.ndarray)]
         constant = [0.0 if isinstance(mask.ground, np.ndarray) else mask.ground for mask in masks]
@@ -105,7 +109,9 @@ class Rows:
         self._change = None if (change == 1).all() else torch.from_numpy(change).to(like)[:, None]
         bases = [basis for mask in masks for basis in mask.channels or (None,) * len(mask.edges)]
         self._channels = [bases[i] for i in order] if any(mask.channels for mask in masks) else None
+        self._withheld = _withheld(masks, order, like)
         self._inbox: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        self._losses: dict[int, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
 
     def hand_on(self, first: int, changes: Float[Tensor, "some *place d_model"]) -> None:
         """What a group of writers writes, less its baseline, to everybody who has an edge from it."""
@@ -116,11 +122,16 @@ class Rows:
         if self._channels is not None:
             bases = self._channels[start:stop]
             parts = torch.stack([x if B is None else x @ B @ B.T for x, B in zip(parts, bases, strict=True)])
+        whole = parts
         if self._change is not None:
             parts = parts * self._change[start:stop]
         places, pieces = torch.split(self._into[start:stop], sizes), torch.split(parts, sizes)
         for group, into, part in zip(groups, places, pieces, strict=True):
             self._inbox[group].append((into, part))
+        if self._withheld is not None:
+            projectors = torch.split(self._withheld[start:stop], sizes)
+            for losing in zip(groups, places, torch.split(whole, sizes), projectors, strict=True):
+                self._losses[losing[0]].append(losing[1:])
 
     def received(
         self, first: int, n: int, base: Float[Tensor, "row pos d_model"]
@@ -131,6 +142,23 @@ class Rows:
             return base.expand(n, *base.shape)
         into, parts = (torch.cat(tensors) for tensors in zip(*received, strict=True))
         return base.repeat(n, 1, 1, 1).view(-1, base.shape[-1]).index_add_(0, into, parts).view(n, *base.shape)
+
+    def lost(
+        self, first: int, W: Float[Tensor, "all_heads d_model d_head"], heads: Sequence[int]
+    ) -> Float[Tensor, "head row pos d_head"] | None:
+        """What the queries or keys of some heads go without, before the norm's scale; None: nothing."""
+        losses = self._losses.pop(first, None)
+        if losses is None:
+            return None
+        into, parts, projectors = (torch.cat(tensors) for tensors in zip(*losses, strict=True))
+        rows, pos = self._shape
+        head = into // (rows * pos)
+        lost = parts.new_zeros(len(heads) * rows * pos, W.shape[-1])
+        for number in sorted(set(head.tolist())):
+            here = head == number
+            added = (parts[here] @ W[heads[number]])[:, None] @ projectors[here]
+            lost.index_add_(0, into[here], added[:, 0])
+        return lost.view(len(heads), rows, pos, -1)
 
     def scattered(
         self, changes: Float[Tensor, "writer row pos d_model"], readers: range
@@ -200,6 +228,19 @@ def _pieces(writers: Numbers, readers: Numbers) -> dict[int, tuple[int, int, lis
         pieces[writer] = (first, end, [*groups, reader], [*sizes, end - start])
         start = end
     return pieces
+
+
+def _withheld(
+    masks: Sequence[Mask], order: Numbers, like: Float[Tensor, "prompt pos d_model"]
+) -> Float[Tensor, "edge d_head d_head"] | None:
+    """What each edge withholds, in the order in which edges are handed on."""
+    sample = next((mask.withheld[0] for mask in masks if mask.withheld), None)
+    if sample is None:
+        return None
+    none = torch.zeros_like(sample)
+    projectors = [projector for mask in masks for projector in mask.withheld or (none,) * len(mask.edges)]
+    values = torch.cat([like.new_full((len(mask.edges), 1, 1), mask.value) for mask in masks])
+    return (torch.stack(projectors).to(like) * values)[torch.from_numpy(order).to(like.device)]
 
 
 def _ground_of(mask: Mask) -> Float[np.ndarray, "edge"]:

@@ -13,6 +13,7 @@ reproduce(["svf-fig6a"], "folder")             a published figure, its claim and
 
 from typing import TYPE_CHECKING, Any
 
+from keyhole.lab.heads.basis import BasisStudy, basis_study
 from keyhole.lab.heads.sparse import matched_text, sparse_study
 from keyhole.lab.heads.summary import pooled, summaries
 from keyhole.lab.payload.features import diagonal_share, interaction, latent_feature, swaps
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SVF",
     "Alignment",
+    "BasisStudy",
     "Check",
     "Emergence",
     "Payload",
@@ -42,6 +44,7 @@ __all__ = [
     "SVFSettings",
     "align",
     "alignment",
+    "basis_study",
     "change",
     "curve",
     "declining_pairs",

@@ -113,17 +113,23 @@ class Measuring:
 
     def baseline(self) -> dict[str, Any]:
         """The baseline as the library takes it."""
-        from keyhole.tasks.files import read_prompts
-
-        named = self.like is None or self.like in ("words", "resting")
-        like = self.like if named else read_prompts(str(self.like))
-        baseline: dict[str, Any] = {"like": like, "counterfactual": self.counterfactual}
+        baseline = baseline_of(self.like, self.counterfactual)
         if self.text is None:  # circuits that suffice and stories take no text
             return baseline
         from keyhole.faithfulness.baseline import read_paragraphs
 
         read_paragraphs(self.text)  # refuses it before a model is loaded
         return {**baseline, "text": self.text}
+
+
+def baseline_of(like: str | None, counterfactual: str | None) -> dict[str, Any]:
+    """--like and --counterfactual as the library takes them."""
+    from keyhole.tasks.files import read_prompts
+
+    if like is not None and counterfactual is not None:
+        raise KeyholeError("--like and --counterfactual are two baselines: give one of them.")
+    named = like is None or like in ("words", "resting")
+    return {"like": like if named else read_prompts(str(like)), "counterfactual": counterfactual}
 
 
 def search(run: Run, target: Target, against: list[str | int], asked: Measuring, baseline: dict[str, Any]) -> Circuit:

@@ -10,10 +10,13 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Mode
 from keyhole.cli.options import CircuitModelOption, DeviceOption, DtypeOption, JsonOption, RevisionOption, load_model
+from keyhole.cli.store.options import table
 
 if TYPE_CHECKING:
     from keyhole.circuits.circuit import Circuit
+    from keyhole.faithfulness.backup_record import Backups
     from keyhole.intervene.rows import Verification
+    from keyhole.models.model import Model
 
 
 def verify(
@@ -27,6 +30,9 @@ def verify(
     sides_only: Annotated[bool, typer.Option("--sides-only", help="Whole sides of firings, not single edges.")] = False,
     top: Annotated[int, typer.Option(min=1, help="How many removals to show.")] = 20,
     seed: Annotated[int, typer.Option(help="Of the controls.")] = 0,
+    backups: Annotated[
+        bool, typer.Option("--backups", help="Also remove each head with its backups: see keyhole backups.")
+    ] = False,
     revision: RevisionOption = None,
     dtype: DtypeOption = "float32",
     device: DeviceOption = None,
@@ -52,6 +58,8 @@ def verify(
         keyhole verify mary.json --mode chain
 
         keyhole verify mary.json --mode global --draws 10 --json
+
+        keyhole verify mary.json --sides-only --backups
     """
     from keyhole.circuits.files import load_circuit
     from keyhole.intervene.verification import verify as verify_circuit
@@ -68,11 +76,18 @@ def verify(
             seed=seed,
             progress=progress,
         )
+    joint = _joint(circuit, loaded, seed) if backups and not result.stopped else None
     if json:
-        show.as_json(result.record())
+        show.as_json(result.record() | ({} if joint is None else {"backups": joint.record()}))
     else:
         _show(circuit, result, top)
-    raise typer.Exit(130 if result.stopped else 0 if result.agrees else 1)
+        if joint is not None:
+            show.plain(
+                f"\nBackups: what does the answer lose without a head and those that take over?\n{joint.verdict}"
+            )
+            table(*joint.joint_cells)
+    stopped = result.stopped or (joint is not None and joint.stopped)
+    raise typer.Exit(130 if stopped else 0 if result.agrees else 1)
 
 
 def _show(circuit: Circuit, result: Verification, top: int) -> None:
@@ -88,6 +103,15 @@ def _show(circuit: Circuit, result: Verification, top: int) -> None:
         every = len(result.causes.ranked) or len(result.rows)
         show.rich(f"{len(rows)} of {every} removals. {units_line(circuit, rows)}", style="dim")
     show.plain("\n".join(lines))
+
+
+def _joint(circuit: Circuit, model: Model, seed: int) -> Backups:
+    """Heads removed with their backups, at the usual baseline."""
+    from keyhole.faithfulness.backups import PairSettings
+    from keyhole.faithfulness.backups import backups as measure
+
+    with show.paced_bar("Removing pairs", every=15.0) as progress:
+        return measure(circuit, model, settings=PairSettings(seed=seed), progress=progress)
 
 
 def model_named(circuit: Circuit, given: str | None) -> str | None:

@@ -21,11 +21,12 @@ from keyhole.cli.store.options import (
     table,
 )
 from keyhole.errors import KeyholeError
-from keyhole.files import require_folder
+from keyhole.files import writable_folder
 from keyhole.progress import duration
 
 if TYPE_CHECKING:
     from keyhole.faithful.faithfulness import Curves
+    from keyhole.faithful.splits_record import Splits
 
 _LONG = 20.0  # seconds: shorter work is not announced
 
@@ -63,7 +64,14 @@ def curves(
     save_scores: Annotated[
         Path | None, typer.Option(help="A folder for every method's signed scores, as files of MIB.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of random edges.")] = 3,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A circuit for each group of prompts, compared with one for all and with random groups: families, "
+            "template, or a label of the store. Repeatable; with one method (share)."
+        ),
+    ] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of random edges, or of random groups with --split.")] = 3,
     seed: SeedOption = 0,
     out: OutOption = None,
     revision: RevisionOption = None,
@@ -90,16 +98,19 @@ def curves(
 
         keyhole curves ioi.store --baseline counterfactual --save-scores scores
 
+        keyhole curves ioi.store --baseline counterfactual --ranking absolute --split families --split template
+
         keyhole curves gpt2.store --methods accpp,random --file eap_ig.json
 
         keyhole curves smol.store --model SmolLM2.gguf --prompts 16 --out curves.html --out curves.png
     """
     chosen, places = _methods(methods), require_places(out)
-    folder = None if save_scores is None else require_folder(save_scores)
+    folder = None if save_scores is None else writable_folder(save_scores)
     with show.progress("Importing torch and transformers"):
         from keyhole.circuits.mib import read_mib
         from keyhole.faithful.curves import curves as measure
         from keyhole.faithful.settings import CurveSettings
+        from keyhole.faithful.splits import splits as compare
         from keyhole.store import open_store
     settings = CurveSettings(
         methods=chosen,
@@ -111,9 +122,16 @@ def curves(
         draws=draws,
         seed=seed,
     )
+    if split and (files or folder is not None):
+        raise KeyholeError("--split compares groups of prompts by one method: leave out --file and --save-scores.")
     given = [read_mib(path) for path in files or []]
     opened = open_store(store)
     loaded = stored_model(opened, model, revision=revision, dtype=dtype, device=device)
+    if split:
+        with show.progress_bar("Cutting edges") as progress:
+            compared = compare(opened, split, loaded, settings, announce=_announce, progress=progress)
+        answer(compared, places, lambda: _show_splits(compared), json=json)
+        return
     with show.progress_bar("Cutting edges") as progress:
         result = measure(opened, loaded, settings, files=given, announce=_announce, progress=progress)
     written = [] if folder is None else result.save_scores(folder)
@@ -134,6 +152,13 @@ def _show(result: Curves) -> None:
     table(*result.cells)
     if result.own_told:
         show.plain(result.own_told)
+
+
+def _show_splits(result: Splits) -> None:
+    show.plain(result.summary + "\n")
+    table(*result.cells)
+    for note in result.notes:
+        show.plain(note)
 
 
 def _methods(text: str | None) -> tuple[EdgeMethod, ...] | None:

@@ -6,8 +6,9 @@ from matplotlib.patches import Patch
 
 from keyhole.faithful.faithfulness import Curves
 from keyhole.faithful.settings import METHODS
+from keyhole.faithful.splits_record import Splits
 from keyhole.figures.page import Section, page
-from keyhole.figures.style import FAINT, GREY, blank, colours, heading, legend, plain, tidy
+from keyhole.figures.style import FAINT, GREY, PALETTE, blank, colours, heading, legend, plain, tidy
 
 _MOST = 1.6  # beyond, an answer is overshot by so much that the rest of the picture would be flat
 
@@ -21,7 +22,9 @@ def curves_figure(curves: Curves) -> Figure:
     heading(figure, f"Edges kept, best first: what is left of the answer ({curves.model}, {curves.task})")
     axis = figure.subplots()
     methods = [row["method"] for row in curves.rows()]
-    known = [*METHODS, *(method for method in methods if method not in METHODS)]  # a method has one colour everywhere
+    others = [method for method in methods if method not in METHODS]
+    known = [*METHODS, *others]  # a method has one colour everywhere, if there are enough of them
+    known = methods if len(others) == len(methods) or len(known) > len(PALETTE) else known
     shades = dict(zip(known, colours(len(known)), strict=True)) | {"random": GREY}
     for level in (0, 1):
         axis.axhline(level, color=FAINT, linewidth=1, zorder=0)
@@ -76,3 +79,18 @@ def curves_page(curves: Curves) -> str:
         Section("At every share", columns=("share", *(f">{name}" for name in names)), rows=by_share),
     ]
     return page(f"Which edges carry the answer? {curves.model}, {curves.task}", curves.summary, sections)
+
+
+def splits_page(splits: Splits) -> str:
+    """One circuit, and circuits of groups: the picture and its numbers."""
+    columns, rows = splits.cells
+    section = Section(
+        "Faithfulness over the share of edges",
+        "\n\n".join(splits.notes),
+        columns,
+        rows,
+        curves_figure(splits.curves),
+        "faithfulness of one circuit and of circuits for each group, over the share of edges kept",
+    )
+    curves = splits.curves
+    return page(f"One circuit for each group? {curves.model}, {curves.task}", splits.summary, [section])

@@ -11,6 +11,11 @@ writes into its own. So who reads from whom is known, and with it the circuit be
 
 Beside them, as large and as busy, distractors, which write where nobody reads: `twins` (head 0.0), `skips` (1.1),
 `rival` (2.2, which looks exactly where `induction` looks) and `chatter` (MLP 1).
+
+A variant has a backup of `induction`, which must see what that wrote and stands therefore in a layer of its own:
+
+    layer 3   substitute head 0   as `induction`, but does not look at a word that is moved already
+              translate  MLP      as above, and not in layer 2; no louder if both heads move a word
 """
 
 import math
@@ -28,6 +33,8 @@ HEADS = 3  # of each layer
 SHARP = 15.0  # the score of what a head looks for; everything else has none
 BALLAST = 128.0  # how far the constant direction reaches, beside writes of 1 to 3
 LOGIT = 15.0  # of an answer; a word's own is 1, wherever it stands
+MOST = 2.005  # of a noun and a language together; in a prompt they are a little less than 2
+ASLEEP = 1.5  # how much less `substitute` looks at a word that is moved already
 _LANGUAGES = 2
 _SIZES = {
     "ballast": 1,
@@ -89,7 +96,7 @@ class Mlp:
     """Neuron i is relu(reads[i] . x + bias) times writes[i]."""
 
     reads: Float[Tensor, "neuron d_model"]
-    bias: float
+    bias: float | Float[Tensor, "neuron"]
     writes: Float[Tensor, "neuron d_model"]
 
 
@@ -117,10 +124,28 @@ def listens(s: Stream) -> Head:
     return Head(looks=s.ballast / BALLAST, at=s.flag.sum(0, keepdim=True), moves=s.flag, to=s.heard)
 
 
+def substitute(s: Stream) -> Head:
+    """Looks where `induction` looks, unless the word there follows already: it wakes when `induction` is gone."""
+    nouns = [ID[noun] for noun in NOUNS]
+    return Head(
+        looks=torch.cat([s.word, -ASLEEP * s.next[nouns]]),
+        at=torch.cat([s.before, s.word[nouns]]),
+        moves=s.word[nouns],
+        to=s.next[nouns],
+    )
+
+
 def translate(s: Stream) -> Mlp:
     """A noun that follows AND a language that was named, together above 1.5: the noun in that language."""
     needs = [s.next[ID[noun]] + s.heard[language] for noun in NOUNS for language in range(_LANGUAGES)]
     return Mlp(torch.stack(needs), -1.5, 2.0 * s.answer)
+
+
+def translate_once(s: Stream) -> Mlp:
+    """The same, but a noun that two heads moved, together above 2, is no louder: a second neuron takes that away."""
+    both = translate(s)
+    bias = torch.tensor([both.bias, -MOST]).repeat_interleave(len(both.reads))
+    return Mlp(both.reads.repeat(2, 1), bias, torch.cat([both.writes, -both.writes]))
 
 
 # Distractors.
@@ -149,13 +174,17 @@ def chatter(s: Stream) -> Mlp:
 # All of it as a GPT-2.
 
 
-def transformer(s: Stream) -> GPT2LMHeadModel:
-    """The machine as a Hugging Face model."""
+def transformer(s: Stream, *, backup: bool = False) -> GPT2LMHeadModel:
+    """The machine as a Hugging Face model; its variant with a head that stands in for `induction`."""
     layers: list[tuple[list[Head], Mlp]] = [
         ([twins(s)], names(s)),
         ([previous(s), skips(s)], chatter(s)),
         ([induction(s), listens(s), rival(s)], translate(s)),
     ]
+    if backup:
+        heads, _ = layers.pop()
+        nothing = Mlp(s.noise[:1], -0.5, 0.0 * s.noise[:1])
+        layers += [(heads, nothing), ([substitute(s)], translate_once(s))]
     hf = _empty(s.word.shape[1], len(layers), max(len(mlp.reads) for _, mlp in layers))
     with torch.no_grad():
         hf.transformer.wte.weight += s.word + BALLAST * s.ballast

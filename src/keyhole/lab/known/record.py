@@ -25,15 +25,17 @@ class Known:
     def of(cls, model: Model, prompt: str) -> "Known":
         """What is true of a prompt."""
         at = places(prompt)
-        return cls(model, prompt, at.answer, at.against, true_circuit(at))
+        return cls(model, prompt, at.answer, at.against, true_circuit(at, last=model.dims.layers - 1))
 
     def ask(self, prompt: str) -> "Known":
         """The same machine with another prompt."""
         return Known.of(self.model, prompt)
 
 
-def build(prompt: str = PROMPT, *, seed: int | None = None) -> Known:
+def build(prompt: str = PROMPT, *, seed: int | None = None, backup: bool = False) -> Known:
     """The machine of `machine.py`, with a seed in directions turned at random, and a prompt of its words (`words.py`).
+
+    `backup`: with a head (3.0) that stands in for another (2.0) when that is gone, and does nothing before.
 
     >>> known = build()
     >>> known.answer, known.against
@@ -41,4 +43,4 @@ def build(prompt: str = PROMPT, *, seed: int | None = None) -> Known:
     >>> known.ask("Berlin : new sun . new").answer
     'Sonne'
     """
-    return Known.of(load((transformer(Stream.make(seed)), tokenizer())), prompt)
+    return Known.of(load((transformer(Stream.make(seed), backup=backup), tokenizer())), prompt)

@@ -32,10 +32,10 @@ class Comparison:
     edges: Score
 
 
-def true_circuit(at: Places) -> Truth:
-    """The circuit of a prompt, component by component as in `machine.py`."""
+def true_circuit(at: Places, last: int = 2) -> Truth:
+    """The circuit of a prompt, component by component as in `machine.py`; `last`: the layer that translates."""
     words = {t: Writer("embedding", 0, None, t, t) for t in range(at.end + 1)}
-    names, translate = Writer("mlp", 0, None, at.topic, at.topic), Writer("mlp", 2, None, at.end, at.end)
+    names, translate = Writer("mlp", 0, None, at.topic, at.topic), Writer("mlp", last, None, at.end, at.end)
     previous = Writer("head", 1, 0, at.next, at.before)
     induction, listens = Writer("head", 2, 0, at.end, at.next), Writer("head", 2, 1, at.end, at.topic)
     steps: list[Step] = [

@@ -1,0 +1,237 @@
+"""What came of removing heads in pairs, and how it reads."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any, Literal
+
+from keyhole.brief import brief
+from keyhole.faithfulness.handover import Handover
+from keyhole.intervene.rows import Stopped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Head = tuple[int, int]  # layer, head
+# wakes: it writes something else; counts more: it writes the same; holds back less: its effect was and is below 0
+BackupKind = Literal["wakes", "counts more", "holds back less"]
+
+
+def name_of(head: Head) -> str:
+    """A head as it is written."""
+    return f"{head[0]}.{head[1]}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two heads, removed one after the other."""
+
+    first: Head
+    second: Head
+    alone: float  # effect of the second head
+    after: float  # its effect once the first is gone
+    reaction: float | None = None  # what the answer loses, the first gone, if the second writes as in the prompt
+    kind: BackupKind | None = None  # None: no backup
+
+    @property
+    def growth(self) -> float:
+        """By how much the effect of the second grows when the first is gone."""
+        return self.after - self.alone
+
+
+@dataclass(frozen=True)
+class Removed:
+    """One head of the circuit, and everything that was removed with it."""
+
+    head: Head
+    influence: float | None
+    effect: float  # of its removal alone
+    pairs: tuple[Pair, ...]  # with every other head from its layer on
+    joint: float | None = None  # effect of removing it with its supporting backups; None: it has none
+    random: tuple[float, ...] = ()  # the same with as many random heads of the same layers
+
+    @property
+    def backups(self) -> tuple[Pair, ...]:
+        """Those that take over, the largest growth first."""
+        return tuple(sorted((pair for pair in self.pairs if pair.kind), key=lambda pair: -pair.growth))
+
+    @property
+    def supporting(self) -> tuple[Pair, ...]:
+        """Backups that the answer needs once the head is gone; the others still hold it back."""
+        return tuple(pair for pair in self.backups if pair.kind != "holds back less")
+
+    @property
+    def expected(self) -> float:
+        """The joint effect if effects added up."""
+        return self.effect + sum(pair.alone for pair in self.supporting)
+
+
+@dataclass(frozen=True)
+class Backups:
+    """Which heads take over when one of a circuit's heads is removed."""
+
+    __repr__ = brief
+
+    model: str
+    tokens: tuple[str, ...]
+    metric: str
+    baseline: str
+    everything: float  # the answer in the prompt
+    nothing: float  # and with every writer at its baseline
+    bar: float  # growth above this is a backup's
+    random: tuple[Pair, ...]
+    heads: tuple[Removed, ...]
+    handovers: tuple[Handover, ...] = ()
+    stopped: Stopped | None = None
+    note: str = field(default="")
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """All backups, the largest growth first."""
+        return tuple(sorted((pair for row in self.heads for pair in row.backups), key=lambda pair: -pair.growth))
+
+    @property
+    def error(self) -> float:
+        """The largest difference between predicted and measured attention weights."""
+        return max((row.error for row in self.handovers), default=0.0)
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, random pairs by their growth alone."""
+        heads = [
+            {
+                "head": name_of(row.head),
+                "influence": row.influence,
+                "effect": row.effect,
+                "tested": len(row.pairs),
+                "joint": row.joint,
+                "expected": row.expected if row.supporting else None,
+                "random": list(row.random),
+                "backups": [
+                    {**asdict(pair), "growth": pair.growth}
+                    | {"first": name_of(pair.first), "second": name_of(pair.second)}
+                    for pair in row.backups
+                ],
+            }
+            for row in self.heads
+        ]
+        names = ("model", "metric", "baseline", "everything", "nothing", "bar", "note")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tokens": list(self.tokens),
+            "verdict": self.verdict,
+            "heads": heads,
+            "random_growth": [pair.growth for pair in self.random],
+            "handovers": [{**asdict(row), "head": name_of(row.head)} for row in self.handovers],
+            "stopped": None if self.stopped is None else str(self.stopped),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """How many backups there are, in a sentence."""
+        tested = sum(len(row.pairs) for row in self.heads)
+        chance = f"by chance at most {tested / (1 + len(self.random)):.1f}"
+        kinds = [pair.kind for pair in self.pairs]
+        if not kinds:
+            return f"No backups: none of {tested} pairs grows by more than {self.bar:.3f} ({chance})."
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        backed = sum(bool(row.backups) for row in self.heads)
+        return (
+            f"{len(kinds)} of {tested} pairs grow by more than {self.bar:.3f} ({chance}): {counts}; "
+            f"{backed} of {len(self.heads)} heads are backed up."
+        )
+
+    @property
+    def summary(self) -> str:
+        """What was done, in words."""
+        lines = [
+            f"{self.model}: the answer's {self.metric} is {self.everything:+.2f} in the prompt and {self.nothing:+.2f} "
+            f"at the baseline, {self.baseline}. A removed head writes its baseline at all tokens.",
+            f"growth: effect of a head after the first is gone, less its effect alone. A backup's is above "
+            f"{self.bar:.3f}: the largest of {len(self.random)} random pairs, and at least 2 % of the gap.",
+            self.verdict,
+        ]
+        if self.handovers:
+            lines.append(
+                f"Softmax: without the signals on their keys, the weights of {len(self.handovers)} firings are as "
+                f"predicted, over all keys to {self.error:.0e}."
+            )
+        lines += [f"note: {self.note}"] * bool(self.note) + [str(self.stopped)] * (self.stopped is not None)
+        return "\n".join(lines)
+
+    @property
+    def cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
+        """Columns and rows of a table: every backup of every head, or that it has none."""
+        columns = ("removed", ">effect", "backup", ">alone", ">after", ">growth", ">reaction", "kind")
+        rows: list[tuple[str | float | None, ...]] = []
+        for row in self.heads:
+            start = (name_of(row.head), row.effect)
+            rows += [
+                (*start, name_of(p.second), p.alone, p.after, p.growth, p.reaction, str(p.kind)) for p in row.backups
+            ] or [(*start, "none", None, None, None, None, "")]
+        return columns, rows
+
+    @property
+    def joint_cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
+        """Joint removals: a head, its backups, and both; compared with as many random heads."""
+        columns = ("removed", ">effect", "with its backups", ">effects added", ">joint effect", ">with random heads")
+        rows: list[tuple[str | float | None, ...]] = [
+            (
+                name_of(row.head),
+                row.effect,
+                " ".join(name_of(pair.second) for pair in row.supporting),
+                row.expected,
+                row.joint,
+                mean(row.random),
+            )
+            for row in self.heads
+            if row.supporting
+        ]
+        return columns, rows
+
+    @property
+    def handover_cells(self) -> tuple[tuple[str, ...], list[tuple[str | float | None, ...]]]:
+        """Firings without the signals on their keys: what the source loses, and which key gains most."""
+        columns = ("head", "dest", "src", ">before", ">after", "key that gains", ">gained", ">predicted", ">error")
+        place = [f"{token.strip() or repr(token)} ({i})" for i, token in enumerate(self.tokens)]
+        rows: list[tuple[str | float | None, ...]] = [
+            (
+                *(name_of(h.head), place[h.dest], place[h.src], h.before, h.after),
+                *(place[h.key], h.gained, h.predicted, f"{h.error:.0e}"),
+            )
+            for h in self.handovers
+        ]
+        return columns, rows
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Columns and rows of all pairs, random ones too."""
+        columns = ("first", "second", "pair", ">alone", ">after", ">growth", ">reaction", "kind")
+        every = [("circuit", pair) for row in self.heads for pair in row.pairs] + [("random", p) for p in self.random]
+        return columns, [
+            (name_of(p.first), name_of(p.second), which, p.alone, p.after, p.growth, p.reaction, p.kind or "")
+            for which, p in every
+        ]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name_of(p.first)} -> {name_of(p.second)}  effect {p.alone:+.2f}, after {p.after:+.2f}, {p.kind}"
+            for p in self.pairs
+        ]
+        return "\n".join([self.summary, *lines])
+
+    def plot(self) -> "Figure":
+        """Effects alone and after. See `keyhole.figures.backups`."""
+        from keyhole.figures.backups import backups_figure
+
+        return backups_figure(self)
+
+    def to_html(self) -> str:
+        """One page. See `keyhole.figures.backups`."""
+        from keyhole.figures.backups import backups_page
+
+        return backups_page(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json, .html (a page), .csv (a row for each pair), or a figure: .png, .svg or .pdf."""
+        from keyhole.figures.results import save_result
+
+        return save_result(self, path)
