@@ -91,16 +91,18 @@ def together(model: keyhole.Model, prompts: Sequence[Example]) -> float:
     """The time of shares and search of eight equally long prompts at once, in forward passes a prompt."""
     runs = [model.run(example.text) for example in prompts]
     common = Counter(len(run) for run in runs).most_common(1)[0][0]
-    pairs = [pair for pair in zip(prompts, runs, strict=True) if len(pair[1]) == common][:TOGETHER]
     asked = []
-    for example, run in pairs:
+    for example, run in zip(prompts, runs, strict=True):
         answer = answer_ids(model, example)
         metric = Metric(len(run) - 1, answer.answers, answer.against)
-        asked.append((run, metric, baseline(run, like=like(example, model, LIKE))))
-    ids = torch.tensor([pairs[0][1].token_ids])
+        if len(run) == common and metric.of(run.logits[-1]) > 0 and len(asked) < TOGETHER:
+            asked.append((run, metric, baseline(run, like=like(example, model, LIKE))))
+    ids = torch.tensor([asked[0][0].token_ids])
     with torch.no_grad():
         forward = timed(lambda: model.hf(ids), 5)
     took = timed(lambda: searched([question(*one) for one in asked], Chosen()))
+    alone = sum(timed(lambda one=one: searched([question(*one)], Chosen())) for one in asked)
+    print(f"  {len(asked)} prompts of {common} tokens: alone {alone / forward / len(asked):.0f} forward passes each")
     return took / forward / len(asked)
 
 
