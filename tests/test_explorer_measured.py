@@ -293,14 +293,14 @@ def test_a_search_in_the_middle_of_which_it_is_stopped(
     page: Page, go: Callable[..., None], served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sufficient = import_module("keyhole.faithfulness.sufficient")
-    gate, whole = threading.Event(), sufficient.search
+    gate, whole = threading.Event(), sufficient.search_together
 
-    def waits(searched: Any, progress: Callable[[int, int], None]) -> Any:
+    def waits(searches: Any, progress: Callable[[int, int], None]) -> Any:
         while not gate.wait(0.01):
             progress(1, 1000)  # where a search can be stopped
-        return whole(searched, progress)
+        return whole(searches, progress)
 
-    monkeypatch.setattr(sufficient, "search", waits)
+    monkeypatch.setattr(sufficient, "search_together", waits)
     served.kept.circuits.kept.clear()
     go(page)
     page.click(SUFFICIENT)
