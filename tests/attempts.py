@@ -6,8 +6,8 @@ import torch
 
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Outcome
+from keyhole_papers.job import Job
+from keyhole_papers.outcome import Outcome
 
 
 def training(job: Job) -> Outcome:

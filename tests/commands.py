@@ -15,13 +15,14 @@ from pathlib import Path
 _SERVER = """
 import json, os, pkgutil, signal, sys, traceback
 from importlib import import_module
-import keyhole
+import keyhole, keyhole_papers
 from keyhole.cli import _quiet_libraries, main
 
 _quiet_libraries()  # as main does, before it imports them
-for found in pkgutil.walk_packages(keyhole.__path__, "keyhole."):
-    if not found.name.endswith("__main__"):
-        import_module(found.name)
+for package in (keyhole, keyhole_papers):
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.endswith("__main__"):
+            import_module(found.name)
 for line in sys.stdin:
     args, folder, out, err, timeout, columns = json.loads(line)
     child = os.fork()

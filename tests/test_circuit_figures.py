@@ -19,22 +19,22 @@ from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
-from keyhole.reproduce.choices import Choices
-from keyhole.reproduce.experiment import Experiment
-from keyhole.reproduce.job import Asked, Attempt, Job
-from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.prompts import PromptSet
-from keyhole.reproduce.svt import answers, cuts, effects, network, residuals, sets, together, writers
-from keyhole.reproduce.svt import ioi as ioi_studies
-from keyhole.reproduce.svt.effects import Effect, Into, over_prompts, rank_correlation
-from keyhole.reproduce.svt.ioi import LEAST, Subject, judged, subject, trace_answer
-from keyhole.reproduce.svt.known import Agreement
-from keyhole.reproduce.svt.lattice import lattice, rewired
-from keyhole.reproduce.svt.network import Network
-from keyhole.reproduce.talk import one_circuit, signals, sinks
 from keyhole.tasks import ioi
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
+from keyhole_papers.choices import Choices
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.job import Asked, Attempt, Job
+from keyhole_papers.outcome import Outcome
+from keyhole_papers.prompts import PromptSet
+from keyhole_papers.svt import answers, cuts, effects, network, residuals, sets, together, writers
+from keyhole_papers.svt import ioi as ioi_studies
+from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
+from keyhole_papers.svt.ioi import LEAST, Subject, judged, subject, trace_answer
+from keyhole_papers.svt.known import Agreement
+from keyhole_papers.svt.lattice import lattice, rewired
+from keyhole_papers.svt.network import Network
+from keyhole_papers.talk import one_circuit, signals, sinks
 
 pytestmark = pytest.mark.xdist_group("lab runs")
 MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)

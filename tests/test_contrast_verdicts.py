@@ -25,7 +25,8 @@ from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import text_ids
-from keyhole.reproduce.cc import (
+from keyhole.tasks.text.words import THIRTEEN
+from keyhole_papers.cc import (
     attribution,
     categories,
     entities,
@@ -41,27 +42,26 @@ from keyhole.reproduce.cc import (
     swaps,
     unprojected,
 )
-from keyhole.reproduce.cc.attribution import Attributed, Row
-from keyhole.reproduce.cc.categories import Categories, Clusters
-from keyhole.reproduce.cc.entities import Sweep, Swept
-from keyhole.reproduce.cc.payload import Cell, Grid, Ranks, Setting
-from keyhole.reproduce.cc.payload_interactions import Interactions, judge_diagonal, judge_symmetry
-from keyhole.reproduce.cc.payload_ranks import Recovered
-from keyhole.reproduce.cc.payload_shapes import Shape, Shapes
-from keyhole.reproduce.cc.phase import Phases
-from keyhole.reproduce.cc.published_settings import Printed
-from keyhole.reproduce.cc.studies import Points, studied
-from keyhole.reproduce.cc.subject import Subject, subject
-from keyhole.reproduce.cc.subspaces import Meeting, Subspaces
-from keyhole.reproduce.cc.swaps import Gain, Swapped, Swaps, held
-from keyhole.reproduce.cc.unprojected import Aligned, Unprojected
-from keyhole.reproduce.choices import Choices
-from keyhole.reproduce.experiment import Experiment
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.results import read_results
-from keyhole.reproduce.runner import reproduce
-from keyhole.tasks.text.words import THIRTEEN
+from keyhole_papers.cc.attribution import Attributed, Row
+from keyhole_papers.cc.categories import Categories, Clusters
+from keyhole_papers.cc.entities import Sweep, Swept
+from keyhole_papers.cc.payload import Cell, Grid, Ranks, Setting
+from keyhole_papers.cc.payload_interactions import Interactions, judge_diagonal, judge_symmetry
+from keyhole_papers.cc.payload_ranks import Recovered
+from keyhole_papers.cc.payload_shapes import Shape, Shapes
+from keyhole_papers.cc.phase import Phases
+from keyhole_papers.cc.published_settings import Printed
+from keyhole_papers.cc.studies import Points, studied
+from keyhole_papers.cc.subject import Subject, subject
+from keyhole_papers.cc.subspaces import Meeting, Subspaces
+from keyhole_papers.cc.swaps import Gain, Swapped, Swaps, held
+from keyhole_papers.cc.unprojected import Aligned, Unprojected
+from keyhole_papers.choices import Choices
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.job import Job
+from keyhole_papers.outcome import Outcome
+from keyhole_papers.results import read_results
+from keyhole_papers.runner import reproduce
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)

@@ -25,7 +25,6 @@ from keyhole.cli import (
     where,
 )
 from keyhole.cli.laboratory.basis import basis as basis_command
-from keyhole.cli.laboratory.reproduce import reproduce as reproduce_command
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.prompt import circuits, look, proof
 from keyhole.comparison.compare import compare as comparison_compare
@@ -56,8 +55,6 @@ from keyhole.naming.namers import ExplainerName, JudgeName, Namers
 from keyhole.qk.channels import channels
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import Basis
-from keyhole.reproduce.catalogue import Paper
-from keyhole.reproduce.choices import Choices, Dtype
 from keyhole.shared.signals import shared as compare_heads
 from keyhole.sink import sinks as study_sinks
 from keyhole.stable.stability import stability as measure_stability
@@ -75,6 +72,9 @@ from keyhole.tracing.mlps.explain import Constants
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
+from keyhole_papers.catalogue import Paper
+from keyhole_papers.choices import Choices, Dtype
+from keyhole_papers.command import reproduce as reproduce_command
 
 SAME = [
     (look.heads, find_firings, {"tau", "dest"}),

@@ -44,13 +44,13 @@ from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders
 from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
-from keyhole.reproduce.choices import Choices
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.runner import reproduce
-from keyhole.reproduce.svf import trainings as emergence_trainings
-from keyhole.reproduce.svf.emergence import RUNS, fall
 from keyhole.stats import interval
 from keyhole.tasks import Example, ioi, published_ioi
+from keyhole_papers.choices import Choices
+from keyhole_papers.job import Job
+from keyhole_papers.runner import reproduce
+from keyhole_papers.svf import trainings as emergence_trainings
+from keyhole_papers.svf.emergence import RUNS, fall
 from tiny import Sizes, tiny
 
 pytestmark = pytest.mark.xdist_group("emergence")  # its model is trained once

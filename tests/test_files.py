@@ -10,8 +10,8 @@ from keyhole import KeyholeError
 from keyhole.errors import UnwritableError
 from keyhole.files import replacing, require_file, writable_folder, write_at_once
 from keyhole.lab.stored import store
-from keyhole.reproduce.results import write_results
 from keyhole.strict import parse_json
+from keyhole_papers.results import write_results
 
 
 def test_a_stop_leaves_the_old_file(tmp_path: Path) -> None:

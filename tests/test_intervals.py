@@ -9,8 +9,8 @@ import torch
 
 from keyhole.lab.heads.summary import spread
 from keyhole.lab.training.roles import _low
-from keyhole.reproduce.svt.effects import Effect, rank_correlation
 from keyhole.stats import interval, wilson, with_interval
+from keyhole_papers.svt.effects import Effect, rank_correlation
 
 Z = NormalDist().inv_cdf(0.975)
 

@@ -12,19 +12,19 @@ from drawn import check_drawn, keep_saved
 from keyhole import Model
 from keyhole.errors import MissingModelError
 from keyhole.lab.training.roles import RULE, Role, role_attention
-from keyhole.reproduce.job import Job
-from keyhole.reproduce.outcome import Outcome, Verdict
-from keyhole.reproduce.prompts import prompts_for
-from keyhole.reproduce.runner import experiments
-from keyhole.reproduce.svf import emergence, heads
-from keyhole.reproduce.svt import cuts, network, slices
-from keyhole.reproduce.svt import ioi as ioi_studies
-from keyhole.reproduce.svt.effects import into
-from keyhole.reproduce.svt.ioi import heads_by_role, is_gpt2, judged, measured_on, subject
-from keyhole.reproduce.svt.network import Network
-from keyhole.reproduce.talk import signals
 from keyhole.tasks import published_ioi
 from keyhole.tasks.example import Example
+from keyhole_papers.job import Job
+from keyhole_papers.outcome import Outcome, Verdict
+from keyhole_papers.prompts import prompts_for
+from keyhole_papers.runner import experiments
+from keyhole_papers.svf import emergence, heads
+from keyhole_papers.svt import cuts, network, slices
+from keyhole_papers.svt import ioi as ioi_studies
+from keyhole_papers.svt.effects import into
+from keyhole_papers.svt.ioi import heads_by_role, is_gpt2, judged, measured_on, subject
+from keyhole_papers.svt.network import Network
+from keyhole_papers.talk import signals
 
 pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
 MODULES = (emergence, heads, slices, network, cuts, signals)

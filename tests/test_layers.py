@@ -36,7 +36,6 @@ LAYERS = [
         ("bridges",),
         ("figures",),
         ("lab",),
-        ("reproduce",),
         ("web",),
         ("show", "tables"),
         ("cli",),
@@ -68,7 +67,6 @@ CONVENIENCES = {
     *[("sink/record.py", f"Sinks.{name}") for name in ("plot", "save", "to_html")],
     *[("shared/record.py", f"Shared.{name}") for name in ("plot", "save", "to_html")],
     *[("naming/named.py", f"Naming.{name}") for name in ("save", "to_html")],
-    ("lab/__init__.py", "__getattr__"),  # keyhole.lab.reproduce, where it was first published
 }
 
 
@@ -79,6 +77,14 @@ def test_modules_import_only_what_stands_before_them() -> None:
         if RANK[_layer(module)] > RANK[_layer(_name(path))] and not (typing and _has_conveniences(path))
     }
     assert above == CONVENIENCES
+
+
+def test_the_library_imports_no_paper() -> None:
+    for path in sorted(SRC.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        names += [str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert not [name for name in names if name.split(".")[0] == "keyhole_papers"], path
 
 
 def test_no_module_needs_itself() -> None:

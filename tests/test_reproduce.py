@@ -22,25 +22,25 @@ from typer.testing import CliRunner
 from attempts import broken, training
 from conftest import ROOT
 from keyhole import KeyholeError
-from keyhole.cli.laboratory.reproduce import reproduce as command
 from keyhole.errors import MissingModelError
 from keyhole.lab.payload import store as payload_store
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
 from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.loading.load import load
-from keyhole.reproduce import runner
-from keyhole.reproduce.catalogue import CATALOGUE, PAPERS
-from keyhole.reproduce.cc.studies import studied
-from keyhole.reproduce.cc.subject import Subject
-from keyhole.reproduce.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
-from keyhole.reproduce.experiment import Experiment, Told
-from keyhole.reproduce.job import Attempt, Job, loaded
-from keyhole.reproduce.outcome import Outcome
-from keyhole.reproduce.report import to_html, to_markdown, write_report
-from keyhole.reproduce.results import Result, read_results, write_results
-from keyhole.reproduce.runner import Task, experiments, reproduce, resolve
-from keyhole.reproduce.totals import Count, counts, items, summary
+from keyhole_papers import runner
+from keyhole_papers.catalogue import CATALOGUE, PAPERS
+from keyhole_papers.cc.studies import studied
+from keyhole_papers.cc.subject import Subject
+from keyhole_papers.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
+from keyhole_papers.command import reproduce as command
+from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.job import Attempt, Job, loaded
+from keyhole_papers.outcome import Outcome
+from keyhole_papers.report import to_html, to_markdown, write_report
+from keyhole_papers.results import Result, read_results, write_results
+from keyhole_papers.runner import Task, experiments, reproduce, resolve
+from keyhole_papers.totals import Count, counts, items, summary
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -94,7 +94,7 @@ def test_every_figure_is_in_the_catalogue() -> None:
 
 
 def test_entries_are_whole() -> None:
-    files = [__import__(f"keyhole.reproduce.catalogue.{paper}", fromlist=["PUBLISHED"]) for paper in PAPERS]
+    files = [__import__(f"keyhole_papers.catalogue.{paper}", fromlist=["PUBLISHED"]) for paper in PAPERS]
     assert sum(len(file.PUBLISHED) for file in files) == len(CATALOGUE)  # a repeated id would vanish
     for id, one in CATALOGUE.items():
         assert one.id == id and one.paper == id.partition("-")[0] and one.title and one.claim
@@ -110,7 +110,7 @@ def test_experiments_are_in_the_catalogue() -> None:
     for id, run in runs.items():
         measure = getattr(run, "measure", run)
         place = getattr(measure, "func", measure).__module__
-        assert place.startswith(f"keyhole.reproduce.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
+        assert place.startswith(f"keyhole_papers.{CATALOGUE[id].paper}."), f"{id} stands in {place}"
     wanted = {id for id, one in CATALOGUE.items() if one.paper == "cc" and not one.schematic}
     assert wanted <= set(runs)
 
@@ -353,7 +353,7 @@ def test_runs_at_the_same_time_keep_each_others_results(tmp_path: Path) -> None:
 
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from keyhole.reproduce.results import Result, keep_result\n"
+        "import sys; from pathlib import Path; from keyhole_papers.results import Result, keep_result\n"
         "for n in range(20): keep_result(Result(f'{sys.argv[2]}-{n}', 'not', 'x'), Path(sys.argv[1]))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "abc"]

@@ -18,7 +18,6 @@ from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.qk.firings import find_firings
-from keyhole.reproduce.talk.sinks import Rest, judge
 from keyhole.shared.alike import (
     Likeness,
     _around,
@@ -43,6 +42,7 @@ from keyhole.sink.removal import energy, explained, passed
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.writes.upstream import Writes
+from keyhole_papers.talk.sinks import Rest, judge
 
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 

@@ -27,8 +27,8 @@ from keyhole.qk.controls import ambient_sparsity, refactored, rotation_control, 
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets, slice_use
 from keyhole.qk.sparsity import n_recon, n_recon_each, sparsity, sparsity_each
-from keyhole.reproduce.svt.slices import few_and_elsewhere
 from keyhole.tasks import filler, ioi
+from keyhole_papers.svt.slices import few_and_elsewhere
 
 pytestmark = pytest.mark.xdist_group("sparse")  # its studies are made once
 

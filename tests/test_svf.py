@@ -15,8 +15,8 @@ from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
 from keyhole.qk.sparsity import sparsity_each
-from keyhole.reproduce.svf import emergence_toys as svf_emergence
-from keyhole.reproduce.svf.inputs import inputs, sides
+from keyhole_papers.svf import emergence_toys as svf_emergence
+from keyhole_papers.svf.inputs import inputs, sides
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
 fast, paper = SVFSettings.fast, SVFSettings.paper

@@ -21,26 +21,26 @@ from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.progress import Progress, silent
 from keyhole.qk.sparsity import sparsity, sparsity_each
-from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.experiment import Told
-from keyhole.reproduce.job import Attempt, Job
-from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.svf import capacity as svf_capacity
-from keyhole.reproduce.svf import dynamics as svf_dynamics
-from keyhole.reproduce.svf import emergence_toys as svf_emergence
-from keyhole.reproduce.svf import geometry as svf
-from keyhole.reproduce.svf import inputs as svf_inputs
-from keyhole.reproduce.svf import pairs as svf_pairs
-from keyhole.reproduce.svf import recipes as svf_recipes
-from keyhole.reproduce.svf import scores as svf_scores
-from keyhole.reproduce.svf import sparse as svf_sparse
-from keyhole.reproduce.svf import sweeps as svf_sweeps
-from keyhole.reproduce.svf import theorems as svf_theorems
-from keyhole.reproduce.svf import toys as svf_models
-from keyhole.reproduce.svf.dynamics import Times
-from keyhole.reproduce.svf.emergence_toys import Emerged
-from keyhole.reproduce.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
-from keyhole.reproduce.svf.sparse import Decomposed, Ends, Terms
+from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.experiment import Told
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.svf import capacity as svf_capacity
+from keyhole_papers.svf import dynamics as svf_dynamics
+from keyhole_papers.svf import emergence_toys as svf_emergence
+from keyhole_papers.svf import geometry as svf
+from keyhole_papers.svf import inputs as svf_inputs
+from keyhole_papers.svf import pairs as svf_pairs
+from keyhole_papers.svf import recipes as svf_recipes
+from keyhole_papers.svf import scores as svf_scores
+from keyhole_papers.svf import sparse as svf_sparse
+from keyhole_papers.svf import sweeps as svf_sweeps
+from keyhole_papers.svf import theorems as svf_theorems
+from keyhole_papers.svf import toys as svf_models
+from keyhole_papers.svf.dynamics import Times
+from keyhole_papers.svf.emergence_toys import Emerged
+from keyhole_papers.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
+from keyhole_papers.svf.sparse import Decomposed, Ends, Terms
 
 RUNS: dict[str, Attempt] = {
     **svf.RUNS,

@@ -22,22 +22,22 @@ from keyhole.family import Agreement, Level, agreements, averages, clusters, jac
 from keyhole.many.settings import Tracing
 from keyhole.models.loading.load import load
 from keyhole.models.organism import folder as organism_folder
-from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.experiment import Experiment
-from keyhole.reproduce.job import Attempt, Job
-from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.runner import Task, experiments
-from keyhole.reproduce.svt.ioi import LEAST
-from keyhole.reproduce.talk import averages as mixing
-from keyhole.reproduce.talk import exclusive, families, names, representatives, same_heads, study
-from keyhole.reproduce.talk.averages import Mixed
-from keyhole.reproduce.talk.exclusive import Removed
-from keyhole.reproduce.talk.families import Split, tells_of
-from keyhole.reproduce.talk.representatives import Representatives, stood_for
-from keyhole.reproduce.talk.same_heads import Compared, shuffled_of
-from keyhole.reproduce.talk.study import Prompts
 from keyhole.tasks import ioi, published_ioi
 from keyhole.tasks.example import Example
+from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.runner import Task, experiments
+from keyhole_papers.svt.ioi import LEAST
+from keyhole_papers.talk import averages as mixing
+from keyhole_papers.talk import exclusive, families, names, representatives, same_heads, study
+from keyhole_papers.talk.averages import Mixed
+from keyhole_papers.talk.exclusive import Removed
+from keyhole_papers.talk.families import Split, tells_of
+from keyhole_papers.talk.representatives import Representatives, stood_for
+from keyhole_papers.talk.same_heads import Compared, shuffled_of
+from keyhole_papers.talk.study import Prompts
 from planted import planted
 from tiny import Sizes, tiny
 
@@ -461,4 +461,4 @@ def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
     assert set(RUNS) == {f"talk-{i}" for i in (13, 14, 15, 16, 17, 18, 26)}
     assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
     tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
-    assert {task.family for task in tasks} == {"keyhole.reproduce.talk.study"}
+    assert {task.family for task in tasks} == {"keyhole_papers.talk.study"}

@@ -14,17 +14,17 @@ from keyhole.naming.beside.broken import BREAKS, EXTRA
 from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import Outcome, Share, share
 from keyhole.naming.subject import Subject
-from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.experiment import Experiment
-from keyhole.reproduce.job import Attempt, Job
-from keyhole.reproduce.outcome import Verdict
-from keyhole.reproduce.results import read_results
-from keyhole.reproduce.runner import Task, experiments
-from keyhole.reproduce.talk import names, solved
-from keyhole.reproduce.talk.names import NamedShares
-from keyhole.reproduce.talk.solved import Solved
-from keyhole.reproduce.talk.study import Prompts
-from keyhole.reproduce.talk.ways import Follows, Way
+from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import read_results
+from keyhole_papers.runner import Task, experiments
+from keyhole_papers.talk import names, solved
+from keyhole_papers.talk.names import NamedShares
+from keyhole_papers.talk.solved import Solved
+from keyhole_papers.talk.study import Prompts
+from keyhole_papers.talk.ways import Follows, Way
 from misbehaving import Body, Said, knows_the_rule, serving
 
 pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
@@ -234,4 +234,4 @@ def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
     assert set(RUNS) == {"talk-19", "talk-20", "talk-21"}
     assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
     tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
-    assert {task.family for task in tasks} == {"keyhole.reproduce.talk.names"}
+    assert {task.family for task in tasks} == {"keyhole_papers.talk.names"}

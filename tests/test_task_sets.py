@@ -18,7 +18,6 @@ import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
 from keyhole.models.tokens.prompts import text_ids, token_id
-from keyhole.reproduce.prompts import prompts_for
 from keyhole.tasks import (
     CATALOGUE,
     TASKS,
@@ -36,6 +35,7 @@ from keyhole.tasks import (
 from keyhole.tasks import published as papers
 from keyhole.tasks.example import pieces
 from keyhole.tasks.text.words import NAMES
+from keyhole_papers.prompts import prompts_for
 from tiny import Sizes, tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -1,12 +1,12 @@
 """Which mutants are there, and do they still apply? Read from tools/mutants/*.toml, for tools/mutants.py."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "keyhole"
+SOURCE = ROOT / "src"
 
 
 class BadMutantError(Exception):
@@ -18,19 +18,28 @@ class Mutant:
     """One wrong number."""
 
     name: str
-    file: str  # below src/keyhole
-    old: str  # stands exactly once in the file
+    old: str  # stands exactly once in the source, wherever that is
     new: str
     shows: str  # what a user would see
     tests: tuple[str, ...]  # below tests; at least one must fail
 
-    def applied(self, package: Path) -> str:
-        """The text of the file with the mutant in it."""
-        text = (package / self.file).read_text(encoding="utf-8")
-        found = text.count(self.old)
-        if found != 1:
-            raise BadMutantError(f"{self.name}: its text stands {found} times in {self.file}, not once: {self.old!r}")
-        return text.replace(self.old, self.new)
+    def applied(self, texts: "Texts") -> tuple[str, str]:
+        """The file it stands in, and the text of that with the mutant in it."""
+        counts = {file: text.count(self.old) for file, text in texts.items() if self.old in text}
+        if sum(counts.values()) != 1:
+            times = f"{sum(counts.values())} times" + (f" ({', '.join(sorted(counts))})" if counts else "")
+            raise BadMutantError(f"{self.name}: its text stands {times} in the source, not once: {self.old!r}")
+        (file,) = counts
+        return file, texts[file].replace(self.old, self.new)
+
+
+Texts = Mapping[str, str]  # of the files below src
+
+
+def read_source(source: Path = SOURCE) -> Texts:
+    """Everything that a mutant may stand in."""
+    paths = (path for path in sorted(source.rglob("*")) if path.suffix in (".py", ".js"))
+    return {path.relative_to(source).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 def read_mutants(folder: Path = ROOT / "tools" / "mutants") -> list[Mutant]:
@@ -45,15 +54,15 @@ def read_mutants(folder: Path = ROOT / "tools" / "mutants") -> list[Mutant]:
     return made
 
 
-def check(mutants: Sequence[Mutant], package: Path = PACKAGE, tests: Path = ROOT / "tests") -> list[str]:
+def check(mutants: Sequence[Mutant], tests: Path = ROOT / "tests") -> list[str]:
     """What is wrong with the list: texts that are gone, changes that change nothing, tests that do not exist."""
-    wrong = []
+    wrong, texts = [], read_source()
     for mutant in mutants:
         try:
-            text = mutant.applied(package)
-            if mutant.file.endswith(".py"):  # scripts of pages are checked by TypeScript
-                compile(text, mutant.file, "exec")
-        except (BadMutantError, OSError, SyntaxError) as error:
+            file, text = mutant.applied(texts)
+            if file.endswith(".py"):  # scripts of pages are checked by TypeScript
+                compile(text, file, "exec")
+        except (BadMutantError, SyntaxError) as error:
             wrong.append(str(error))
         if mutant.old == mutant.new or not mutant.tests:
             wrong.append(f"{mutant.name}: it changes nothing, or nothing could notice")

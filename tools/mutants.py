@@ -1,10 +1,10 @@
 """Would the tests notice? Breaks the library in one place at a time and runs the tests that should fail.
 
     python tools/mutants.py                 all mutants; minutes
-    python tools/mutants.py --only swap     those whose name or file contains this
+    python tools/mutants.py --only swap     those whose name, or the file they stand in, contains this
     python tools/mutants.py --check         do all still apply? nothing is run
 
-A mutant (tools/mutants/*.toml) replaces a text that stands exactly once in its file, so that a user would see a wrong
+A mutant (tools/mutants/*.toml) replaces a text that stands exactly once in the source, so that a user would see a wrong
 number. It is killed when one of its tests fails with an assertion or a refusal; a crash shows nothing and does not
 count. A mutant that lives is a hole in the tests.
 
@@ -22,11 +22,13 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mutant_list import PACKAGE, ROOT, BadMutantError, Mutant, check, read_mutants
+from mutant_list import ROOT, BadMutantError, Mutant, check, read_mutants, read_source
 
 LIMIT = 300  # seconds for the tests of one mutant
 WARM = ("gpt2", "llama", "gemma2", "qwen3", "gpt_oss", "mistral", "bloom")  # tiny models most tests build
@@ -121,13 +123,15 @@ class Slot:
     pid: int = 0
     started: float = 0.0
     changes: int = 0
+    file: str = ""  # with the mutant in it
 
     def start(self, job: Mutant | None, tests: Sequence[str]) -> None:
         """Put a mutant in (None: nothing) and run its tests."""
         self.job, self.started, self.changes = job, time.monotonic(), self.changes + 1
         (self.folder / "report").unlink(missing_ok=True)
         if job is not None:
-            self._write(job.file, job.applied(self.package))
+            self.file, text = job.applied(read_source())
+            self._write(text)
         self.pid = _fork(self.folder / "src", tests, self.folder / "report")
 
     def finished(self) -> Verdict | None:
@@ -139,7 +143,7 @@ class Slot:
         if not done:
             self.stop()
         if self.job is not None:
-            self._write(self.job.file, (PACKAGE / self.job.file).read_text(encoding="utf-8"))
+            self._write((ROOT / "src" / self.file).read_text(encoding="utf-8"))
         output = (self.folder / "report.log").read_text(errors="replace")
         return Verdict(*_judge(self.folder / "report"), seconds, output)
 
@@ -148,13 +152,8 @@ class Slot:
         os.killpg(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
-    @property
-    def package(self) -> Path:
-        """The copy."""
-        return self.folder / "src" / PACKAGE.name
-
-    def _write(self, file: str, text: str) -> None:
-        path = self.package / file
+    def _write(self, text: str) -> None:
+        path = self.folder / "src" / self.file
         path.write_text(text, encoding="utf-8")
         # Bytecode is kept beside the copies, and told apart by size and by whole seconds.
         self.changes += 1
@@ -226,19 +225,30 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print them and stop")
     chosen = parser.parse_args()
     try:
-        mutants = [m for m in read_mutants() if chosen.only in m.name or chosen.only in m.file]
+        mutants = [mutant for mutant in read_mutants() if chosen.only in f"{mutant.name} {_file(mutant)}"]
     except BadMutantError as error:
         print(error)
         return 1
     if chosen.list:
         for mutant in mutants:
-            print(f"{mutant.name}  ({mutant.file})\n    {mutant.shows}\n    {' '.join(mutant.tests)}")
+            print(f"{mutant.name}  ({_file(mutant)})\n    {mutant.shows}\n    {' '.join(mutant.tests)}")
     for complaint in (wrong := check(mutants)):
         print(complaint)
     if wrong or chosen.check or chosen.list:
         print(f"{len(mutants)} mutants, {'all apply' if not wrong else 'not all apply'}")
         return 1 if wrong else 0
     return _report(mutants, chosen.jobs)
+
+
+@cache
+def _file(mutant: Mutant) -> str:
+    """Where it stands; nothing, if that is not clear."""
+    with suppress(BadMutantError):
+        return mutant.applied(_source())[0]
+    return ""
+
+
+_source = cache(read_source)
 
 
 def _report(mutants: Sequence[Mutant], jobs: int) -> int:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keyhole.files import write_at_once
-from keyhole.reproduce.catalogue import CATALOGUE
-from keyhole.reproduce.report import write_table
-from keyhole.reproduce.results import Result, merged, read_results
-from keyhole.reproduce.totals import Item
+from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.report import write_table
+from keyhole_papers.results import Result, merged, read_results
+from keyhole_papers.totals import Item
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _QUOTE = re.compile(r"(<!-- quote (?P<key>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)

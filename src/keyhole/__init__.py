@@ -100,7 +100,7 @@ _PACKAGES = (
         "lab",
         "many",
     ),
-    *("models", "naming", "qk", "reproduce", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
+    *("models", "naming", "qk", "shared", "sink", "stable", "store", "story", "tasks", "tracing"),
 )
 
 if not TYPE_CHECKING:  # a type checker would take it for a promise that every name exists

@@ -7,6 +7,7 @@ errors and `--version` then load neither torch nor transformers, which take seco
 import os
 import sys
 from contextlib import suppress
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
@@ -18,7 +19,6 @@ from keyhole.cli.finding.contrast import contrast
 from keyhole.cli.finding.discover import discover
 from keyhole.cli.laboratory.basis import basis as _basis  # noqa: F401 - registers itself with lab
 from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
-from keyhole.cli.laboratory.reproduce import reproduce
 from keyhole.cli.laboratory.toys import lab
 from keyhole.cli.meaning.name import name as name_command
 from keyhole.cli.meaning.sae import features
@@ -55,18 +55,18 @@ SECTIONS = {  # of `keyhole --help`
     "One prompt": (heads, plot, channels, explain, trace, verify, backups),
     "Features and names": (contrast, discover, where, name_command, features),
     "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
-    "Published results, and models with known answers": (reproduce,),
 }
+LABORATORY = "Published results, and models with known answers"
 for section, commands in SECTIONS.items():
     for command in commands:
         app.command(cls=Sectioned if command in (trace, bulk, backups) else None, rich_help_panel=section)(command)
-app.add_typer(lab, name="lab", rich_help_panel=list(SECTIONS)[-1])
+for plugin in entry_points(group="keyhole.commands"):  # of other packages: keyhole_papers has `reproduce`
+    app.command(plugin.name, rich_help_panel=LABORATORY)(plugin.load())
+app.add_typer(lab, name="lab", rich_help_panel=LABORATORY)
 
 
-def _version(asked: bool) -> bool:
+def _versions(asked: bool) -> bool:
     if asked:
-        from importlib.metadata import version
-
         versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
         print(", ".join([f"keyhole {__version__}", *versions]))
         raise typer.Exit
@@ -76,7 +76,7 @@ def _version(asked: bool) -> bool:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show versions and exit.")
+        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Show versions and exit.")
     ] = False,
 ) -> None:
     """Why does this attention head attend here?"""

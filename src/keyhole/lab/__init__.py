@@ -1,4 +1,4 @@
-"""Does a method find what was put in? Toys whose features are known, theorems, training of real heads, and papers.
+"""Does a method find what was put in? Toys whose features are known, theorems, training of real heads.
 
 models = train_svf([SVFSettings.fast(seed=seed) for seed in range(5)])
 alignment(models[0])                           singular vectors against features, three ways
@@ -8,10 +8,7 @@ known.compare(circuit, machine.truth)          what tracing finds, against a cir
 theorem_3(range(5)).margin                     a theorem with what it leaves
 sparse_study(model, prompts)                   how many channels heads need, against rotations
 emergence(checkpoints, places, prompts)        the same over a training
-reproduce(["svf-fig6a"], "folder")             a published figure, its claim and a verdict
 """
-
-from typing import TYPE_CHECKING, Any
 
 from keyhole.lab.heads.basis import BasisStudy, basis_study
 from keyhole.lab.heads.sparse import matched_text, sparse_study
@@ -28,9 +25,6 @@ from keyhole.lab.svf.train import train as train_svf
 from keyhole.lab.training.curves import change, curve
 from keyhole.lab.training.emergence import Emergence, Place, emergence
 from keyhole.lab.training.roles import find_roles
-
-if TYPE_CHECKING:
-    from keyhole.reproduce import read_results, reproduce
 
 __all__ = [
     "SVF",
@@ -56,8 +50,6 @@ __all__ = [
     "lemma_3",
     "matched_text",
     "pooled",
-    "read_results",
-    "reproduce",
     "sparse_study",
     "summaries",
     "swaps",
@@ -68,12 +60,3 @@ __all__ = [
     "train_payload",
     "train_svf",
 ]
-
-if not TYPE_CHECKING:  # what papers take from the laboratory cannot be imported before it
-
-    def __getattr__(name: str) -> Any:
-        if name not in ("read_results", "reproduce"):
-            raise AttributeError(f"module 'keyhole.lab' has no attribute {name!r}")
-        from keyhole import reproduce as papers
-
-        return getattr(papers, name)

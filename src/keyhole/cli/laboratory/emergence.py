@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole.reproduce.svf.trainings import Watched
+    from keyhole_papers.svf.trainings import Watched
 
 _REVISIONS = "Checkpoints of --model, first to last: step1000,step8000, or all of a Pythia, or of a folder of folders."
 MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
@@ -55,9 +55,9 @@ def emergence(
         raise KeyholeError(
             "--quick shortens a training made here: with --revisions, give fewer of them or of --prompts."
         )
-    from keyhole.reproduce.choices import Choices
-    from keyhole.reproduce.job import Job, require_possible
-    from keyhole.reproduce.svf.trainings import watched
+    from keyhole_papers.choices import Choices
+    from keyhole_papers.job import Job, require_possible
+    from keyhole_papers.svf.trainings import watched
 
     choices = Choices(revisions=revisions)
     require_possible(model, device, seed, choices)

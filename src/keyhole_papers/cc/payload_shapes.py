@@ -1,0 +1,198 @@
+"""Do queries and keys of a payload head take the shape of their latent? Cubes of signs, balls of Gaussians."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.figures import pca_figure
+from keyhole.lab.payload.task import Latents, purpose_seed
+from keyhole.lab.payload.toy import Payload, activations, sample
+from keyhole.stats import told
+from keyhole_papers.cc.payload import (
+    SEEDS,
+    Setting,
+    as_trained,
+    feature_of,
+    heads_of,
+    told_training,
+    untrained,
+)
+from keyhole_papers.choices import AS_PRINTED
+from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.outcome import Verdict
+
+_BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
+_WORDS = {"nearest": "keys at their corner", "linear": "variance explained", "even": "axes", "agree": "cosines"}
+_NEEDED = ("nearest", "linear")  # without which nothing is shown; corners are of discrete latents alone
+_DRAWS = 100  # random subspaces of a head
+_QUANTILE = 0.95  # of them, that must be exceeded
+_SPREAD = "What blurs the shape is the other latent and, in keys, the payload: subspaces are not quite orthogonal."
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How queries and right keys lie in a subspace; the worse of both sides where a measure has two."""
+
+    nearest: float  # keys nearest to the queries of their own corner (signs of the latent)
+    linear: float  # share of the variance that the latent explains
+    even: float  # shortest against longest axis of the latent's image; 1: a regular cube or ball
+    agree: float  # cosine of a query with its key
+
+
+@dataclass(frozen=True)
+class Points:
+    """Queries and right keys of fresh samples, with the latent behind them."""
+
+    q: Float[Tensor, "sample d_head"]
+    k: Float[Tensor, "sample d_head"]
+    z: Float[Tensor, "sample rank"]
+    labels: list[str]  # the corner: signs of the latent
+
+    def within(self, U: Float[Tensor, "d_head rank"], V: Float[Tensor, "d_head rank"]) -> "Points":
+        """The same points in a subspace of queries and one of keys."""
+        return Points(self.q @ U, self.k @ V, self.z, self.labels)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The shape of the first latent in its subspace, by head, beside two controls; and the first head's points."""
+
+    latents: Latents
+    heads: Sequence[Payload]
+    found: Sequence[Shape]
+    untrained: Sequence[Shape]
+    limits: Sequence[Shape]  # what nearly all random subspaces are below
+    cloud: Points
+
+    @property
+    def asked(self) -> list[str]:
+        """The measures that the verdict asks for."""
+        return [name for name in _BOUNDS if name != "nearest" or self.latents == "discrete"]
+
+    def beyond(self, name: str) -> bool:
+        """Does every head's measure exceed what nearly all random subspaces of it show?"""
+        return all(getattr(own, name) > getattr(most, name) for own, most in zip(self.found, self.limits, strict=True))
+
+
+def measure(job: Job, latents: Latents) -> Shapes:
+    """Shapes in the subspace of the first latent, in that of untrained heads and in random ones."""
+    ((_, heads),) = heads_of(job, [Setting(3, 5, 16)], latents, seeds=5).items()
+    seen = [in_feature(job, head) for head in heads]
+    raw = [shape(in_feature(job, head)) for head in untrained(heads)]
+    limits = [limit(in_random(job, head)) for head in heads]
+    return Shapes(latents, heads, [shape(own) for own in seen], raw, limits, cloud=seen[0])
+
+
+def in_feature(job: Job, head: Payload) -> Points:
+    """Fresh samples in the subspace of the first latent; of its true rank, as in the paper: `ranks` tells others."""
+    feature, r = feature_of(job, head, "z1"), head.settings.r1
+    return points(job, head).within(feature.U[:, :r], feature.V[:, :r])
+
+
+def in_random(job: Job, head: Payload) -> list[Shape]:
+    """The shapes in random subspaces of the latent's rank, each one for queries and keys alike."""
+    own, seen = head.settings, points(job, head)
+    bases = random_bases(own.d_head, own.r1, _DRAWS, purpose_seed(job.seed + own.seed, "bases"))
+    return [shape(seen.within(basis, basis)) for basis in bases]
+
+
+def points(job: Job, head: Payload) -> Points:
+    """Fresh samples of a head."""
+    batch = sample(head, 500 if job.quick else 4000, seed=job.seed)
+    seen, row = activations(head, batch), torch.arange(len(batch.star))
+    z = batch.z1[row, batch.star].double()
+    labels = ["".join("+" if x > 0 else "-" for x in one) for one in z.tolist()]
+    return Points(seen.q.double(), seen.k[row, batch.star].double(), z, labels)
+
+
+def shape(seen: Points) -> Shape:
+    """The shape that these points have."""
+    kinds = sorted(set(seen.labels))
+    own = torch.tensor([kinds.index(label) for label in seen.labels])
+    centres = torch.stack([seen.q[own == i].mean(0) for i in range(len(kinds))])
+    nearest = float((torch.cdist(_unit(seen.k), _unit(centres)).argmin(1) == own).double().mean())
+    maps = [torch.linalg.lstsq(seen.z, side).solution for side in (seen.q, seen.k)]
+    linear = [_explained(side, seen.z @ fitted) for side, fitted in zip((seen.q, seen.k), maps, strict=True)]
+    axes = [torch.linalg.svdvals(fitted) for fitted in maps]
+    agree = float((_unit(seen.q) * _unit(seen.k)).sum(1).mean())
+    return Shape(nearest, min(linear), min(float(own[-1] / own[0]) for own in axes), agree)
+
+
+def _explained(x: Tensor, fitted: Tensor) -> float:
+    return 1 - float((x - fitted).square().sum() / (x - x.mean(0)).square().sum())
+
+
+def _unit(x: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(x, dim=-1)
+
+
+def limit(random: Sequence[Shape]) -> Shape:
+    """What 95 % of these shapes are below, measure by measure."""
+    columns = {name: torch.tensor(values, dtype=torch.float64) for name, values in _columns(random).items()}
+    return Shape(**{name: float(values.quantile(_QUANTILE)) for name, values in columns.items()})
+
+
+def judge(record: Shapes) -> Verdict:
+    """Do trained heads show the shape, more than random subspaces do?"""
+    columns = _columns(record.found)
+    mean = {name: sum(columns[name]) / len(columns[name]) for name in record.asked}
+    held = {name: mean[name] >= _BOUNDS[name] and record.beyond(name) for name in record.asked}
+    if not all(held[name] for name in held if name in _NEEDED):
+        return "not"
+    return as_trained("reproduced" if all(held.values()) else "partly", record.heads)
+
+
+def tell(record: Shapes) -> Told:
+    """Do queries and keys show the shape of their latent in its subspace, and in the same places?"""
+    kinds = {"": record.found, "untrained ": record.untrained, f"random {_QUANTILE:.0%} ": record.limits}
+    numbers = {f"{kind}{name}": values for kind, own in kinds.items() for name, values in _columns(own).items()}
+    trained, raw, random = (_told(own, record.latents) for own in kinds.values())
+    lines = [
+        f"Trained heads: {trained}.",
+        f"Control, untrained: {raw}.",
+        f"Control, random subspaces of the same rank, {_QUANTILE:.0%} of {_DRAWS} below: {random}.",
+    ]
+    below = [_WORDS[name] for name in record.asked if not record.beyond(name)]
+    lines += [f"No higher than in random subspaces: {', '.join(below)}."] if below else []
+    bounds = ", ".join(f"{_WORDS[name]} {_BOUNDS[name]}" for name in record.asked)
+    note = (
+        f"Of queries and keys the worse one is told. The verdict asks for {bounds}, each as the mean of the seeds, and "
+        f"in every seed for more than {_QUANTILE:.0%} of {_DRAWS} random subspaces show (one for queries and keys "
+        f"alike); nothing without {' and '.join(_WORDS[name] for name in record.asked if name in _NEEDED)}, partly "
+        f"without another. {_SPREAD} {SEEDS} {told_training(record.heads)}"
+    )
+    return Told("\n".join(lines), numbers, note)
+
+
+def _columns(shapes: Sequence[Shape]) -> dict[str, list[float]]:
+    return {name: [getattr(shape, name) for shape in shapes] for name in _BOUNDS}
+
+
+def _told(shapes: Sequence[Shape], latents: Latents) -> str:
+    own = {name: told(values, 2) for name, values in _columns(shapes).items()}
+    corners = f"{own['nearest']} of keys nearest to their own corner, " if latents == "discrete" else ""
+    return (
+        f"{corners}{own['linear']} of the variance explained by the latent, shortest against longest axis "
+        f"{own['even']} (1: a regular {'cube' if latents == 'discrete' else 'ball'}), cosine of query and key "
+        f"{own['agree']}"
+    )
+
+
+def draw(record: Shapes) -> dict[str, Figure]:
+    """The first head's queries and keys in their subspaces."""
+    title = f"Queries and right keys in the subspace of the first latent, {record.latents}"
+    seen = record.cloud
+    return {"pca": pca_figure(seen.q, seen.k, seen.labels, seen.labels, title=title, points=1000)}
+
+
+RUNS: dict[str, Attempt] = {
+    "cc-fig3": Experiment(partial(measure, latents="discrete"), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig12": Experiment(partial(measure, latents="gaussian"), judge, tell, draw, heeds=AS_PRINTED),
+}

@@ -1,0 +1,161 @@
+"""How are published contrasts repeated on a model? One study per task and model, shared by its figures."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from keyhole.contrast.data.sites import Contrast
+from keyhole.contrast.features.finding import FEWEST, Features, choose
+from keyhole.contrast.features.selection import head_attention, select_heads
+from keyhole.contrast.features.subspace import random_bases
+from keyhole.contrast.onepass.collect import Collected, collect
+from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
+from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
+from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
+from keyhole.models.model import Model
+from keyhole_papers.job import Asked, loaded
+
+Task = Literal["boxes", "lists"]
+DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
+_SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
+
+
+def boxes_of(asked: Asked) -> int:
+    """How many boxes the prompts of a study have."""
+    return 5 if asked.quick else 9
+
+
+@lru_cache(maxsize=2)  # both tasks of one model
+def studied(asked: Asked, task: Task) -> Study:
+    """The study of a task on a model, made once."""
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
+    how, sizes = _how(model, task, asked), _sizes(model, task, asked)
+    fits: dict[str, Contrast]
+    make: Callable[..., Contrast]
+    seeds = 2 * asked.seed, 2 * asked.seed + 1
+    # Crossed, as the paper's text says. Two matching pairs, as in its code, also find where the copy's pair is
+    # stronger, and there queries and keys of one thing point in opposite directions.
+    if task == "boxes":
+        fits = {
+            "order": order_contrast(model, sizes[0], seed=seeds[0], **how),
+            "lexical": lexical_contrast(model, sizes[0], seed=seeds[0], cross=True, **how),
+        }
+        make, rule = boxes_test, Selection("accuracy", 0.3)
+    else:
+        fits = {"category": lists_contrast(model, sizes[0], seed=seeds[0], **how)}
+        make, rule = lists_test, Selection("ratio", 0.1, top=3)
+    heads, passed = _selected(model, make(model, sizes[1], seed=seeds[1] + _SELECTION, **how), rule)
+    found = study(
+        model,
+        fits,
+        make(model, sizes[1], seed=seeds[1], **how),
+        heads=heads,
+        settings=StudySettings(
+            rank="energy",  # the paper's rule
+            centre="none",  # and its contrast
+            span="labels" if asked.choices.as_printed and task == "lists" else "pooled",
+            permutations=20 if asked.quick else 200,
+            draws=2 if asked.quick else 10,
+            answers=0,
+            seed=asked.seed,
+        ),
+        stage=lambda what: nullcontext(asked.progress),
+    )
+    return replace(found, passed=passed)
+
+
+def _selected(model: Model, contrast: Contrast, rule: Selection) -> tuple[tuple[Head, ...], bool]:
+    """The heads that pass on these prompts, or (none passing) the three that look most at the right keys."""
+    table = head_attention(collect(model, contrast))
+    passed = select_heads(table, by=rule.by, at_least=rule.at_least, top=rule.top)
+    best = passed or sorted(table, key=lambda row: -row.positive)[:3]
+    return tuple(row.head for row in best), bool(passed)
+
+
+@lru_cache(maxsize=2)
+def held_out(asked: Asked, task: Task) -> dict[str, Collected]:
+    """Samples by feature that made none: the study's test, and for things in boxes (a test asks others) new prompts."""
+    found = studied(asked, task)
+    if task == "lists":
+        return {"category": found.test}
+    model = found.test.model
+    others = lexical_contrast(
+        model, _sizes(model, task, asked)[1], seed=2 * asked.seed + 1, cross=True, **_how(model, task, asked)
+    )
+    return {"order": found.test, "lexical": collect(model, others)}
+
+
+def _how(model: Model, task: Task, asked: Asked) -> dict[str, Any]:
+    if task == "boxes":
+        return wording(model, asked.model) | {"n_boxes": boxes_of(asked)}
+    return wording(model, asked.model) | {"per_category": 2 if asked.model is None else 5}
+
+
+def wording(model: Model, asked: str | None) -> dict[str, Any]:
+    """The organism's sentences for the organism, the paper's for all others, in a chat where the model has one."""
+    if asked is None:
+        return {"wording": "plain", "chat": False}
+    return {"wording": "instruct", "chat": bool(getattr(model.tokenizer, "chat_template", None))}
+
+
+def _sizes(model: Model, task: Task, asked: Asked) -> tuple[int, int]:
+    """Prompts that make features, and that test them; the published numbers for all but the organism, or as printed."""
+    if asked.quick:
+        several = asked.choices.as_printed and task == "lists"  # a contrast of its own for each category
+        return len(FIVE) * max(FEWEST, model.dims.d_head) if several else 160 if asked.model else 60, 40
+    if asked.model is None and not asked.choices.as_printed:
+        return 400, 200
+    return (3000, 1000) if task == "boxes" else (2000, 1000)
+
+
+class Points(NamedTuple):
+    """Queries, their right keys, and the labels of a contrast's samples, in one head."""
+
+    q: Tensor
+    k: Tensor
+    labels: list[str]
+
+
+def points(fit: Collected, head: Head) -> Points:
+    """Where a head has the samples of a contrast."""
+    chosen = choose(fit)
+    positive = fit.slots.sign[chosen] == 1
+    chosen, first = chosen[positive.any(1)], positive.long().argmax(1)[positive.any(1)]
+    samples = fit.layer(head[0]).of(chosen)
+    q = samples.queries[:, head[1]].double().cpu()
+    k = samples.keys[torch.arange(len(chosen)), first, head[1] // samples.group].double().cpu()
+    labels = fit.resolved.labels
+    return Points(q, k, [labels[int(i)] or "all" for i in chosen])
+
+
+def projected(features: Features, head: Head, fit: Collected, least: int = 0) -> Points:
+    """The same in the feature's subspace, of its own rank (the paper's rule) or at least the one given."""
+    q, k, labels = points(fit, head)
+    layer, index = features.at(head)
+    r = max(least, features.rank(head, "energy"))
+    return Points(q @ features.U[layer, index, :, :r].double(), k @ features.V[layer, index, :, :r].double(), labels)
+
+
+def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
+    """How many keys point where the queries of their label do, and not where others do? Each side about its own mean.
+
+    >>> x = torch.eye(2).double().repeat(3, 1)
+    >>> aligned(x, 5 + 2 * x, ["a", "b"] * 3)
+    1.0
+    """
+    kinds = sorted(set(labels))
+    own = torch.tensor([kinds.index(label) for label in labels])
+    q, k = q - q.mean(0), k - k.mean(0)
+    centres = torch.stack([q[own == i].mean(0) for i in range(len(kinds))])
+    cosines = torch.nn.functional.cosine_similarity(k[:, None], centres[None], dim=-1)
+    return float((cosines.argmax(1) == own).double().mean())
+
+
+def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
+    """The same in random subspaces of this rank, each one for queries and keys alike."""
+    return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]

@@ -1,0 +1,184 @@
+"""The command that repeats published results."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from keyhole import show
+from keyhole.cli.choices import Paper
+from keyhole.cli.meaning import namers
+from keyhole.cli.options import DtypeOption, ModelOption
+from keyhole.errors import KeyholeError
+from keyhole.files import require_folder
+
+if TYPE_CHECKING:
+    from keyhole_papers.choices import Choices
+    from keyhole_papers.results import Result
+
+_AS_PRINTED = "Settings exactly as the paper prints them, where the usual ones depart; for items of cc, may take hours."
+_REVISIONS = "Checkpoints of --model for items about training: step1000,step8000, or all that are published."
+_DEVICE = "Where models are read and singular-vector toys trained, for example cuda. Payload heads stay on the CPU."
+
+_MERGE = "Folder of results measured elsewhere: taken over first, the later of two. Can be given several times."
+_MARKDOWN = "Write a Markdown table there too. Its results are kept beside it, as .json, and joined with those there."
+
+
+def reproduce(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Published items such as cc-fig4, or all.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every item; the same as naming all.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the items instead of running them.")] = False,
+    paper: Annotated[Paper | None, typer.Option(help="Only what one paper, or the talk, published.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Seconds per item, to see that it runs; no verdict.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results. Default: reproduction, or reproduction-quick.")
+    ] = None,
+    model: ModelOption = None,
+    dtype: DtypeOption = "float32",
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
+    revisions: Annotated[str | None, typer.Option(help=_REVISIONS)] = None,
+    as_printed: Annotated[bool, typer.Option("--as-printed", help=_AS_PRINTED)] = False,
+    explainer: namers.ExplainerOption = "statistics",
+    judge: namers.JudgeOption = "rule",
+    llm: namers.UrlOption = None,
+    llm_model: namers.LlmModelOption = None,
+    llm_key: namers.LlmKeyOption = None,
+    llm_per_minute: namers.PerMinuteOption = None,
+    yes: namers.YesOption = False,
+    seed: Annotated[int, typer.Option(help="The first of the seeds.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run what is finished again, training included.")] = False,
+    jobs: Annotated[int, typer.Option(help="Items measured at the same time, a process of one thread each.")] = 1,
+    merge: Annotated[list[Path] | None, typer.Option(help=_MERGE, show_default=False)] = None,
+    markdown: Annotated[Path | None, typer.Option(help=_MARKDOWN)] = None,
+) -> None:
+    """Do published results hold? Runs figures and tables of three papers and a talk, and writes a report.
+
+    Results are kept after each item, so that a second call goes on where the first one stopped; those of each model,
+    dtype and other choice are kept apart, and folders measured on different machines can be merged. Without --model,
+    items about large language models run on the built-in organism where that makes sense, and the report says so.
+    Slides about names (talk-19 to talk-21) can be named and judged by a model behind --llm, whose answers are kept in
+    the folder. Exits with 1 if an item failed to run.
+
+    Examples:
+
+        keyhole reproduce --list --paper cc
+
+        keyhole reproduce cc-fig2 cc-fig4
+
+        keyhole reproduce all --quick
+
+        keyhole reproduce cc-fig9 --model meta-llama/Llama-3.1-8B-Instruct --dtype bfloat16 --device cuda
+
+        keyhole reproduce cc-fig2 --as-printed
+
+        keyhole reproduce svf-fig6b --model EleutherAI/pythia-160m --revisions all
+
+        keyhole reproduce talk-19 --explainer llm --judge llm --llm http://localhost:8000/v1 --llm-model qwen --yes
+
+        keyhole reproduce all --jobs 16
+
+        keyhole reproduce --merge elsewhere --markdown docs/reproduction.md
+    """
+    from keyhole.naming.namers import Namers
+    from keyhole_papers.choices import Choices
+    from keyhole_papers.report import require_writable
+    from keyhole_papers.results import take_results
+    from keyhole_papers.runner import reproduce as measure
+    from keyhole_papers.runner import resolve
+
+    wanted = ["all"] if every or (not ids and (listed or paper)) else ids or []
+    if listed:
+        _list(resolve(wanted, paper))
+        return
+    if not wanted and not merge:
+        raise KeyholeError("name the items to run, or all; `keyhole reproduce --list` shows them.")
+    chosen = resolve(wanted, paper)  # before a folder is made
+    folder = out or Path("reproduction-quick" if quick else "reproduction")
+    require_writable(folder, markdown)
+    for source in merge or []:
+        take_results(source, require_folder(folder))
+    by = Namers(
+        explainer=explainer,
+        judge=judge,
+        url=llm,
+        model=llm_model,
+        key=llm_key,
+        per_minute=llm_per_minute,
+        yes=yes,
+    )
+    choices = Choices(dtype, as_printed, revisions, by)
+    options: dict[str, Any] = {"model": model, "quick": quick, "device": device, "seed": seed, "fresh": fresh}
+    options["choices"] = choices
+    try:
+        results = measure(chosen, folder, jobs=jobs, stage=show.progress_bar, **options) if chosen else {}
+    except KeyholeError:  # a refusal: nothing was measured
+        raise
+    except BaseException:  # a stop: what was measured before it is reported
+        _report(folder, markdown)
+        raise
+    _show(results, folder)
+    _tell_unheeded(chosen, choices)
+    _report(folder, markdown)
+    raise typer.Exit(int(any(result.state == "failed" for result in results.values())))
+
+
+def _show(results: Mapping[str, "Result"], folder: Path) -> None:
+    from keyhole_papers.catalogue import CATALOGUE
+    from keyhole_papers.results import options_of, read_results
+    from keyhole_papers.totals import Item, items
+
+    kept = {item.one.id: item for item in items(read_results(folder))}
+    for id, result in results.items():
+        item, other = Item(CATALOGUE[id], result), kept[id]
+        show.plain(f"{id:<10}  {item.said:<17}  {item.one.title}")
+        said = f"{item.remark}.\n{result.measured}" if item.remark else result.measured or result.note
+        for line in said.splitlines():
+            show.plain(f"  {line}")
+        if other.result.key != result.key or other.label != item.label:
+            by = " ".join(options_of(other.result.settings)) or "a run without --model"
+            show.plain(f"  The report shows what was kept before: {other.said}, by {by}.")
+
+
+def _tell_unheeded(ids: list[str], choices: "Choices") -> None:
+    """Say of a choice which of the items it did not change."""
+    from keyhole_papers.catalogue import CATALOGUE
+    from keyhole_papers.choices import option, unheeded
+    from keyhole_papers.runner import experiments
+
+    for name, left in unheeded([CATALOGUE[id] for id in ids], choices, experiments()).items():
+        if left:
+            named = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+            show.note(f"{option(name, choices)} changes nothing in {named}: run as usual.")
+
+
+def _report(folder: Path, markdown: Path | None) -> None:
+    from keyhole_papers.report import write_report
+    from keyhole_papers.results import locked, read_results
+    from keyhole_papers.totals import items, summary
+
+    if not (folder / "results.json").is_file():
+        return
+    with locked(folder):  # reports of two runs would otherwise overtake each other
+        results = read_results(folder)
+        written = write_report(results, folder, markdown=markdown)
+    show.plain(f"{folder}: {summary(items(results))}")
+    for path in written:
+        show.plain(f"wrote {path}")
+
+
+def _list(ids: list[str]) -> None:
+    from keyhole_papers.catalogue import CATALOGUE
+    from keyhole_papers.runner import experiments
+
+    runs = experiments()
+    rows = []
+    for one in (CATALOGUE[id] for id in ids):
+        runnable = not (one.schematic or one.later) and (one.id in runs or one.same_as in runs)
+        state = "drawing" if one.schematic else "later" if one.later else "runs here" if runnable else "not yet"
+        rows.append((one.id, state, one.title, one.needs or ""))
+    show.table(("item", "state", "title", "needs"), rows)
+    here = sum(state == "runs here" for _, state, *_ in rows)
+    show.plain(f"{len(ids)} items; {here} run here.")

@@ -1,0 +1,209 @@
+"""How do all results read side by side? One self-contained page, and one Markdown table."""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+
+from keyhole.errors import KeyholeError
+from keyhole.files import require_file, require_folder, write_at_once
+from keyhole_papers.catalogue import PAPERS, Paper
+from keyhole_papers.results import Result, merged, options_of, read_results, write_results
+from keyhole_papers.totals import SAID, Item, Label, counts, items, summary
+
+_PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
+_SHADE = Template(".$label { color: var(--$label); } .bar .$label { background: var(--$label); }\n")
+_KINDS = {".png": "image/png", ".svg": "image/svg+xml"}
+_SHORT: dict[Paper, str] = {"svf": "SVF", "svt": "SVT", "cc": "CC", "talk": "Talk"}
+_MORE = (
+    "`keyhole reproduce ID` measures one again. `keyhole reproduce --merge docs/reproduction.json` writes a page with "
+    "every claim, every number that was measured, and why the verdict is what it is."
+)
+_TERMS = (
+    "Reproduced: the published claim held here on the published model or toy. "
+    "Partly: another model or other settings showed it, or a part of the claim held. "
+    "Cannot be told: it ran, and what came out cannot decide: it is too small, or holds by construction. "
+    "Not on a stand-in: another model was measured and does not show it; only the named model can decide. "
+    "Needs a model: nothing could be measured without it. "
+    "Quick trial: it ran, on too little for a verdict, and counts for nothing."
+)
+
+
+def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What reproduces") -> str:
+    """The page: every result with its claim, pictures inside; `folder` is where their paths begin."""
+    shown = items(results)
+    shades = "".join(_SHADE.substitute(label=_slug(label)) for label in SAID)
+    papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
+    return Template(_PAGE.read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        summary=html.escape(summary(shown)),
+        shades=shades,
+        overview="".join(_overview(paper, shown) for paper in papers),
+        buttons=_buttons(papers, shown),
+        sections="".join(_section(paper, shown, folder) for paper in papers),
+        footer=html.escape(_footer(shown)),
+    )
+
+
+def to_markdown(results: Mapping[str, Result]) -> str:
+    """The tables: counts on top, then a short line for every result; the page has what was claimed and measured."""
+    shown = items(results)
+    lines = ["# Reproduction", "", summary(shown), ""]
+    lines += ["| verdict | items | toys and theorems | language models |", "|---|---|---|---|"]
+    lines += [f"| {SAID[label]} | {n.items} | {n.toys} | {n.language} |" for label, n in counts(shown).items()]
+    lines += ["", _footer(shown), "", _MORE]
+    for paper, name in PAPERS.items():
+        own = [item for item in shown if item.one.paper == paper]
+        if own:
+            lines += [
+                "",
+                f"## {name}",
+                "",
+                "| id | published | verdict | measured on |",
+                "|---|---|---|---|",
+            ]
+            lines += [_line(item) for item in own]
+    return "\n".join([*lines, ""])
+
+
+def write_report(results: Mapping[str, Result], folder: Path, *, markdown: Path | None = None) -> list[Path]:
+    """Writes `report.html` beside the results and, if asked, the Markdown table; returns the files.
+
+    A table `x.md` has its results beside it in `x.json`, without pictures: those that the folder lacks stay in it, so
+    that a part can be measured again, here or elsewhere, and the table be written anew.
+    """
+    require_writable(folder, markdown)
+    written = [folder / "report.html"]
+    write_at_once(written[0], to_html(results, folder))
+    if markdown is not None:
+        written += write_table(results, markdown)
+    return written
+
+
+def write_table(results: Mapping[str, Result], markdown: Path) -> list[Path]:
+    """Joins the results with those kept beside the table, and writes both anew; returns the files."""
+    beside = markdown.with_suffix(".json")
+    more = {one.key: one for one in map(_portable, results.values())}
+    published = dict(sorted(merged(read_results(beside), more).items()))
+    write_results(published, beside)
+    write_at_once(markdown, to_markdown(published))
+    return [markdown, beside]
+
+
+def _portable(result: Result) -> Result:
+    """Without pictures, and with the name of a model file wherever it lies: as it reads on another machine."""
+    model = result.settings.get("model")
+    if model is None or not model.endswith(".gguf"):
+        return replace(result, figures=())
+    return replace(result, figures=(), settings={**result.settings, "model": Path(model).name})
+
+
+def require_writable(folder: Path, markdown: Path | None = None) -> None:
+    """Refuses places that a report cannot take, so that this is known before the hours of measuring."""
+    require_file(require_folder(folder) / "report.html")
+    if markdown is None:
+        return
+    if require_file(markdown).suffix == ".json":
+        raise KeyholeError(f"cannot write a table to {markdown}: results go beside it under that name; name it .md.")
+    read_results(markdown.with_suffix(".json"))
+
+
+def _footer(shown: Sequence[Item]) -> str:
+    runs = {item.one.same_as or item.one.id: (item.result, *item.others) for item in shown}  # a slide took no time
+    minutes = sum(result.seconds for own in runs.values() for result in own) / 60
+    return f"{minutes:.1f} minutes, without the training of heads and models that earlier runs had left. {_TERMS}"
+
+
+def _slug(label: Label) -> str:
+    return label.replace(" ", "-")
+
+
+def _overview(paper: Paper, shown: Sequence[Item]) -> str:
+    """A bar of verdicts per paper."""
+    own = {label: n.items for label, n in counts([item for item in shown if item.one.paper == paper]).items()}
+    bars = "".join(
+        f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {SAID[label]}"></i>'
+        for label, count in own.items()
+    )
+    told = ", ".join(f"{count} {SAID[label]}" for label, count in own.items())
+    name = f'<span><b>{_SHORT[paper]}</b> <span class="faint">{sum(own.values())}</span></span>'
+    drawn = f'<span class="bar" role="img" aria-label="{told}">{bars}</span>'
+    return f'{name}{drawn}<span class="faint">{own.get("reproduced", 0)} reproduced</span>'
+
+
+def _buttons(papers: list[Paper], shown: Sequence[Item]) -> str:
+    def button(kind: str, value: str, text: str) -> str:
+        pressed = "true" if value == "" else "false"
+        return f'<button data-kind="{kind}" data-value="{value}" aria-pressed="{pressed}">{text}</button>'
+
+    chosen = [button("paper", "", "All papers"), *(button("paper", paper, _SHORT[paper]) for paper in papers)]
+    labels = [button("state", label, SAID[label]) for label in SAID if any(item.label == label for item in shown)]
+    return "".join([*chosen, '<span class="gap"></span>', button("state", "", "All verdicts"), *labels])
+
+
+def _section(paper: Paper, shown: Sequence[Item], folder: Path) -> str:
+    rows = "".join(_row(item, folder) for item in shown if item.one.paper == paper)
+    head = '<th class="where">item</th><th>published</th><th>measured here</th><th class="verdict">verdict</th>'
+    table = f"<table><thead><tr>{head}</tr></thead>{rows}</table>"
+    return f'<section data-paper="{paper}"><h2>{html.escape(PAPERS[paper])}</h2>{table}</section>'
+
+
+def _row(item: Item, folder: Path) -> str:
+    say, one, result = html.escape, item.one, item.result
+    notes = [text for text in (result.note, *_others(item)) if text]
+    note = "".join(f'<p class="note">{say(text)}</p>' for text in notes)
+    command = "" if one.schematic else f"<code>{say(one.command)}</code>"
+    measured = "".join(f"<p>{say(line)}</p>" for line in result.measured.splitlines())
+    link = f'<a class="id" id="{one.id}" href="#{one.id}">{one.id}</a>'
+    cells = (
+        f'<td class="where">{link}<small>{say(one.figure)}</small></td>'
+        f"<td><b>{say(one.title)}</b>{say(one.claim)}<br>{command}</td>"
+        f"<td>{measured}{note}</td>"
+        f'<td class="verdict"><span class="chip {_slug(item.label)}">{item.said}</span>{_how(item)}</td>'
+    )
+    pictures = "".join(_picture(folder / path, f"{one.id}: {one.title}") for path in result.figures)
+    shown = f'<tr class="pictures"><td colspan="4"><div>{pictures}</div></td></tr>' if pictures else ""
+    return f'<tbody data-state="{item.label}"><tr>{cells}</tr>{shown}</tbody>'
+
+
+def _others(item: Item) -> list[str]:
+    """What other models, and other ways of running them, said about the same item."""
+    usual = "the stand-in" if item.one.needs else "toys"
+    return [f"With {_on(other, usual)}: {Item(item.one, other).said}. {other.measured}" for other in item.others]
+
+
+def _how(item: Item) -> str:
+    result = item.result
+    parts = [one] if (one := _on(result, "").strip()) else []
+    if result.settings.get("seed"):
+        parts.append(f"seed {result.settings['seed']}")
+    if result.seconds:
+        parts.append(f"{result.seconds:.0f} s")
+    return "".join(f"<small>{html.escape(text)}</small>" for text in (item.remark, ", ".join(parts)) if text)
+
+
+def _picture(path: Path, text: str) -> str:
+    if path.suffix not in _KINDS or not path.is_file():
+        return ""  # results may be read without their pictures
+    data = base64.b64encode(path.read_bytes()).decode("ascii")
+    source = f"data:{_KINDS[path.suffix]};base64,{data}"
+    return f'<img tabindex="0" loading="lazy" alt="{html.escape(text)}" src="{source}">'
+
+
+def _line(item: Item) -> str:
+    """What and where, and what came of it; with several models, the one that the verdict is of comes first."""
+    one = item.one
+    runs = [result for result in (item.result, *item.others) if result.numbers]
+    own = "the organism" if one.needs else "toys"
+    models = dict.fromkeys(_on(result, own) for result in runs)
+    verdict = f"{item.said}: {item.remark}" if item.remark else item.said
+    cells = (f"`{one.id}`", f"{one.figure}: {one.title}", verdict, ", ".join(models))
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"
+
+
+def _on(result: Result, usual: str) -> str:
+    """The model, or what stands in for one, and in brackets how it was run."""
+    how = " ".join(options_of(result.settings, beyond_model=True))
+    return str(result.settings.get("model") or usual) + (f" ({how})" if how else "")

@@ -1,0 +1,204 @@
+"""What has been measured so far? Results as a file that survives a stop in the middle of anything, and other writers.
+
+An item has one result per model and way of running it, and quick trials beside them: none takes another's place.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, get_args, get_type_hints
+
+from filelock import FileLock
+
+from keyhole.errors import KeyholeError
+from keyhole.files import finite, write_at_once
+from keyhole.strict import fits, frozen, is_whole, parse_json, quoted, read_text, require
+from keyhole_papers.outcome import Verdict
+
+State = Verdict | Literal["quick", "failed", "schematic"]
+STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
+_VERSION = 1
+_PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
+_OPTIONS = {  # settings that results are kept apart by, as the command line calls them; a usual one is left out
+    "model": "--model",
+    "dtype": "--dtype",
+    "revisions": "--revisions",
+    "as_printed": "--as-printed",
+    "explainer": "--explainer",
+    "judge": "--judge",
+    "llm_model": "--llm-model",
+    "quick": "--quick",
+}
+_SWITCHES = ("as_printed", "quick")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One published item: how it came out, or why it did not run."""
+
+    id: str
+    state: State  # "quick": it ran, on too little for a verdict
+    measured: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[str, ...] = ()  # relative to the folder of the results
+    note: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0  # of the run itself: what earlier runs had trained is reused
+    when: str = ""  # it was finished, as 2026-01-31T23:59:59Z
+
+    @property
+    def finished(self) -> bool:
+        """Was something measured? Everything else is worth another try."""
+        return self.state != "failed" and bool(self.measured)
+
+    @property
+    def key(self) -> str:
+        """What it is kept under."""
+        return key_of(self.id, self.settings)
+
+
+_FIELDS = {name: hint for name, hint in get_type_hints(Result).items() if name != "id"}  # of a record in the file
+
+
+def key_of(id: str, settings: Mapping[str, Any]) -> str:
+    """The place of a result in the file.
+
+    >>> key_of("svt-fig3", {"model": "gpt2", "quick": True, "seed": 0})
+    'svt-fig3 --model gpt2 --quick'
+    """
+    return " ".join([id, *options_of(settings)])
+
+
+def options_of(settings: Mapping[str, Any], *, beyond_model: bool = False) -> list[str]:
+    """The options that give these settings; without --model and --quick, if only the way of running is asked for.
+
+    >>> options_of({"model": "gpt2", "dtype": "bfloat16", "as_printed": True, "seed": 0})
+    ['--model gpt2', '--dtype bfloat16', '--as-printed']
+    """
+    named = {name: settings.get(name) for name in _OPTIONS if not (beyond_model and name in ("model", "quick"))}
+    return [
+        _OPTIONS[name] if name in _SWITCHES else f"{_OPTIONS[name]} {value}" for name, value in named.items() if value
+    ]
+
+
+def read_results(place: Path) -> dict[str, Result]:
+    """The results of a folder, or of a file of them, by `Result.key`; none if there is no file."""
+    path = place if place.suffix == ".json" else place / "results.json"
+    if not path.exists():
+        return {}
+    try:
+        told = parse_json(read_text(path))
+        whole = isinstance(told, dict) and isinstance(told.get("results"), dict) and "version" in told
+        require(whole, "it needs a version and results.")
+        same = is_whole(told["version"]) and told["version"] == _VERSION
+        require(same, f"its version is {quoted(told['version'])}, and {_VERSION} is read here.")
+        found = [_result(key, one) for key, one in told["results"].items()]
+    except KeyholeError as error:
+        raise KeyholeError(f"{path} is no file of results: {error} Remove it or choose another folder.") from error
+    return {one.key: one for one in found}
+
+
+def write_results(results: Mapping[str, Result], place: Path) -> Path:
+    """All results in one file, replaced at once: a reader never sees half of it."""
+    path = place if place.suffix == ".json" else place / "results.json"
+    told = {one.key: _record(one) for one in results.values()}
+    text = json.dumps({"version": _VERSION, "results": told}, ensure_ascii=False, indent=1, allow_nan=False)
+    write_at_once(path, text + "\n")
+    return path
+
+
+def keep_result(result: Result, folder: Path) -> Result:
+    """Puts a result among those of the folder, which others may write too; returns what the folder has then.
+
+    What was finished stays if this was not.
+    """
+    with locked(folder):
+        results = read_results(folder)
+        before = results.get(result.key)
+        if before is not None and before.finished and not result.finished:
+            return before
+        write_results({**results, result.key: result}, folder)
+    return result
+
+
+def merged(kept: Mapping[str, Result], more: Mapping[str, Result]) -> dict[str, Result]:
+    """Both, and of two results under one key the later one; but nothing finished gives way to what is not."""
+    found = dict(kept)
+    for key, result in more.items():
+        before = found.get(key)
+        if before is None or (result.finished, result.when) >= (before.finished, before.when):
+            found[key] = result
+    return found
+
+
+def take_results(source: Path, folder: Path) -> None:
+    """Puts what was measured elsewhere among the results of the folder, pictures included."""
+    if not read_results(source):
+        raise KeyholeError(
+            f"there are no results in {source}: give a folder of `keyhole reproduce`, or its results.json."
+        )
+    home = source.parent if source.suffix == ".json" else source
+    with locked(folder):
+        before = read_results(folder)
+        results = merged(before, read_results(source))
+        for result in results.values():
+            if before.get(result.key) != result:
+                _copy(result.figures, home, folder)
+        write_results(results, folder)
+
+
+def _copy(figures: Sequence[str], source: Path, folder: Path) -> None:
+    for figure in figures:
+        if (source / figure).is_file():  # results may travel without their pictures
+            (folder / figure).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / figure, folder / figure)
+
+
+def as_stored(result: Result) -> Result:
+    """The result as it will be read again, or why it cannot be written: UnicodeError, TypeError or a refusal."""
+    text = json.dumps(_record(result), ensure_ascii=False, allow_nan=False)
+    return _result(result.key, parse_json(text.encode("utf-8").decode("utf-8")))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes into the folder meanwhile."""
+    lock = FileLock(folder / ".results.lock", timeout=_PATIENCE)
+    try:
+        lock.acquire()
+    except OSError as error:
+        raise KeyholeError(f"cannot write into {folder} ({error}): choose another folder.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _record(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = finite({name: value for name, value in asdict(result).items() if name != "id"})
+    return found
+
+
+def _result(key: str, told: Any) -> Result:
+    """A record of the file, every field of its kind."""
+    require(isinstance(told, dict) and "state" in told, f"{key} has no state.")
+    values = {name: frozen(value) for name, value in told.items()}
+    for name, value in values.items():
+        require(name in _FIELDS, f"{key} has an unknown field {quoted(name)}.")
+        require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {quoted(value)}.")
+    one = Result(key.partition(" ")[0], **values)
+    require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
+    for name in _OPTIONS:
+        value, kind = one.settings.get(name), bool if name in _SWITCHES else str
+        require(value is None or isinstance(value, kind), f"settings of {key} cannot be {quoted(one.settings)}.")
+    quick = bool(one.settings.get("quick"))
+    require(one.seconds >= 0, f"seconds of {key} cannot be {quoted(one.seconds)}.")
+    return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
+
+
+def _inside(path: str) -> bool:
+    parts = PurePosixPath(path)
+    return not parts.is_absolute() and ".." not in parts.parts

@@ -1,0 +1,297 @@
+"""Which network of heads does singular vector tracing find on IOI prompts? Traced from name movers down.
+
+What is judged are edges between heads, whatever their tokens. What is drawn is the paper's graph: edges lead to the
+token of the reader, by its role, and those at tokens without a role are left out.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+from matplotlib.figure import Figure
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import SideName
+from keyhole.errors import KeyholeError
+from keyhole.figures.network import Carried, TokenEdge, name_of, network_figure
+from keyhole.intervene.verification import distinct_edges
+from keyhole.lab.heads.sparse import Head
+from keyhole.models.run import Run
+from keyhole.tasks.example import Example
+from keyhole.tasks.places import START, place_names
+from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
+from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.svt.answers import firing_movers
+from keyhole_papers.svt.intervals import numbered
+from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, measured_on, subject
+from keyhole_papers.svt.known import Agreement, agreement, known_heads, known_here
+from keyhole_papers.svt.lattice import LATTICE, Lattice, Pair, lattice
+
+NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
+Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
+
+
+@dataclass(frozen=True)
+class Network:
+    """In what share of the prompts each edge was traced; and the same by tokens, for the picture."""
+
+    edges: dict[Edge, float]
+    starts: tuple[Head, ...]
+    traced: int  # prompts in which a start fires
+    written: dict[TokenEdge, Carried] = field(default_factory=dict)
+    fired: dict[Head, float] = field(default_factory=dict)  # in what share of the prompts each head was traced
+
+    def frequent(self, least: float) -> dict[Edge, float]:
+        """Edges in at least this share of the prompts."""
+        return {edge: share for edge, share in self.edges.items() if share >= least}
+
+    def drawn(self, least: float) -> dict[TokenEdge, Carried]:
+        """Edges to tokens in at least this share of the prompts."""
+        return {edge: carried for edge, carried in self.written.items() if carried.share >= least}
+
+    def pairs(self, least: float) -> set[Pair]:
+        """The same without sides."""
+        return {(a, b) for a, b, _ in self.frequent(least)}
+
+    def heads(self, least: float) -> set[Head]:
+        """Their heads, and those where tracing starts."""
+        return {*self.starts, *(head for edge in self.frequent(least) for head in edge[:2])}
+
+
+def traced(job: Job, channels: ChannelChoice = "singular") -> Network:
+    """The network of a job's model, traced once for all figures."""
+    return _traced(subject(job), channels)
+
+
+@lru_cache(maxsize=4)
+def _traced(seen: Subject, channels: ChannelChoice) -> Network:
+    movers = seen.role("name mover")
+    counts, times, fired = Counter[Edge](), Counter[TokenEdge](), Counter[Head]()
+    totals: dict[TokenEdge, float] = {}
+    done = 0
+    for example, run in seen.runs():
+        starts = firing_movers(seen, example, run)
+        if starts:
+            done += 1
+            settings = SvtSettings(seen.threshold, channels=channels, start=starts)
+            circuit = trace_svt(run, settings=settings)
+            written = _written(circuit, token_roles(example, run))
+            counts.update(_edges(circuit))
+            times.update(written.keys())
+            fired.update({head for writer, reader, *_ in _signals(circuit) for head in (writer, reader)})
+            totals |= {edge: totals.get(edge, 0.0) + value for edge, value in written.items()}
+    if not done:
+        raise KeyholeError(
+            f"no name mover of {seen.model.name} fires in these {len(seen.examples)} prompts (a weight of "
+            f"{seen.threshold:g} from END to IO): choose another model."
+        )
+    by_token = {edge: Carried(n / done, totals[edge]) for edge, n in times.items()}
+    heads = {head: n / done for head, n in fired.items()}
+    return Network({edge: n / done for edge, n in counts.items()}, movers, done, by_token, heads)
+
+
+def _edges(circuit: Circuit) -> set[Edge]:
+    """Pairs of heads, whatever their tokens."""
+    return {(writer, reader, side) for writer, reader, side, _, _ in _signals(circuit)}
+
+
+def _signals(circuit: Circuit) -> Iterator[tuple[Head, Head, SideName, int, float]]:
+    """Writer, reader, side, token and contribution of every signal, once for each firing of its reader.
+
+    A circuit has a node for every source that a writer fires on; its contribution is that of the whole head.
+    """
+    for edge in distinct_edges(circuit, (edge for edge in circuit.edges if edge.side != "target")):
+        writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
+        assert writer.layer is not None and writer.head is not None
+        assert reader.layer is not None and reader.head is not None
+        side = circuit.signal(edge).side
+        yield (writer.layer, writer.head), (reader.layer, reader.head), side, writer.dest, edge.weight
+
+
+def token_roles(example: Example, run: Run) -> tuple[str | None, ...]:
+    """The role of every token: that of a word, or of the one right before; None: it has none."""
+    places = {role: at for role, at in example.positions(run).items() if "+" not in role}
+    roles = {name for role in (*places, START) for name in (role, f"{role}+1")}
+    return tuple(name if name in roles else None for name in place_names(places, len(run)))
+
+
+def _written(circuit: Circuit, roles: tuple[str | None, ...]) -> dict[TokenEdge, float]:
+    """Contributions by the role of the written token, over all firings of the reader; those without a role are left."""
+    found: dict[TokenEdge, float] = {}
+    for writer, reader, side, token, value in _signals(circuit):
+        role = roles[token]
+        if role is not None:
+            edge = TokenEdge(writer, reader, role, side)
+            found[edge] = found.get(edge, 0.0) + value
+    return found
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The network of a model: frequent edges, and how well its heads are the known ones."""
+
+    model: str | None  # as it was asked for
+    network: Network
+    least: float  # share of the prompts that an edge must be in
+    prompts: int
+    about: str  # which prompts
+    n_heads: int  # of a layer
+    known: frozenset[Head]
+    agreement: Agreement
+    lattice: Lattice
+
+    @property
+    def edges(self) -> dict[Edge, float]:
+        """The frequent ones."""
+        return self.network.frequent(self.least)
+
+    @property
+    def at_source(self) -> int:
+        """Edges that are read at source tokens."""
+        return sum(edge[2] == "src" for edge in self.edges)
+
+
+def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singular") -> Joined:
+    """The network traced from name movers down."""
+    seen, found = subject(job), traced(job, channels)
+    return Joined(
+        model=job.model,
+        network=found,
+        least=least,
+        prompts=len(seen.examples),
+        about=seen.prompts.about,
+        n_heads=seen.model.dims.heads,
+        known=known_heads(seen),
+        agreement=agreement(seen, found.heads(least), found.starts),
+        lattice=lattice(seen, found.starts, found.pairs(NETWORK)),
+    )
+
+
+def judge(record: Joined, woven: bool) -> Verdict:
+    """Do frequent edges join the heads that are known to do the task, and (if `woven`) cross between its top roles?"""
+    holds = [record.agreement.agrees, *(record.lattice.holds if woven else [])]
+    return judged(record, holds, first=record.network.traced >= LEAST and record.agreement.beyond_chance)
+
+
+def _tell(record: Joined, woven: bool) -> Told:
+    found, edges, heads = record.network, record.edges, record.network.heads(record.least)
+    numbers = {"prompts": found.traced, "heads": len(heads), "edges": len(edges), **record.agreement.numbers}
+    strong = ", ".join(
+        f"{name_of(a)} to {name_of(b)} ({side}, {edges[a, b, side]:.0%})"
+        for a, b, side in sorted(edges, key=lambda edge: -edges[edge])[:6]
+    )
+    text = (
+        f"{found.traced} of {record.prompts} prompts traced from {listed(found.starts)}: {len(edges)} edges in "
+        f"{record.least:.0%} of them or more join {len(heads)} heads. Of upstream heads with a known role: "
+        f"{record.agreement.text}. Most frequent: {strong or 'none'}."
+    )
+    asked = "precision .4, recall .5, and more known heads than by chance (p < .05)"
+    if woven:
+        numbers, text = numbers | record.lattice.numbers, f"{text} {record.lattice.text}"
+        asked = f"{asked}; {LATTICE}"
+    return Told(text, numbers, f"Asked: {asked}; {LEAST} traced prompts or more. {known_here(record)}")
+
+
+def _picture(record: Joined, what: str = "", lowest: int = 0) -> Figure:
+    """The graph of a network: frequent edges, from this layer on."""
+    least, found = record.least, record.network
+    edges = {edge: carried for edge, carried in found.drawn(least).items() if edge.writer[0] >= lowest}
+    title = f"Edges{what} traced in {least:.0%} of {found.traced} prompts or more, to tokens that have a role"
+    known = [head for head in record.known if head[0] >= lowest]
+    starts = {edge.reader for edge in edges} & set(found.starts)
+    return network_figure(edges, title, starts=starts, fired=found.fired, known=known)
+
+
+def _draw(record: Joined) -> Mapping[str, Figure]:
+    return {"network": _picture(record)}
+
+
+def joined(least: float, *, woven: bool = False) -> Experiment[Joined]:
+    """Edges in at least this share of the prompts."""
+    return Experiment(partial(measure, least=least), partial(judge, woven=woven), partial(_tell, woven=woven), _draw)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The networks that both ways of tracing find."""
+
+    singular: Joined
+    whole: Joined
+
+
+def measure_both(job: Job) -> Compared:
+    """Traced with singular vectors, and with whole residuals."""
+    return Compared(measure(job, _SKELETON), measure(job, _SKELETON, "all"))
+
+
+def judge_both(record: Compared) -> Verdict:
+    """Does tracing with whole residuals miss what tracing with singular vectors finds?"""
+    right, other = record.singular, record.whole
+    enough = min(right.network.traced, other.network.traced) >= LEAST
+    first = enough and right.agreement.beyond_chance and right.at_source > 0
+    holds = [other.agreement.recall < min(right.agreement.recall, 0.5), other.at_source <= right.at_source / 5]
+    return judged(right, holds, first=first)
+
+
+def _tell_both(record: Compared) -> Told:
+    lines, numbers = [], {}
+    for name, one in (("singular vectors", record.singular), ("whole residuals", record.whole)):
+        numbers[name] = {"edges": len(one.edges), "at sources": one.at_source, **one.agreement.numbers}
+        lines.append(
+            f"With {name}: {len(one.edges)} edges in two thirds of {one.network.traced} prompts, {one.at_source} of "
+            f"them at source tokens; {one.agreement.text}."
+        )
+    note = (
+        "Asked first: singular vectors find more known heads than by chance (p < .05), and edges at source tokens. "
+        f"Then: whole residuals find fewer of the known heads and less than half, and a fifth of those edges or less; "
+        f"{LEAST} traced prompts or more. {known_here(record.singular)}"
+    )
+    return Told("\n".join(lines), numbered(numbers), note)
+
+
+def _draw_both(record: Compared) -> Mapping[str, Figure]:
+    return {"network": _picture(record.whole, " of whole residuals")}
+
+
+def measure_top(job: Job) -> Joined:
+    """Of a model with several heads of both roles."""
+    subject(job).role("name mover", 2)
+    subject(job).role("S-inhibition", 1 if is_gpt2(job.model) else 2)  # the published figure names two more
+    return measure(job)
+
+
+def judge_top(record: Joined) -> Verdict:
+    """Are name movers and S-inhibition heads joined by many paths, each to several of the others?"""
+    return judged(record, record.lattice.holds, first=record.network.traced >= LEAST and record.lattice.beyond_chance)
+
+
+def _top(record: Joined) -> dict[Edge, float]:
+    return {edge: share for edge, share in record.edges.items() if edge[0][0] >= record.lattice.lowest}
+
+
+def _tell_top(record: Joined) -> Told:
+    woven, edges, prompts = record.lattice, _top(record), record.network.traced
+    text = f"{len(edges)} edges in {NETWORK:.0%} or more of {prompts} prompts lie in layers {woven.lowest} and above;"
+    names = "; ".join(
+        f"{role}: {listed(sorted(heads)) or 'none'}"
+        for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
+    )
+    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {measured_on(record, roles=True)}"
+    return Told(f"{text} {woven.text}", {"edges": len(edges), **woven.numbers, "prompts": prompts}, note)
+
+
+def _draw_top(record: Joined) -> Mapping[str, Figure]:
+    lowest = record.lattice.lowest
+    return {"top": _picture(record, f" from layer {lowest} on", lowest)}
+
+
+RUNS: dict[str, Attempt] = {
+    "svt-fig5": joined(NETWORK, woven=True),
+    "svt-fig14": Experiment(measure_top, judge_top, _tell_top, _draw_top),
+    "svt-fig15": joined(_SKELETON),
+    "svt-fig16": Experiment(measure_both, judge_both, _tell_both, _draw_both),
+}

@@ -1,0 +1,128 @@
+"""What does one circuit look like? Where it ends, what its edges carry, and a picture."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from keyhole.circuits.circuit import Circuit, Node
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
+from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.job import Attempt, Job, Numbers
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.svt.ioi import LEAST, judged, measured_on, subject, trace_answer
+from keyhole_papers.svt.panels import panels
+
+_EXACT = 1e-4  # of a decomposition, relative
+_PROMPTS = 16
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The circuits of some answers."""
+
+    model: str | None  # as it was asked for
+    about: str  # which prompts
+    circuits: int
+    rich: int  # circuits with signals
+    signals: int
+    carried: int  # signals with channels
+    leaves: Counter[str]  # where tracing ended, by kind
+    open_ends: int  # leaves that are heads above the first layer
+    error: float  # of a decomposition, the largest
+    largest: Circuit | None  # shows most; none where none has signals
+
+
+def measure(job: Job) -> Traced:
+    """Circuits behind the likeliest answers."""
+    seen = subject(job)
+    found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_PROMPTS)]
+    about = seen.prompts.first(_PROMPTS).about
+    circuits = [one for one in found if one is not None]
+    rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
+    signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
+    leaves = [leaf for one in circuits for leaf in _leaves(one)]
+    lowest = seen.model.attention_layers[0]
+    return Traced(
+        model=job.model,
+        about=about,
+        circuits=len(circuits),
+        rich=len(rich),
+        signals=len(signals),
+        carried=sum(bool(edge.channels) for edge in signals),
+        leaves=Counter(node.kind for node in leaves),
+        open_ends=sum(node.kind == "head" and node.layer != lowest and node.dest > 0 for node in leaves),
+        error=max((max(one.errors.values()) for one in circuits), default=0.0),
+        largest=max(rich, key=lambda one: len(one.edges), default=None),
+    )
+
+
+def _leaves(circuit: Circuit) -> list[Node]:
+    targets = {edge.target for edge in circuit.edges}
+    return [node for i, node in enumerate(circuit.nodes) if i not in targets]
+
+
+def judge(record: Traced) -> Verdict:
+    """Does the recursion end by itself, and does every edge carry channels?"""
+    holds = [record.carried == record.signals, record.open_ends == 0, record.error < _EXACT]
+    return "untold" if record.rich >= LEAST and all(holds) else judged(record, [])
+
+
+def _tell(record: Traced) -> Told:
+    note = (
+        "Asked of all circuits, "
+        f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
+        "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
+        f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. These are properties of "
+        f"the method, which hold whatever a model has learned: that they do tells nothing of it. {measured_on(record)}"
+    )
+    if record.largest is None:
+        return Told(f"None of {record.circuits} circuits has signals.", note=note)
+    numbers: Numbers = {"circuits": record.circuits, "with signals": record.rich, "signals": record.signals}
+    numbers |= {"signals with channels": record.carried, "largest error": record.error}
+    numbers |= {"ends at heads above the first layer": record.open_ends}
+    numbers |= {f"leaves: {kind}": n for kind, n in record.leaves.items()}
+    text = (
+        f"{record.rich} of {record.circuits} circuits have signals, the largest {len(record.largest.nodes)} nodes and "
+        f"{len(record.largest.edges)} edges; {record.carried} of {record.signals} signals carry channels; "
+        f"{record.leaves.total()} leaves ({', '.join(f'{n} {kind}' for kind, n in record.leaves.most_common())}), "
+        f"{record.open_ends} of them heads above the first layer; largest relative error of a decomposition "
+        f"{record.error:.1e}."
+    )
+    return Told(text, numbers, note)
+
+
+def _draw(record: Traced) -> Mapping[str, Figure]:
+    return {"circuit": _circuit_figure(record.largest)} if record.largest else {}
+
+
+def _circuit_figure(circuit: Circuit) -> Figure:
+    """Nodes at their token (from left to right) and layer (from below); blue and red lines are signals."""
+    depth = max((node.layer for node in circuit.nodes if node.layer is not None), default=0)
+    title = "A circuit of one prompt: signals at the destination (red) and at the source (blue)"
+    figure, (axis,) = panels([""], title, (max(7.0, 0.6 * len(circuit.tokens) + 1), 1.1 * depth + 3.2), y="layer")
+    places, shared = [], Counter[tuple[int, int]]()
+    for node in circuit.nodes:
+        level = depth + 1 if node.layer is None else -1 if node.kind == "embedding" else node.layer
+        at = shared[level, node.dest]
+        shared[level, node.dest] += 1
+        places.append((node.dest, level + 0.22 * at))
+    for edge in circuit.edges:
+        (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
+        shade = {"dest": RED, "src": BLUE, "target": GREY}[edge.side]
+        axis.plot([x0, x1], [y0, y1], color=shade, linewidth=1.2, alpha=0.6, zorder=1)
+    for node, place in zip(circuit.nodes, places, strict=True):
+        label = f"{node.layer}.{node.head}" if node.kind == "head" else "answer" if node.layer is None else node.kind
+        dark = node.kind in ("head", "target")
+        box = {"boxstyle": "round,pad=0.2", "facecolor": INK if dark else FAINT, "edgecolor": "none"}
+        colour = "white" if dark else INK
+        axis.text(*place, label, fontsize=7, color=colour, ha="center", va="center", zorder=2, bbox=box)
+    axis.set_xlim(-0.6, len(circuit.tokens) - 0.4)
+    axis.set_ylim(-1.5, depth + 1.6)
+    axis.set_yticks(range(depth + 1))
+    axis.set_xticks(range(len(circuit.tokens)), [plain(token) for token in circuit.tokens], rotation=60, ha="right")
+    return figure
+
+
+RUNS: dict[str, Attempt] = {"talk-12": Experiment(measure, judge, _tell, _draw)}

@@ -1,0 +1,243 @@
+"""Are traced signals thin, and do they matter? How many channels they have, and what their removal does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import mean, median
+
+import torch
+from matplotlib.figure import Figure
+
+from keyhole.circuits.circuit import Circuit
+from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.figures.style import BLUE, GREY, INK
+from keyhole.intervene.rows import Row
+from keyhole.intervene.verification import verify
+from keyhole.models.model import Model
+from keyhole.tasks import answered
+from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.job import Asked, Attempt, Job, Numbers, loaded
+from keyhole_papers.outcome import Verdict
+from keyhole_papers.prompts import IOI, TASKS, prompts_for
+from keyhole_papers.svt.intervals import Interval
+from keyhole_papers.svt.ioi import LEAST, trace_answer
+from keyhole_papers.svt.panels import panels
+
+_TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
+_QUICK = 3  # prompts of each task
+_STAND_IN = 48  # circuits of each task whose signals are removed in another model than the published ones: an hour else
+_CHANGE = 0.05  # of a log-probability, that counts
+_MODELS = {"gpt2": "GPT-2", "pythia-160m": "Pythia-160M", "gemma-2-2b": "Gemma-2-2B"}  # the published ones
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The circuits of a model in several tasks."""
+
+    model: Model
+    source: str | None  # as it was asked for
+    circuits: Mapping[str, tuple[Circuit, ...]]  # by task; one per prompt, and only with signals
+    prompts: Mapping[str, str]  # which
+    right: Mapping[str, int]  # of these, answered right
+
+    @property
+    def judged(self) -> list[str]:
+        """Tasks with signals in enough prompts."""
+        return [task for task, circuits in self.circuits.items() if len(circuits) >= LEAST]
+
+    @property
+    def note(self) -> str:
+        """Who was measured, and in what."""
+        few = [task for task in self.prompts if task not in self.judged]
+        left = f" Not judged, with signals in fewer than {LEAST} prompts: {', '.join(few)}." if few else ""
+        right = "; ".join(f"{n} of {self.prompts[task]}" for task, n in self.right.items())
+        own, names = published_name(self.source), list(_MODELS.values())
+        every = f"{', '.join(names[:-1])} and {names[-1]}"
+        ran = f"Of the published {every}, {own} was run: one alone is a part of the claim." if own else ""
+        stood = "" if own else f"{self.source or 'The built-in organism'} stood in for {every}, of which none was run."
+        return f"Prompts that are answered right: {right}.{left} {ran}{stood}"
+
+
+def _traced(job: Job) -> Traced:
+    """The circuits of a job's model, if there are any with signals."""
+    seen = _circuits(job.asked)
+    if seen.circuits:
+        return seen
+    why = "answers none of these prompts right, so that there is no circuit to trace"
+    if any(seen.right.values()):
+        why = "answers without any signal between its parts, so that there is nothing to measure"
+    said = f"{job.model or 'the built-in organism'} {why}: choose a model that solves these tasks."
+    raise KeyholeError(said) if published_name(job.model) else MissingModelError(said)
+
+
+@lru_cache(maxsize=1)
+def _circuits(asked: Asked) -> Traced:
+    """A circuit for each prompt that the model answers right, traced once for both pictures."""
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
+    prompts = {
+        task.replace("_", " "): prompts_for(task, model, _QUICK if asked.quick else n, asked.seed)
+        for task, n in _TASKS.items()
+    }
+    every, done = sum(len(own.examples) for own in prompts.values()), 0
+    found: dict[str, tuple[Circuit, ...]] = {}
+    right: dict[str, int] = {}
+    for task, chosen in prompts.items():
+        own = []
+        for example in chosen.examples:
+            run = model.run(example.text)
+            if answered(run, example).correct:
+                own.append(trace_answer(run, int(run.logits[-1].argmax())))
+            done += 1
+            asked.progress(done, every)
+        right[task] = len(own)
+        signals = [one for one in own if one and any(edge.side != "target" for edge in one.edges)]
+        found[task] = tuple(replace(one, run=None) for one in signals)  # hundreds of runs would take gigabytes
+    circuits = {task: own for task, own in found.items() if own}
+    return Traced(model, asked.model, circuits, {task: own.about for task, own in prompts.items()}, right)
+
+
+def published_name(source: str | None) -> str | None:
+    """What a published model is called, if it is one."""
+    return _MODELS.get((source or "").rstrip("/").rpartition("/")[2].lower())
+
+
+def _verdict(source: str | None, holds: list[bool]) -> Verdict:
+    """Three models were published: one alone is a part of it, and one that fails refutes it."""
+    if holds and 2 * sum(holds) >= len(holds):
+        return "partly"
+    return "not" if published_name(source) else "needs a model"
+
+
+def _counts(record: Traced) -> dict[str, list[int]]:
+    """Singular vectors of each signal."""
+    return {
+        task: [len(edge.channels) for circuit in circuits for edge in circuit.edges if edge.side != "target"]
+        for task, circuits in record.circuits.items()
+    }
+
+
+def judge_thin(record: Traced) -> Verdict:
+    """How many singular vectors has a signal? The median in every task."""
+    counts = _counts(record)
+    return _verdict(record.source, [bool(record.judged) and all(median(counts[task]) == 1 for task in record.judged)])
+
+
+def _tell_thin(record: Traced) -> Told:
+    counts, prompts = _counts(record), {task: len(circuits) for task, circuits in record.circuits.items()}
+    middles = {task: median(own) for task, own in counts.items()}
+    ones = {task: sum(count == 1 for count in own) / len(own) for task, own in counts.items()}
+    numbers: Numbers = {f"{task}: median": middle for task, middle in middles.items()}
+    numbers |= {f"{task}: share of rank one": share for task, share in ones.items()}
+    numbers |= {f"{task}: prompts": n for task, n in prompts.items()}
+    text = "; ".join(
+        f"{task}: median {middles[task]:g} of {record.model.dims.d_head} in {len(own)} signals of "
+        f"{prompts[task]} prompts, {ones[task]:.0%} of rank one"
+        for task, own in counts.items()
+    )
+    return Told(f"{text}.", numbers, f"Asked: a median of 1 in every task. {record.note}")
+
+
+def _draw_thin(record: Traced) -> Mapping[str, Figure]:
+    counts, title = _counts(record), f"Singular vectors of a signal, {record.model.name.rpartition('/')[2]}"
+    size, y = (2.6 * len(counts) + 0.6, 3.2), "share of signals"
+    figure, axes = panels(counts, title, size, x="singular vectors", y=y)
+    for axis, own in zip(axes, counts.values(), strict=True):
+        share = (torch.tensor(own).bincount()[1:].double() / len(own)).tolist()
+        axis.bar(range(1, len(share) + 1), share, color=BLUE)
+    return {"ranks": figure}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """All signals of each firing's sides removed, in every task."""
+
+    traced: Traced
+    rows: Mapping[str, Sequence[Sequence[Row]]]  # by task: the sides of each prompt's firings
+
+    @property
+    def fewer(self) -> str:
+        """Where signals were removed in some of the circuits alone."""
+        less = any(len(self.rows[task]) < len(circuits) for task, circuits in self.traced.circuits.items())
+        return f"Signals are removed in the first {_STAND_IN} circuits of a task. " if less else ""
+
+
+def measure_removed(job: Job) -> Removed:
+    """Each circuit's signals removed, and random channels."""
+    seen, draws = _traced(job), 1 if job.quick else 3
+    most = None if published_name(job.model) else _STAND_IN
+    chosen = {task: circuits[:most] for task, circuits in seen.circuits.items()}
+    every, rows = sum(map(len, chosen.values())), dict[str, list[list[Row]]]()
+    for task, circuits in chosen.items():
+        rows[task] = []
+        for circuit in circuits:
+            rows[task].append(list(verify(circuit, seen.model, mode="local", draws=draws, edges=False).sides))
+            job.progress(sum(map(len, rows.values())), every)
+    return Removed(seen, rows)
+
+
+def _over(own: Sequence[Sequence[Row]], of: Callable[[Row], float]) -> Interval:
+    """Prompts are the independent observations: the mean of each circuit's sides, then the interval over them."""
+    return Interval.over(mean(of(row) for row in sides) for sides in own)
+
+
+def _change(row: Row) -> float:
+    return abs(row.metric_after - row.metric_before)
+
+
+def _change_of_controls(row: Row) -> float:
+    return mean(abs(value - row.metric_before) for value in row.control_metrics)
+
+
+def _turned(own: Sequence[Sequence[Row]]) -> float:
+    """The residual: a median cosine."""
+    return median(mean(row.cosine for row in sides) for sides in own)
+
+
+def judge_removed(record: Removed) -> Verdict:
+    """Does removing a firing's signals change attention and answers, but hardly the residual, unlike random ones?"""
+    shown = []
+    for own in (record.rows[task] for task in record.traced.judged):
+        lost = _over(own, lambda row: row.drop - 3 * row.control)
+        moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
+        shown.append([lost.low > 0, moved.low > 0 and _over(own, _change).mean > _CHANGE, _turned(own) > 0.99])
+    return _verdict(record.traced.source, [all(held) for held in zip(*shown, strict=True)])
+
+
+def _tell_removed(record: Removed) -> Told:
+    numbers: Numbers = {}
+    lines = []
+    for task, own in record.rows.items():
+        drop, control = _over(own, lambda row: row.drop), _over(own, lambda row: row.control)
+        answer, other, turned = _over(own, _change), _over(own, _change_of_controls), _turned(own)
+        numbers |= {f"{task}: attention lost": list(drop), f"{task}: attention lost, random": list(control)}
+        numbers |= {f"{task}: answer": list(answer), f"{task}: answer, random": list(other)}
+        numbers |= {f"{task}: cosine": turned, f"{task}: prompts": len(own)}
+        lines.append(
+            f"{task}, {sum(map(len, own))} sides of firings in {len(own)} prompts: attention falls by {drop} "
+            f"(random {control.mean:.3f}), the answer's log-probability changes by {answer} (random "
+            f"{other.mean:.3f}), the residual's median cosine is {turned:.4f}."
+        )
+    note = (
+        "Asked in every task: attention and the answer change more than three times as much as with random channels "
+        f"(intervals over prompts), the answer by more than {_CHANGE}, and a cosine above .99. "
+        f"{record.fewer}{record.traced.note}"
+    )
+    return Told("\n".join(lines), numbers, note)
+
+
+def _draw_removed(record: Removed) -> Mapping[str, Figure]:
+    title = "Attention lost when signals are removed (blue), and random channels (grey)"
+    size, y = (2.6 * len(record.rows) + 0.8, 3.4), "attention lost"
+    figure, axes = panels(record.rows, title, size, x="attention before", y=y)
+    for axis, sides in zip(axes, record.rows.values(), strict=True):
+        own = [row for some in sides for row in some]
+        axis.scatter([row.before for row in own], [row.control for row in own], s=10, color=GREY, linewidths=0)
+        axis.scatter([row.before for row in own], [row.drop for row in own], s=10, color=BLUE, alpha=0.5, linewidths=0)
+        axis.axhline(0, color=INK, linewidth=0.8)
+    return {"removed": figure}
+
+
+RUNS: dict[str, Attempt] = {
+    "talk-10": Experiment(_traced, judge_thin, _tell_thin, _draw_thin),
+    "talk-11": Experiment(measure_removed, judge_removed, _tell_removed, _draw_removed),
+}
