@@ -16,7 +16,7 @@ _SERVER = """
 import json, os, pkgutil, signal, sys, traceback
 from importlib import import_module
 import keyhole, keyhole_papers
-from keyhole.cli import _quiet_libraries, main
+from keyhole.cli.app import _quiet_libraries, main
 
 _quiet_libraries()  # as main does, before it imports them
 for package in (keyhole, keyhole_papers):

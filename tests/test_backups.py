@@ -14,7 +14,7 @@ from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Signal, Writer
-from keyhole.cli import app
+from keyhole.cli.app import app
 from keyhole.faithfulness.backup_record import Backups, Head
 from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline

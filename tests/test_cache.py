@@ -18,7 +18,7 @@ import keyhole
 from conftest import SMOLLM2
 from ggufs import write_gguf
 from keyhole import KeyholeError, Model, cache
-from keyhole.cli import app
+from keyhole.cli.app import app
 from keyhole.files import user_cache
 
 PROMPT = "a b c d a b"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from commands import keyhole
 from conftest import SMOLLM2
 from keyhole import Model
-from keyhole.cli import app
+from keyhole.cli.app import app
 from keyhole.cli.prompt import looks
 from keyhole.tasks import documents
 from keyhole.tracing import SvtSettings
@@ -447,7 +447,7 @@ CHOICES = {
 
 DRIVER = """
 import contextlib, io, json, sys, traceback
-from keyhole.cli import main
+from keyhole.cli.app import main
 
 done = []
 for args in json.load(sys.stdin):
@@ -600,7 +600,7 @@ def test_a_result_survives_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest
     """The place was good when it was asked for: what was found is told, and then what went wrong."""
     import keyhole.circuits.files as files
     from contrasts import box_contrast
-    from keyhole.cli import app
+    from keyhole.cli.app import app
     from keyhole.contrast.data.files import write_contrast
     from keyhole.errors import UnwritableError
 

@@ -9,7 +9,7 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
-from keyhole.cli import (
+from keyhole.cli.app import (
     backups,
     bulk,
     choices,

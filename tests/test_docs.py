@@ -11,7 +11,7 @@ import typer.main
 
 from conftest import ROOT
 from keyhole import Model
-from keyhole.cli import app
+from keyhole.cli.app import app
 from shown import ELSEWHERE, answers, differences, same_line, shown
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

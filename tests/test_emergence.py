@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import keyhole
 from conftest import ROOT
 from keyhole import KeyholeError, Model
-from keyhole.cli import app
+from keyhole.cli.app import app
 from keyhole.errors import MissingModelError
 from keyhole.lab.training import roles
 from keyhole.lab.training.checkpoints import (

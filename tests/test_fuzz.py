@@ -31,7 +31,7 @@ from keyhole.circuits.exports import to_dataframe, to_graphml, to_mib
 from keyhole.circuits.files import from_json, save, to_json
 from keyhole.circuits.mib import read_mib
 from keyhole.circuits.neuronpedia import to_neuronpedia
-from keyhole.cli import main
+from keyhole.cli.app import main
 from keyhole.comparison.compare import compare
 from keyhole.comparison.published import published_in
 from keyhole.contrast import read_contrast

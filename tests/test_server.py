@@ -23,7 +23,7 @@ import pytest
 
 import keyhole
 from conftest import tiny_model
-from keyhole.cli import app as command_line
+from keyhole.cli.app import app as command_line
 from keyhole.family.families import families
 from keyhole.files import finite
 from keyhole.intervene import Cut, Metric

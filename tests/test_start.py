@@ -26,7 +26,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     [
         "import keyhole",
         "from keyhole import KeyholeError",
-        "import keyhole.cli",
+        "import keyhole.cli.app",
         "from keyhole.tasks import ioi; ioi(3)",
     ],
 )

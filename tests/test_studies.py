@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import keyhole
-from keyhole.cli import compare, curves, families, shared, sinks, stability
+from keyhole.cli.app import compare, curves, families, shared, sinks, stability
 from keyhole.cli.store.options import answer
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import usable

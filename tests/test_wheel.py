@@ -108,7 +108,7 @@ def test_commands_run_from_another_folder(installed: Path, tmp_path: Path) -> No
     ]
     code = f"""
 import sys
-from keyhole.cli import main
+from keyhole.cli.app import main
 for words in {commands!r}:
     sys.argv = ["keyhole", *words]
     try:

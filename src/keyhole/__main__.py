@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Import the command line and run it."""
     try:
-        from keyhole.cli import main as run
+        from keyhole.cli.app import main as run
 
         run()
     except KeyboardInterrupt:

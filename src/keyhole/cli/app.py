@@ -1,0 +1,117 @@
+"""The commands of `keyhole`, in sections; those of other packages too.
+
+Modules of this package import the library inside their functions, and above them only for type checkers: help, usage
+errors and `--version` then load neither torch nor transformers, which take seconds.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from importlib.metadata import entry_points, version
+from typing import Annotated
+
+import typer
+
+from keyhole import show
+from keyhole.cli.cache import cache
+from keyhole.cli.explore import explore
+from keyhole.cli.finding.contrast import contrast
+from keyhole.cli.finding.discover import discover
+from keyhole.cli.laboratory.basis import basis as _basis  # noqa: F401 - registers itself with lab
+from keyhole.cli.laboratory.emergence import emergence as _emergence  # noqa: F401 - registers itself with lab
+from keyhole.cli.laboratory.toys import lab
+from keyhole.cli.meaning.name import name as name_command
+from keyhole.cli.meaning.sae import features
+from keyhole.cli.meaning.where import where
+from keyhole.cli.prompt.backups import backups
+from keyhole.cli.prompt.circuits import explain, trace
+from keyhole.cli.prompt.look import channels, check, heads, plot
+from keyhole.cli.prompt.proof import verify
+from keyhole.cli.sections import Grouped, Sectioned
+from keyhole.cli.store.bulk import bulk
+from keyhole.cli.store.compare import compare
+from keyhole.cli.store.curves import curves
+from keyhole.cli.store.families import families
+from keyhole.cli.store.shared import shared
+from keyhole.cli.store.sinks import sinks
+from keyhole.cli.store.stability import stability
+from keyhole.cli.tasks import tasks
+from keyhole.cli.words import words
+from keyhole.errors import KeyholeError
+from keyhole.strict import shortened
+from keyhole.version import __version__
+
+app = typer.Typer(
+    name="keyhole",
+    cls=Grouped,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help costs half the time of boxes and colours
+    pretty_exceptions_enable=False,
+    context_settings={"max_content_width": 100},
+    add_completion=False,
+)
+SECTIONS = {  # of `keyhole --help`
+    "Begin here": (explore, check, words, cache),
+    "One prompt": (heads, plot, channels, explain, trace, verify, backups),
+    "Features and names": (contrast, discover, where, name_command, features),
+    "Many prompts": (tasks, bulk, families, compare, sinks, shared, curves, stability),
+}
+LABORATORY = "Published results, and models with known answers"
+for section, commands in SECTIONS.items():
+    for command in commands:
+        app.command(cls=Sectioned if command in (trace, bulk, backups) else None, rich_help_panel=section)(command)
+for plugin in entry_points(group="keyhole.commands"):  # of other packages: keyhole_papers has `reproduce`
+    app.command(plugin.name, rich_help_panel=LABORATORY)(plugin.load())
+app.add_typer(lab, name="lab", rich_help_panel=LABORATORY)
+
+
+def _versions(asked: bool) -> bool:
+    if asked:
+        versions = [f"{name} {version(name)}" for name in ("torch", "transformers")]
+        print(", ".join([f"keyhole {__version__}", *versions]))
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_versions, is_eager=True, help="Show versions and exit.")
+    ] = False,
+) -> None:
+    """Why does this attention head attend here?"""
+
+
+def main() -> None:
+    """Entry point: a KeyholeError is one line and exit code 2, never a traceback."""
+    _quiet_libraries()
+    show.tell_notes()
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except KeyholeError as error:
+        show.error(str(error))
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read the answer has gone
+        _forget_output()
+        sys.exit(1)
+    except OSError as error:  # a full disk above all: files that are named are looked at before
+        _forget_output()
+        where = "the answer" if error.filename is None else shortened(str(error.filename))
+        show.error(f"cannot read or write {where}: {error.strerror or error}. Give another place, or make room.")
+        sys.exit(2)
+
+
+def _forget_output() -> None:
+    """Send what is still to be printed nowhere: Python would try once more at its end, and complain."""
+    with suppress(OSError, ValueError):  # no file is behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _quiet_libraries() -> None:
+    """Keep warnings of libraries out of the terminal; set before they are imported, and a user's setting stays."""
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        os.environ.setdefault(name, "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
