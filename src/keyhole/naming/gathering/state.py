@@ -12,9 +12,9 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.naming.gathering.draws import NEVER, mixed, salt, uniform
 from keyhole.naming.gathering.kept import ROW, Kept
+from keyhole.naming.reading.corpus import Ids
 from keyhole.naming.subject import Subject
 
-Ids = tuple[int, ...]
 OTHERS = 4  # other srcs that are looked at beside a top pair
 POOL = 2048  # texts that are looked at a second time
 _SPARE = 10  # times as many positive and attended pairs are kept as are shown: shares of them are then told well

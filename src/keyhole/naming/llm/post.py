@@ -16,8 +16,8 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPMessage
 from socket import gaierror
 from typing import IO, Any
+from urllib import request as urllib_request
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from keyhole.errors import KeyholeError
 from keyhole.naming.llm.endpoint import Endpoint, key
@@ -58,16 +58,16 @@ class NoLogprobs:
 Outcome = Answered | Garbled | Again | NoLogprobs
 
 
-class _Stay(HTTPRedirectHandler):
+class _Stay(urllib_request.HTTPRedirectHandler):
     """A key is not carried elsewhere."""
 
     def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+        self, req: urllib_request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
         return None
 
 
-_opener = build_opener(_Stay)
+_opener = urllib_request.build_opener(_Stay)
 
 
 def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
@@ -76,7 +76,7 @@ def post(endpoint: Endpoint, body: dict[str, Any]) -> Outcome:
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "keyhole"}
     if secret is not None:
         headers["Authorization"] = f"Bearer {secret}"
-    request = Request(endpoint.url, json.dumps(body).encode(), headers, method="POST")
+    request = urllib_request.Request(endpoint.url, json.dumps(body).encode(), headers, method="POST")
     deadline = time.monotonic() + limit
     try:
         with _opener.open(request, timeout=limit) as response:
