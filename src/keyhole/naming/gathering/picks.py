@@ -17,7 +17,8 @@ from keyhole.naming.gathering.draws import NEVER
 from keyhole.naming.gathering.kept import Kept
 from keyhole.naming.gathering.readers import Readers
 from keyhole.naming.gathering.second import Pairs, Worth, same_tokens, worth
-from keyhole.naming.gathering.state import Ids, State
+from keyhole.naming.gathering.state import State
+from keyhole.naming.reading.corpus import Ids
 from keyhole.naming.shown import Examples, Pick, Shown
 from keyhole.naming.subject import Subject
 

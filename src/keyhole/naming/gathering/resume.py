@@ -13,7 +13,8 @@ from keyhole.errors import KeyholeError
 from keyhole.files import write_at_once
 from keyhole.models.model import Model
 from keyhole.naming.gathering.draws import salt
-from keyhole.naming.gathering.state import Amounts, Ids, State, told
+from keyhole.naming.gathering.state import Amounts, State, told
+from keyhole.naming.reading.corpus import Ids
 from keyhole.naming.subject import Subject
 
 NAME = "examples.npz"

@@ -12,7 +12,7 @@ from keyhole.models.recording.visit import Seen, visit
 from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.gathering.draws import mixed, salt
 from keyhole.naming.gathering.readers import Readers, visible
-from keyhole.naming.gathering.state import Ids
+from keyhole.naming.reading.corpus import Ids
 
 BATCH = 64  # texts
 _SAME = salt("same pair")
