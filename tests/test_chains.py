@@ -9,8 +9,9 @@ from conftest import prompts_of, tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.files import from_json, to_json
 from keyhole.intervene import answers_without
+from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
-from keyhole.intervene.verification import metric_of, verify
+from keyhole.intervene.verification import verify
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.again import read_mlps

@@ -37,7 +37,7 @@ from keyhole.family.terms import Component, Term
 from keyhole.figures.store import comparison as drawing
 from keyhole.figures.style import save
 from keyhole.intervene import Cut, edge_cut, intervene
-from keyhole.intervene.verification import metric_of
+from keyhole.intervene.cuts import metric_of
 from keyhole.lab.known import Known, build
 from keyhole.lab.known.words import places
 from keyhole.models.model import Model

@@ -9,10 +9,11 @@ import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError
 from keyhole.circuits.writer import Signal, Writer
+from keyhole.intervene.cuts import parallel, serial, side_cut
 from keyhole.intervene.deltas import Cut, head_delta, residual_delta
 from keyhole.intervene.remove import Metric, intervene, random_cut
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
-from keyhole.intervene.verification import parallel, serial, side_cut, verify
+from keyhole.intervene.verification import verify
 from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.tracing.writes.written import written_by

@@ -18,7 +18,7 @@ from conftest import tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.files import from_json
 from keyhole.family import Families
-from keyhole.intervene.rows import AGREES
+from keyhole.intervene.remove import AGREES
 from keyhole.models.run import Run
 from keyhole.story.text import numbers
 from keyhole.tracing.firings.firing import Firing

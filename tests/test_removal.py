@@ -10,11 +10,12 @@ import keyhole
 from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.writer import Signal, Writer
+from keyhole.intervene.cuts import side_cut
 from keyhole.intervene.deltas import Cut, head_delta, predicted, residual_delta
 from keyhole.intervene.remove import Metric, Outcome, edits_of, intervene
 from keyhole.intervene.rerun import rerun
 from keyhole.intervene.rows import Row, Verification
-from keyhole.intervene.verification import side_cut, verify
+from keyhole.intervene.verification import verify
 from keyhole.qk.omega import omega
 from keyhole.tracing.writes.written import written_by
 from tiny import tiny

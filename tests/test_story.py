@@ -23,7 +23,7 @@ from keyhole.faithfulness.other_words import COPIES, words_of
 from keyhole.faithfulness.question import Question, question
 from keyhole.faithfulness.token_masks import all_but, only
 from keyhole.intervene import answers_without, estimate
-from keyhole.intervene.verification import metric_of
+from keyhole.intervene.cuts import metric_of
 from keyhole.story import Story
 from keyhole.story.measuring import _ordered, _test
 from keyhole.story.roles import role_of

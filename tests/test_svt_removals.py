@@ -15,9 +15,9 @@ from keyhole.circuits.writer import Signal, Writer
 from keyhole.comparison.members import Member
 from keyhole.comparison.placed import cut_in, placed_edges
 from keyhole.intervene import Cut, edge_cut, intervene, parallel, random_cut, serial, side_cut
+from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.deltas import head_delta, residual_delta
 from keyhole.intervene.remove import Metric
-from keyhole.intervene.verification import metric_of
 from keyhole.naming.attached.same import alike
 from keyhole.naming.subjects import random_subjects, signal_subjects
 from keyhole.qk.firings import find_firings

@@ -15,9 +15,9 @@ from keyhole import show
 from keyhole.circuits.circuit import Circuit
 from keyhole.cli.prompt import proof
 from keyhole.intervene import edge_cut, intervene, rerun
+from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.report import shown_rows, table_cells
 from keyhole.intervene.rows import Row, Stopped, Verification, What
-from keyhole.intervene.verification import metric_of
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"
 

@@ -15,8 +15,8 @@ from keyhole.comparison.unified import Unified, part
 from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut, edge_cut, intervene
+from keyhole.intervene.cuts import distinct_edges, metric_of, run_of
 from keyhole.intervene.remove import CutMode
-from keyhole.intervene.verification import distinct_edges, metric_of, run_of
 from keyhole.progress import Progress, silent
 from keyhole.stats import interval
 

@@ -17,8 +17,8 @@ from keyhole.comparison.members import Member
 from keyhole.comparison.placed import PlacedEdge, cut_in, not_signals, of_both, of_one_alone, placed_edges
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.intervene import Cut, intervene, random_cut
+from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.remove import CutMode
-from keyhole.intervene.verification import metric_of, run_of
 from keyhole.progress import Progress, silent
 from keyhole.stats import difference, interval, median_interval
 

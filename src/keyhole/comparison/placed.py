@@ -14,7 +14,7 @@ from keyhole.comparison.members import Member
 from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut
-from keyhole.intervene.verification import distinct_edges
+from keyhole.intervene.cuts import distinct_edges
 from keyhole.qk.omega import Basis
 from keyhole.tasks.places import place_of
 from keyhole.tracing.firings.candidates import Keys

@@ -92,7 +92,7 @@ class SignalComparison:
 
 def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = True, offsets: bool = True) -> Aggregated:
     """What each head of a circuit is told, summed over the edges into it."""
-    from keyhole.intervene.verification import run_of
+    from keyhole.intervene.cuts import run_of
     from keyhole.store.signals import signal_vectors
 
     circuit = replace(member.circuit, run=run_of(member.circuit, model))

@@ -20,8 +20,8 @@ from keyhole.faithful.attribution import prompts_of
 from keyhole.faithful.settings import Baseline
 from keyhole.faithfulness.baseline import ids_like, resting
 from keyhole.faithfulness.masked import FLOATS, Masked, masked
+from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.remove import Metric
-from keyhole.intervene.verification import metric_of
 from keyhole.models.architecture.weights import Dims
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.store.chosen import by_template, spread

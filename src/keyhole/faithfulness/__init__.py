@@ -3,6 +3,7 @@
 baseline(run)        what stands in for writers that are taken away
 backups(circuit)     which heads take over when another is removed
 effects(circuit)     what the answer loses without each token, node and edge; how much of it the circuit carries
+verify(circuit)      every part of a circuit: is it as predicted, and does the answer need it?
 sufficient(run)      the smallest circuit that carries the answer by itself
 """
 
@@ -11,5 +12,22 @@ from keyhole.faithfulness.backups import PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline, baseline
 from keyhole.faithfulness.effects import effects
 from keyhole.faithfulness.sufficient import sufficient
+from keyhole.intervene.parts import Arithmetic, Cause, Causes
+from keyhole.intervene.rows import Row, Verification
+from keyhole.intervene.verification import verify
 
-__all__ = ["Backups", "Baseline", "PairSettings", "backups", "baseline", "effects", "sufficient"]
+__all__ = [
+    "Arithmetic",
+    "Backups",
+    "Baseline",
+    "Cause",
+    "Causes",
+    "PairSettings",
+    "Row",
+    "Verification",
+    "backups",
+    "baseline",
+    "effects",
+    "sufficient",
+    "verify",
+]

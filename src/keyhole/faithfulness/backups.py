@@ -33,10 +33,10 @@ from keyhole.faithfulness.masked import masked
 from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP
 from keyhole.faithfulness.wiring import Source
+from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.rows import Stopped
 from keyhole.intervene.silence import Silence
-from keyhole.intervene.verification import metric_of, run_of
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, duration, part_of, silent

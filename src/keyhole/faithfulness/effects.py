@@ -23,7 +23,7 @@ from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
 from keyhole.faithfulness.wiring import Source, Wiring
-from keyhole.intervene.verification import metric_of, run_of
+from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.tasks.example import Example

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
+from keyhole.intervene.cuts import side_cut
 from keyhole.intervene.deltas import Cut, head_delta
 from keyhole.intervene.remove import Metric, head_edit, intervene
-from keyhole.intervene.verification import side_cut
 from keyhole.models.numbers.precision import exact_matmul
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """Interventions: remove or boost signals in the model's own forward pass, and see whether predictions hold.
 
-verify(circuit)                      every part of a circuit: is it as predicted, and does the answer need it?
 intervene(run, cuts, metric)         cuts of one's own: of an edge, a side, everything that leaves a node, a path
 remove_causes(write, metric)         what an MLP reads without the causes of its write
 answers_without(run, sets, metric)   the answer when some writers write nothing
@@ -9,28 +8,21 @@ estimate(run, metric)                what it would lose without each writer, to 
 mean_writes(runs)                    what to write instead of nothing: the mean over prompts that are alike
 """
 
+from keyhole.intervene.cuts import edge_cut, parallel, serial, side_cut
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.gradients import Estimates, estimate
 from keyhole.intervene.means import mean_writes
 from keyhole.intervene.mlp_causes import CausesRemoved, remove_causes
-from keyhole.intervene.parts import Arithmetic, Cause, Causes
 from keyhole.intervene.remove import Metric, Mode, Outcome, intervene, random_cut
-from keyhole.intervene.rows import Row, Verification
-from keyhole.intervene.verification import edge_cut, parallel, serial, side_cut, verify
 from keyhole.intervene.writers import all_but, answers_without, places
 
 __all__ = [
-    "Arithmetic",
-    "Cause",
-    "Causes",
     "CausesRemoved",
     "Cut",
     "Estimates",
     "Metric",
     "Mode",
     "Outcome",
-    "Row",
-    "Verification",
     "all_but",
     "answers_without",
     "edge_cut",
@@ -43,5 +35,4 @@ __all__ = [
     "remove_causes",
     "serial",
     "side_cut",
-    "verify",
 ]

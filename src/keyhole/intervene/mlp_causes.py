@@ -16,9 +16,8 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.remove import AGREES, Metric
 from keyhole.intervene.rerun import Edits, MlpEdit, Rerun, WriterEdit, rerun
-from keyhole.intervene.rows import AGREES
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.numbers.tolerance import tolerance_of
 from keyhole.tracing.mlps.attribution import Parts, norms_at

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from keyhole.intervene.remove import Mode
-from keyhole.intervene.rows import AGREES, Row
+from keyhole.intervene.remove import AGREES, Mode
+from keyhole.intervene.rows import Row
 
 CHANCE = 0.05  # p-value from which on an effect is not put down to chance
 LEAST = 0.01  # logits: a probability changes by 1 %. A smaller effect is of no interest, whatever controls do

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CutMode = Literal["exact", "local", "global"]
 Mode = Literal["exact", "local", "chain", "global"]  # chain: of MLPs alone, see `keyhole.intervene.chains`
+AGREES = 1e-4  # how close prediction and measurement must be
 
 
 @dataclass(frozen=True)

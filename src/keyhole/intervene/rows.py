@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import EdgeSide
-from keyhole.intervene.remove import Mode
+from keyhole.intervene.remove import AGREES, Mode
 
 if TYPE_CHECKING:
     from keyhole.intervene.parts import Arithmetic, Causes
 
-AGREES = 1e-4  # how close prediction and measurement must be
 What = Literal["side", "signal", "causes", "chain"]
 
 

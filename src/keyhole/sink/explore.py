@@ -17,7 +17,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.intervene.verification import metric_of
+from keyhole.intervene.cuts import metric_of
 from keyhole.models.loading.load import Source
 from keyhole.models.model import Model
 from keyhole.progress import Stage, quiet

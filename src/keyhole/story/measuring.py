@@ -16,8 +16,8 @@ from keyhole.faithfulness.other_words import COPIES, Words, effects_of_words, is
 from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
+from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.remove import Metric
-from keyhole.intervene.verification import metric_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
 from keyhole.story.record import Path, Step, Story, Word, verdict

@@ -16,7 +16,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import OFFSETS
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes
-from keyhole.intervene.verification import metric_of, run_of
+from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress
 from keyhole.story.measuring import measured

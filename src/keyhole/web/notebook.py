@@ -197,7 +197,7 @@ def circuit_widget(circuit: "Circuit", model: "Model | None" = None) -> Widget:
     """A circuit to walk through; one that was read from a file can be asked if its `model` is given."""
     from dataclasses import replace
 
-    from keyhole.intervene.verification import run_of
+    from keyhole.intervene.cuts import run_of
 
     run = (
         circuit.run if circuit.run is not None and model is None else None if model is None else run_of(circuit, model)

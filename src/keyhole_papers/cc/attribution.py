@@ -13,7 +13,7 @@ from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.recipes.boxes import boxes_test
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
-from keyhole.figures import attribution_figure
+from keyhole.figures.contrast.attribution import attribution_figure
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stats import interval, told

@@ -20,7 +20,7 @@ from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.lists import lists_contrast
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
-from keyhole.figures import pca_figure
+from keyhole.figures.contrast.embedding import pca_figure
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stats import told

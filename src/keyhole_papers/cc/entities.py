@@ -13,8 +13,7 @@ from keyhole.contrast.recipes.boxes import lexical_contrast, order_contrast
 from keyhole.contrast.recipes.sweep import RankRow
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head
-from keyhole.figures import RankCurve, rank_figure
-from keyhole.figures.contrast.ranks import plateau
+from keyhole.figures.contrast.ranks import RankCurve, plateau, rank_figure
 from keyhole_papers.cc.studies import studied, wording
 from keyhole_papers.cc.subject import CROSSED, MERE_SHIFT, Subject, subject
 from keyhole_papers.choices import AS_PRINTED

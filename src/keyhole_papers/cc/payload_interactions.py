@@ -6,7 +6,7 @@ from functools import partial
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures import interaction_figure
+from keyhole.figures.contrast.interaction import interaction_figure
 from keyhole.lab.payload.features import diagonal_share, interaction
 from keyhole.lab.payload.task import Latents
 from keyhole.stats import told

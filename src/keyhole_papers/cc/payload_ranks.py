@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.figures import rank_grid_figure
+from keyhole.figures.contrast.ranks import rank_grid_figure
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
 from keyhole.stats import wilson

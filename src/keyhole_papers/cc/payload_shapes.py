@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.contrast.features.subspace import random_bases
-from keyhole.figures import pca_figure
+from keyhole.figures.contrast.embedding import pca_figure
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample
 from keyhole.stats import told

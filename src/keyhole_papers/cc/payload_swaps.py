@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from keyhole.contrast.edits.moves import Effect
-from keyhole.figures import intervention_figure
+from keyhole.figures.contrast.interventions import intervention_figure
 from keyhole.lab.payload.features import Swaps, swaps
 from keyhole.lab.payload.toy import Payload
 from keyhole.stats import interval, told

@@ -12,7 +12,7 @@ from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Study
-from keyhole.figures import joint_pca, pca_figure, umap_figure
+from keyhole.figures.contrast.embedding import joint_pca, pca_figure, umap_figure
 from keyhole.stats import told
 from keyhole_papers.cc import studies
 from keyhole_papers.cc.studies import DRAWS, Points, Task

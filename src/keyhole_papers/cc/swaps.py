@@ -14,7 +14,7 @@ from keyhole.contrast.edits.swaps import key_bases, swap
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.report import label
 from keyhole.contrast.studies import Head, Study
-from keyhole.figures import intervention_figure
+from keyhole.figures.contrast.interventions import intervention_figure
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.stats import as_text, interval
 from keyhole_papers.catalogue import CATALOGUE

@@ -7,7 +7,7 @@ from statistics import median
 from matplotlib.figure import Figure
 
 from keyhole.contrast.report import label
-from keyhole.figures import joint_pca, pca_figure
+from keyhole.figures.contrast.embedding import joint_pca, pca_figure
 from keyhole_papers.cc.studies import DRAWS, Points, aligned, aligned_at_random, held_out, points, projected, studied
 from keyhole_papers.cc.subject import CROSSED, MOST, Subject, subject
 from keyhole_papers.choices import AS_PRINTED

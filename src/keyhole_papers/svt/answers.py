@@ -9,9 +9,9 @@ from functools import lru_cache
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.errors import NothingToTraceError
+from keyhole.intervene.cuts import distinct_edges, parallel
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene
-from keyhole.intervene.verification import distinct_edges, parallel
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example

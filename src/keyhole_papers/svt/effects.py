@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
+from keyhole.intervene.cuts import edge_cut
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
-from keyhole.intervene.verification import edge_cut
 from keyhole.lab.heads.sparse import Head
 from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention

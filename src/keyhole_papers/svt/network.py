@@ -15,7 +15,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.figures.network import Carried, TokenEdge, name_of, network_figure
-from keyhole.intervene.verification import distinct_edges
+from keyhole.intervene.cuts import distinct_edges
 from keyhole.lab.heads.sparse import Head
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example

@@ -12,8 +12,8 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED
+from keyhole.intervene.cuts import serial
 from keyhole.intervene.remove import CutMode
-from keyhole.intervene.verification import serial
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.outcome import Verdict

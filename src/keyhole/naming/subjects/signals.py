@@ -10,7 +10,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Signal, Writer
-from keyhole.intervene.verification import run_of as run_again
+from keyhole.intervene.cuts import run_of as run_again
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired

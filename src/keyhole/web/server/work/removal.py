@@ -7,9 +7,8 @@ import torch
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.intervene.deltas import Cut
-from keyhole.intervene.remove import CutMode, Metric, Outcome, random_cut
+from keyhole.intervene.remove import AGREES, CutMode, Metric, Outcome, random_cut
 from keyhole.intervene.remove import intervene as make
-from keyhole.intervene.rows import AGREES
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.tracing.answers.targets import Likeliest, choose_targets
 from keyhole.tracing.firings.firing import Firing, Side
