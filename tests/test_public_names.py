@@ -1,0 +1,32 @@
+"""What may be imported, frozen: moves keep every public name, and every path that guides and examples have used."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import keyhole
+
+GOLDENS = Path(__file__).parent / "goldens"
+SURFACE: dict[str, list[str]] = json.loads((GOLDENS / "surface.json").read_text())
+PATHS: list[str] = json.loads((GOLDENS / "old_paths.json").read_text())
+
+
+def test_the_root_has_the_names_it_had() -> None:
+    assert sorted(keyhole.__all__) == SURFACE["keyhole"]
+
+
+@pytest.mark.parametrize("package", SURFACE)
+def test_public_names_are_importable(package: str) -> None:
+    """New ones may join them."""
+    module = import_module(package)
+    assert not [name for name in SURFACE[package] if not hasattr(module, name)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_paths_of_guides_are_importable(path: str) -> None:
+    """As `from module import name`, or the module itself where no name is given."""
+    module, _, name = path.partition(":")
+    assert not name or hasattr(import_module(module), name)
+    import_module(module)
