@@ -12,9 +12,9 @@ from keyhole.intervene import answers_without
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
 from keyhole.intervene.verification import metric_of, verify
 from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.again import read_mlps
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.upstream import Writes
 from readings import direction_of, written
 from test_mlps import IOI

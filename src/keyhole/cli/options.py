@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.tracing.firings.firing import Tau
-    from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.svt_settings import Start
+    from keyhole.tracing.trace import MethodOption
 
 _DIGITS = 19  # no layer, head or position has so many, and Python makes no numbers of thousands
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from keyhole.tasks.example import Example
     from keyhole.tracing.answers.next_tokens import NextTokens
     from keyhole.tracing.answers.targets import Target, Tokens
-    from keyhole.tracing.assemble import Seeds, Sinks
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing, Tau, Why
-    from keyhole.tracing.levels import Options, ThroughOption
-    from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
+    from keyhole.tracing.settings import Seeds, Sinks
+    from keyhole.tracing.trace import MethodOption, Options, ThroughOption
     from keyhole.tracing.writes.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
@@ -298,7 +297,7 @@ class Run:
             A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:
             `print(circuit.story())`, `circuit.verify()`, `circuit.save("mary.json")`, `circuit.show()`.
         """
-        from keyhole.tracing.methods import trace_by
+        from keyhole.tracing.trace import trace_by
 
         options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
         options["progress"] = progress

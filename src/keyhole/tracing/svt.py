@@ -34,9 +34,10 @@ from keyhole.qk.slices import slice_sets
 from keyhole.tracing.answers.goals import find_seeds
 from keyhole.tracing.answers.seeds import Seed
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
+from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.settings import Seeds, Settings
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 from keyhole.tracing.writes.upstream import Writes
 

@@ -11,11 +11,11 @@ from keyhole.models.model import Model
 from keyhole.qk.channels import check_place
 from keyhole.store.model import model_of
 from keyhole.tracing.answers.linear import firing_probe
-from keyhole.tracing.assemble import Sinks
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.firings.firing import Firing, threshold
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.methods import Method
+from keyhole.tracing.settings import Sinks
+from keyhole.tracing.trace import Method
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran
