@@ -12,6 +12,7 @@ from torch import Tensor
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul, working_dtype
 from keyhole.models.recording.attention import AttentionRule, visible_mask
 from keyhole.models.tokens.prompts import Prompt, prompt_text
@@ -187,7 +188,7 @@ class Run:
 
     def channels(
         self,
-        head: tuple[int, int],
+        head: Head,
         dest: int | str = -1,
         src: int | str | None = None,
         *,
@@ -200,7 +201,7 @@ class Run:
 
     def explain(
         self,
-        head: tuple[int, int],
+        head: Head,
         dest: int | str = -1,
         src: int | str | None = None,
         *,
@@ -256,7 +257,7 @@ class Run:
 
         return Firings(self.tokens, tuple(find_firings(self, tau, dest=dest)))
 
-    def plot(self, head: tuple[int, int]) -> "Figure":
+    def plot(self, head: Head) -> "Figure":
         """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""
         from keyhole.figures.attention import head_figure
 

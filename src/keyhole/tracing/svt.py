@@ -27,6 +27,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.omega import omega
@@ -96,7 +97,7 @@ def trace_svt(
 
 
 def contributions(
-    run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
+    run: "Run", head: Head, dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
 ) -> Contributions:
     """How much does each upstream head contribute to this score, through dest and through src?"""
     run.require_fresh()
