@@ -17,7 +17,7 @@ from keyhole.intervene.verification import verify
 from keyhole.models.tokens.prompts import one_token_words, token_id
 from keyhole.tasks import ioi
 from keyhole.tasks.text.words import NAMES
-from keyhole.tracing.levels import trace
+from keyhole.tracing.trace import trace
 
 
 def rows_of(model: keyhole.Model, n: int, draws: int, *, linear: bool) -> tuple[int, list[Row]]:

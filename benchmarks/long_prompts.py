@@ -23,7 +23,7 @@ import keyhole
 from keyhole.qk.omega import omega
 from keyhole.tasks import filler
 from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.levels import trace
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.writers import attention_writes
 
 path, n, through = sys.argv[1], int(sys.argv[2]), sys.argv[3]

@@ -21,7 +21,7 @@ from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.omega import omega
 from keyhole.tasks import ioi
 from keyhole.tracing.exactness import random_ids
-from keyhole.tracing.levels import trace
+from keyhole.tracing.trace import trace
 
 SHARPNESS = 2.6
 TOKENS = 17

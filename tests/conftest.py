@@ -32,7 +32,7 @@ import keyhole
 from keyhole import Model
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.exactness import random_ids
-from keyhole.tracing.levels import trace
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.writers import attention_writes
 from tiny import DEFAULT, Sizes, tiny
 

@@ -15,7 +15,7 @@ from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.cli.app import app
-from keyhole.faithfulness.backup_record import Backups, Head
+from keyhole.faithfulness.backup_record import Backups
 from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline
 from keyhole.faithfulness.handover import handed_on, handovers, predicted_row
@@ -26,6 +26,7 @@ from keyhole.faithfulness.wiring import Source
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
 from keyhole.lab.known import Known, build, compare
+from keyhole.models.heads import Head
 from test_known import WHOLE, agreements
 from test_token_masks import TAKEN, all_edges, at_a_mean
 

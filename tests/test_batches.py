@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from conftest import prompts_of, rich_circuit, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.writer import Writer
 from keyhole.models.recording.stacks import cut_layer, stack_layer
-from keyhole.tracing import levels
 from keyhole.tracing.answers import likelihood
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.batch import Untraced
@@ -192,7 +192,8 @@ def test_circuits_together_as_alone(variant: str, lengths: Sequence[int], monkey
     for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **OFTEN), alone, strict=True):
         assert_alike(found, its)
     monkeypatch.setattr(causes, "_NEURON_FLOATS", 1)
-    monkeypatch.setattr(levels, "_MOVED_FLOATS", 2**16)  # two of them at a time, or three
+    module = import_module("keyhole.tracing.trace")
+    monkeypatch.setattr(module, "_MOVED_FLOATS", 2**16)  # two of them at a time, or three
     for found, its in zip(keyhole.trace_many(runs, targets, errors="raise", **OFTEN), alone, strict=True):
         assert_alike(found, its)
 

@@ -13,9 +13,9 @@ from keyhole.intervene.cuts import metric_of
 from keyhole.intervene.deltas import Cut, predicted, vector_delta
 from keyhole.intervene.verification import verify
 from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.again import read_mlps
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.upstream import Writes
 from readings import direction_of, written
 from test_mlps import IOI

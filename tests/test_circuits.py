@@ -34,7 +34,7 @@ from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.answers.targets import Likeliest, targets_of
 from keyhole.tracing.batch import Untraced
-from keyhole.tracing.levels import trace, trace_many
+from keyhole.tracing.trace import trace, trace_many
 
 NO_CIRCUIT = "it is not valid JSON|it is not a JSON object"
 PROMPT = "When Mary and John went to the store, John gave a drink to"

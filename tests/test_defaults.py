@@ -61,17 +61,16 @@ from keyhole.stable.stability import stability as measure_stability
 from keyhole.tasks import boxes, examples, lists
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.assemble import Seeds, Sinks
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.levels import ThroughOption, trace, trace_many
-from keyhole.tracing.methods import Method
 from keyhole.tracing.mlps.explain import Constants
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.settings import Seeds, Sinks
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
+from keyhole.tracing.trace import Method, ThroughOption, trace, trace_many
 from keyhole_papers.catalogue import Paper
 from keyhole_papers.choices import Choices, Dtype
 from keyhole_papers.command import reproduce as reproduce_command

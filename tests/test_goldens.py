@@ -10,7 +10,7 @@ import pytest
 import keyhole
 from alike import assert_alike
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.levels import trace, trace_many
+from keyhole.tracing.trace import trace, trace_many
 
 GOLDENS = Path(__file__).parent / "goldens"
 CASES = {

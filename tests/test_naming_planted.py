@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import keyhole
+from keyhole.models.heads import Head
 from keyhole.models.recording.visit import Seen, visit
 from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.explain.over_represented import statistics
@@ -35,7 +36,6 @@ from keyhole.naming.subject import Subject
 from keyhole.stats import at_least
 
 pytestmark = pytest.mark.xdist_group("planted names")  # all look at the same examples
-Head = tuple[int, int]
 CLEAR: tuple[tuple[Head, str], ...] = (
     ((0, 0), 'dest is ",", and src is "the"'),
     ((0, 1), 'dest is a place, and src is "to"'),

@@ -18,7 +18,7 @@ from keyhole.tracing.answers.targets import Likeliest
 from keyhole.tracing.firings import search, why
 from keyhole.tracing.firings.firing import Firing, Side
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.levels import trace
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes import patterns
 from oracle import Oracle, Seed, numbers
 from tiny import Sizes

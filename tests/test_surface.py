@@ -52,7 +52,7 @@ def _sorting(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-@pytest.mark.parametrize("name", ["", *PACKAGES])
+@pytest.mark.parametrize("name", ["", *PACKAGES, "tracing.trace"])
 def test_signatures_are_explicit_and_short(name: str) -> None:
     package = importlib.import_module(f"keyhole.{name}".rstrip("."))
     seen = 0

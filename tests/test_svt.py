@@ -19,9 +19,9 @@ from keyhole.qk.firings import find_firings
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_use
 from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.levels import trace
 from keyhole.tracing.svt import contributions, significant, trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
+from keyhole.tracing.trace import trace
 
 Array = np.ndarray
 FAMILIES = ["gpt2", "llama", "llama-bias", "qwen3", "gemma2", "gpt_oss", "lfm2"]

@@ -17,12 +17,12 @@ from keyhole.circuits.writer import Writer
 from keyhole.tasks import ioi
 from keyhole.tracing.answers.goals import find_seeds
 from keyhole.tracing.answers.linear import Probe
-from keyhole.tracing.assemble import Settings
-from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.again import read_mlps
 from keyhole.tracing.mlps.explain import explain_mlp
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.through import Flows
+from keyhole.tracing.settings import Settings
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.upstream import Writes
 from keyhole.tracing.writes.writers import attention_writes
 from readings import direction_of, value_direction, written

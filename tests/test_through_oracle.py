@@ -9,9 +9,9 @@ from conftest import prompts_of, tiny_model
 from keyhole import Model, Run
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.writer import Writer
-from keyhole.tracing.levels import trace
 from keyhole.tracing.mlps.flow import Through
 from keyhole.tracing.mlps.places import mlp_places, weights_of
+from keyhole.tracing.trace import trace
 from keyhole.tracing.writes.upstream import Writes
 from keyhole.tracing.writes.written import written_by
 from readings import direction_of

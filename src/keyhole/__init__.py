@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from keyhole.tracing.batch import Untraced as Untraced
     from keyhole.tracing.exactness import check as check
     from keyhole.tracing.firings.firing import Firing as Firing
-    from keyhole.tracing.levels import trace_many as trace_many
     from keyhole.tracing.mlps.flow import Through as Through
     from keyhole.tracing.svt_settings import SvtSettings as SvtSettings
+    from keyhole.tracing.trace import trace_many as trace_many
 
 
 __all__ = [
@@ -84,7 +84,7 @@ _HOMES = {
     "name": "keyhole.naming.naming",
     "open_store": "keyhole.store.store",
     "sinks": "keyhole.sink.explore",
-    "trace_many": "keyhole.tracing.levels",
+    "trace_many": "keyhole.tracing.trace",
 }
 _PACKAGES = (
     *(

@@ -24,6 +24,7 @@ from keyhole.circuits.parameters import Sufficient
 from keyhole.circuits.shown import SHOWN, strongest
 from keyhole.circuits.text import answer_label, faithfulness_label, node_label, score_of, words_label
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.version import __version__
 
 SUFFIX = ".neuronpedia.json"
@@ -114,7 +115,7 @@ def _silent(circuit: Circuit) -> list[dict[str, Any]]:
 
 def _links(circuit: Circuit, ids: list[str]) -> list[dict[str, Any]]:
     """One for all edges between two nodes: viewers find a link by its two ends."""
-    total: dict[tuple[int, int], float] = defaultdict(float)
+    total: dict[Head, float] = defaultdict(float)
     for edge in circuit.edges:
         total[edge.source, edge.target] += score_of(edge)
     return [{"source": ids[a], "target": ids[b], "weight": weight} for (a, b), weight in total.items() if weight]

@@ -14,13 +14,14 @@ from keyhole.errors import KeyholeError
 from keyhole.strict import parse_json, quoted
 
 if TYPE_CHECKING:
+    from keyhole.models.heads import Head
     from keyhole.models.model import Model
     from keyhole.models.run import Run
     from keyhole.tracing.firings.firing import Tau
-    from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.svt_settings import Start
+    from keyhole.tracing.trace import MethodOption
 
-_DIGITS = 19  # no layer, head or position has so many, and Python makes no numbers of thousands
+_DIGITS = 19  # no position has so many, and Python makes no numbers of thousands
 ACCPP, SVT = "Options of --method accpp", "Options of --method svt"  # sections of a command's help
 ModelOption = Annotated[
     str | None,
@@ -152,12 +153,14 @@ def read_choices(texts: list[str] | None, option: str = "--with", example: str =
     return found
 
 
-def read_head(text: str, option: str = "--head") -> tuple[int, int]:
+def read_head(text: str, option: str = "--head") -> "Head":
     """A head such as 3.1."""
-    layer, dot, head = text.partition(".")
-    if not (dot and layer.isdecimal() and head.isdecimal() and len(text) < _DIGITS):
+    from keyhole.models.heads import head_named
+
+    head = head_named(text)
+    if head is None:
         raise KeyholeError(f"{option} takes a layer and a head such as 3.1, not {quoted(text)}.")
-    return int(layer), int(head)
+    return head
 
 
 def read_place(run: Run | None, text: str | None) -> int | str | None:

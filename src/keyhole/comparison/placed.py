@@ -15,6 +15,7 @@ from keyhole.errors import KeyholeError
 from keyhole.family.terms import Component, Term
 from keyhole.intervene import Cut
 from keyhole.intervene.cuts import distinct_edges
+from keyhole.models.heads import Head, head_name
 from keyhole.qk.omega import Basis
 from keyhole.tasks.places import place_of
 from keyhole.tracing.firings.candidates import Keys
@@ -29,7 +30,7 @@ class PlacedEdge:
     writer: tuple[Kind, int, int | None]
     writer_dest: str
     writer_src: str
-    head: tuple[int, int]
+    head: Head
     dest: str
     src: str
     side: SideName
@@ -47,7 +48,7 @@ class PlacedEdge:
         moved = f"{self.writer_dest} <- {self.writer_src}" if self.writer[0] == "head" else self.writer_dest
         channels = ",".join(map(str, self.channels))
         told = Component(*self.writer)
-        return f"{told} ({moved}) -> {self.head[0]}.{self.head[1]} ({self.dest} <- {self.src}) {self.side} [{channels}]"
+        return f"{told} ({moved}) -> {head_name(self.head)} ({self.dest} <- {self.src}) {self.side} [{channels}]"
 
 
 def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:

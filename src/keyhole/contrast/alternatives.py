@@ -25,9 +25,9 @@ from keyhole.contrast.edits.swaps import mean_shifts, swap_effects
 from keyhole.contrast.features.finding import Features, RankRule, choose, find_features
 from keyhole.contrast.features.nulls import coefficients, contrasts, permuted_signs
 from keyhole.contrast.features.ranking import rank_heads
-from keyhole.contrast.features.selection import Head
 from keyhole.contrast.features.subspace import decompose
 from keyhole.contrast.onepass.sums import Centre, query_variance
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, Stage
 

@@ -23,9 +23,10 @@ from keyhole.contrast.edits.moves import Effect
 from keyhole.contrast.edits.swaps import key_bases
 from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.ranking import HeadScore
-from keyhole.contrast.studies import Head, Study, StudySettings, study
+from keyhole.contrast.studies import Study, StudySettings, study
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, write_at_once
+from keyhole.models.heads import Head, head_name
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -92,7 +93,7 @@ class FoundHead:
 
     def __repr__(self) -> str:
         told = f"gap {self.gap:.2f}, share {self.share:.2f}, p {self.p:.3f}"
-        return f"<FoundHead {report.label(self.head)}: rank {self.rank}, {told}>"
+        return f"<FoundHead {head_name(self.head)}: rank {self.rank}, {told}>"
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyhole.contrast.alternatives import LEVEL, MOST_HEADS, Alternative, NoFeature
 from keyhole.contrast.features.finding import RankRule
-from keyhole.contrast.features.selection import Head, label
 from keyhole.contrast.onepass.sums import Centre
+from keyhole.models.heads import Head, head_name
 
 if TYPE_CHECKING:
     from keyhole.contrast.studies import Study
@@ -117,7 +117,7 @@ def other_rows(cases: Sequence[NoFeature]) -> list[tuple[str, ...]]:
     rules: dict[tuple[str, ...], list[str]] = {}  # by everything else that a row has
     for case in cases[:MOST_HEADS]:
         for other in case.alternatives:
-            cells = [label(case.head), other.centre, str(other.rank)]
+            cells = [head_name(case.head), other.centre, str(other.rank)]
             cells += [f"{other.share:.2f}", f"{other.p:.3f}"] if other.rank else ["", ""]
             moved = () if other.swap is None else (other.swap.shift, other.permuted, other.swap.random, other.swap.full)
             cells += [f"{value:.3f}" for value in moved] or [""] * 4
@@ -189,7 +189,7 @@ def record(study: "Study") -> list[dict[str, Any]]:
     return [
         {
             **asdict(case),
-            "head": label(case.head),
+            "head": head_name(case.head),
             "why": reasons(study, [case]),
             "alternatives": [
                 {**asdict(other), "options": as_options((other.centre, other.rule)), "result": result(other)}
@@ -214,7 +214,7 @@ def _settings(cases: Sequence[NoFeature], fails: str | None) -> dict[tuple[Head,
 
 
 def _heads(heads: Sequence[Head]) -> str:
-    return ", ".join(map(label, heads))
+    return ", ".join(map(head_name, heads))
 
 
 def _named(heads: Sequence[Head], settings: Sequence[Setting], spell: Spell) -> str:

@@ -7,9 +7,9 @@ from keyhole.brief import model_label
 from keyhole.contrast import no_feature
 from keyhole.contrast.edits.answers import AnswerEffects
 from keyhole.contrast.edits.moves import NOTHING, Effect
-from keyhole.contrast.features.selection import label as label
 from keyhole.contrast.recipes.sweep import RankRow
-from keyhole.contrast.studies import Head, Study
+from keyhole.contrast.studies import Study
+from keyhole.models.heads import Head, head_name
 
 _ROUNDING = 1e-6  # of attention and probability
 HEADS = ("head", "feature", "ranks", ">mean shift", ">right", ">gap", ">share of gap", ">p")
@@ -40,7 +40,7 @@ def head_rows(study: Study) -> list[tuple[str, ...]]:
             at = features.at(head)
             rows.append(
                 (
-                    label(head),
+                    head_name(head),
                     name,
                     "/".join(ranks_of(study, name, head)),
                     f"{float(features.mean_shift[at]):.2f}",
@@ -125,7 +125,7 @@ def channel_rows(study: Study) -> list[tuple[str, ...]]:
             cosine = f"{max(others):.2f}" if others else ""
             dest = str(share.dest_channels), f"{share.dest_random:.1f}"
             src = str(share.src_channels), f"{share.src_random:.1f}"
-            rows.append((label(head), share.feature, str(share.rank), *dest, *src, cosine))
+            rows.append((head_name(head), share.feature, str(share.rank), *dest, *src, cosine))
     return rows
 
 
@@ -141,7 +141,7 @@ def answers_heading(answers: AnswerEffects) -> str:
 def sweep_cells(rows: dict[str, tuple[RankRow, ...]]) -> list[tuple[str, ...]]:
     """Ranks against the number of entities."""
     return [
-        (label(row.head), name, str(row.entities), f"{row.energy}/{row.null}/{row.halves}")
+        (head_name(row.head), name, str(row.entities), f"{row.energy}/{row.null}/{row.halves}")
         for name, own in rows.items()
         for row in own
     ]
@@ -149,13 +149,13 @@ def sweep_cells(rows: dict[str, tuple[RankRow, ...]]) -> list[tuple[str, ...]]:
 
 def sweep_record(rows: dict[str, tuple[RankRow, ...]]) -> dict[str, Any]:
     """The sweep as plain data; nothing if there was none."""
-    told = {name: [{**asdict(row), "head": label(row.head)} for row in own] for name, own in rows.items()}
+    told = {name: [{**asdict(row), "head": head_name(row.head)} for row in own] for name, own in rows.items()}
     return {"sweep": told} if rows else {}
 
 
 def selected_swaps(study: Study) -> dict[str, tuple[Effect, ...]]:
     """The swaps of the selected heads."""
-    return {label(head): study.swaps[head] for head in study.selected if head in study.swaps}
+    return {head_name(head): study.swaps[head] for head in study.selected if head in study.swaps}
 
 
 def counted(study: Study) -> str:
@@ -195,7 +195,7 @@ def ranking_text(study: Study, name: str, most: int = 8) -> str:
     for score in having[:most]:
         moved = [normalised(effect) for effect in study.swaps.get(score.head, ()) if effect.name == name]
         numbers = f"{score.rank:>5}{score.gap:>8.2f}{score.share:>7.2f}{score.p_corrected:>7.3f}"
-        lines.append(f"{label(score.head):<6}{numbers}  {' '.join(moved)}".rstrip())
+        lines.append(f"{head_name(score.head):<6}{numbers}  {' '.join(moved)}".rstrip())
     if left := having[most:]:
         lines.append(f"and {len(left)} more heads")
     if empty := len(study.ranking[name]) - len(having):
@@ -211,7 +211,7 @@ def record(study: Study) -> dict[str, Any]:
         heads.append(
             {
                 **asdict(row),
-                "head": label(row.head),
+                "head": head_name(row.head),
                 "ratio": row.ratio,
                 "selected": row.head in study.selected,
                 "features": {name: _feature(study, name, row.head, scores[name]) for name in study.features},
@@ -231,7 +231,7 @@ def record(study: Study) -> dict[str, Any]:
             "fitted": {name: features.samples for name, features in study.features.items()},
             "tested": study.tested,
         },
-        "selected": [label(head) for head in study.selected],
+        "selected": [head_name(head) for head in study.selected],
         "selection_passed": study.passed,
         "no_feature": no_feature.record(study),
         "heads": heads,

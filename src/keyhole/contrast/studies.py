@@ -21,13 +21,13 @@ from keyhole.contrast.edits.swaps import Bases, key_bases, swap_effects
 from keyhole.contrast.features.basis import ChannelShares, channel_shares
 from keyhole.contrast.features.finding import Feature, Features, RankRule, choose, find_features
 from keyhole.contrast.features.ranking import HeadScore, rank_heads
-from keyhole.contrast.features.selection import Head as Head
 from keyhole.contrast.features.selection import HeadAttention, Rule, head_attention, select_heads
 from keyhole.contrast.features.spans import find_spans
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.onepass.frames import Frame
 from keyhole.contrast.onepass.sums import Balance, Centre
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.progress import Stage, quiet
 
 if TYPE_CHECKING:

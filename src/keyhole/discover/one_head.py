@@ -15,6 +15,7 @@ from keyhole.discover.discovery import discover
 from keyhole.discover.features import Discovery
 from keyhole.discover.samples import Samples
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress
@@ -72,7 +73,7 @@ class HeadFeatures:
 def head_samples(
     model: "Model",
     prompts: Sequence[Prompt],
-    head: tuple[int, int],
+    head: Head,
     *,
     view: View | None = None,
     bos: bool | None = None,
@@ -105,7 +106,7 @@ def head_samples(
 def head_features(
     model: "Model",
     prompts: Sequence[Prompt],
-    head: tuple[int, int],
+    head: Head,
     *,
     view: View | None = None,
     bos: bool | None = None,

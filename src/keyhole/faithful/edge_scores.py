@@ -36,8 +36,7 @@ from keyhole.faithfulness.wiring import Reader, Source, Wiring
 from keyhole.files import user_path, write_at_once
 from keyhole.intervene.remove import Metric
 from keyhole.models.architecture.weights import Dims
-from keyhole.tracing.levels import ThroughOption
-from keyhole.tracing.methods import Method, trace_by
+from keyhole.tracing.trace import Method, ThroughOption, trace_by
 
 STEPS = 5  # of the way, for "integrated"
 BELOW = 1e6  # by how much the edges of a circuit that suffices are above the largest share

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from keyhole.brief import brief
 from keyhole.faithfulness.handover import Handover
 from keyhole.intervene.rows import Stopped
+from keyhole.models.heads import Head, head_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Head = tuple[int, int]  # layer, head
 # wakes: it writes something else; counts more: it writes the same; holds back less: its effect was and is below 0
 BackupKind = Literal["wakes", "counts more", "holds back less"]
-
-
-def name_of(head: Head) -> str:
-    """A head as it is written."""
-    return f"{head[0]}.{head[1]}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class Backups:
         """As plain data, random pairs by their growth alone."""
         heads = [
             {
-                "head": name_of(row.head),
+                "head": head_name(row.head),
                 "influence": row.influence,
                 "effect": row.effect,
                 "tested": len(row.pairs),
@@ -108,7 +103,7 @@ class Backups:
                 "random": list(row.random),
                 "backups": [
                     {**asdict(pair), "growth": pair.growth}
-                    | {"first": name_of(pair.first), "second": name_of(pair.second)}
+                    | {"first": head_name(pair.first), "second": head_name(pair.second)}
                     for pair in row.backups
                 ],
             }
@@ -121,7 +116,7 @@ class Backups:
             "verdict": self.verdict,
             "heads": heads,
             "random_growth": [pair.growth for pair in self.random],
-            "handovers": [{**asdict(row), "head": name_of(row.head)} for row in self.handovers],
+            "handovers": [{**asdict(row), "head": head_name(row.head)} for row in self.handovers],
             "stopped": None if self.stopped is None else str(self.stopped),
         }
 
@@ -164,9 +159,9 @@ class Backups:
         columns = ("removed", ">effect", "backup", ">alone", ">after", ">growth", ">reaction", "kind")
         rows: list[tuple[str | float | None, ...]] = []
         for row in self.heads:
-            start = (name_of(row.head), row.effect)
+            start = (head_name(row.head), row.effect)
             rows += [
-                (*start, name_of(p.second), p.alone, p.after, p.growth, p.reaction, str(p.kind)) for p in row.backups
+                (*start, head_name(p.second), p.alone, p.after, p.growth, p.reaction, str(p.kind)) for p in row.backups
             ] or [(*start, "none", None, None, None, None, "")]
         return columns, rows
 
@@ -176,9 +171,9 @@ class Backups:
         columns = ("removed", ">effect", "with its backups", ">effects added", ">joint effect", ">with random heads")
         rows: list[tuple[str | float | None, ...]] = [
             (
-                name_of(row.head),
+                head_name(row.head),
                 row.effect,
-                " ".join(name_of(pair.second) for pair in row.supporting),
+                " ".join(head_name(pair.second) for pair in row.supporting),
                 row.expected,
                 row.joint,
                 mean(row.random),
@@ -195,7 +190,7 @@ class Backups:
         place = [f"{token.strip() or repr(token)} ({i})" for i, token in enumerate(self.tokens)]
         rows: list[tuple[str | float | None, ...]] = [
             (
-                *(name_of(h.head), place[h.dest], place[h.src], h.before, h.after),
+                *(head_name(h.head), place[h.dest], place[h.src], h.before, h.after),
                 *(place[h.key], h.gained, h.predicted, f"{h.error:.0e}"),
             )
             for h in self.handovers
@@ -207,13 +202,13 @@ class Backups:
         columns = ("first", "second", "pair", ">alone", ">after", ">growth", ">reaction", "kind")
         every = [("circuit", pair) for row in self.heads for pair in row.pairs] + [("random", p) for p in self.random]
         return columns, [
-            (name_of(p.first), name_of(p.second), which, p.alone, p.after, p.growth, p.reaction, p.kind or "")
+            (head_name(p.first), head_name(p.second), which, p.alone, p.after, p.growth, p.reaction, p.kind or "")
             for which, p in every
         ]
 
     def __str__(self) -> str:
         lines = [
-            f"{name_of(p.first)} -> {name_of(p.second)}  effect {p.alone:+.2f}, after {p.after:+.2f}, {p.kind}"
+            f"{head_name(p.first)} -> {head_name(p.second)}  effect {p.alone:+.2f}, after {p.after:+.2f}, {p.kind}"
             for p in self.pairs
         ]
         return "\n".join([self.summary, *lines])

@@ -26,7 +26,7 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
-from keyhole.faithfulness.backup_record import BackupKind, Backups, Head, Pair, Removed
+from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Removed
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
@@ -37,6 +37,7 @@ from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.rows import Stopped
 from keyhole.intervene.silence import Silence
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, duration, part_of, silent
@@ -234,7 +235,7 @@ def _first_heads(circuit: Circuit, settings: PairSettings) -> list[Head]:
             raise KeyholeError("this circuit has no heads, so that none can be removed: trace another target.")
         return sorted(total, key=lambda head: -total[head])[: settings.first]
     if missing := [head for head in settings.named if head not in total]:
-        some = ", ".join(f"{layer}.{head}" for layer, head in sorted(total, key=lambda head: -total[head])[:8])
+        some = ", ".join(head_name(head) for head in sorted(total, key=lambda head: -total[head])[:8])
         raise KeyholeError("head {}.{} is not in the circuit: it has {}.".format(*missing[0], some or "none"))
     return list(dict.fromkeys(settings.named))
 

@@ -20,6 +20,7 @@ from keyhole.errors import KeyholeError
 from keyhole.intervene.cuts import side_cut
 from keyhole.intervene.deltas import Cut, head_delta
 from keyhole.intervene.remove import Metric, head_edit, intervene
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ FIRINGS = 32  # whose keys are changed, those of the largest influence
 class Handover:
     """One firing without the signals on its keys."""
 
-    head: tuple[int, int]
+    head: Head
     dest: int
     src: int
     before: float  # attention weight of src
@@ -71,7 +72,7 @@ def predicted_row(run: "Run", cut: Cut) -> Float[Tensor, "pos"]:
 
 
 def handovers(
-    circuit: Circuit, run: "Run", metric: Metric, heads: Sequence[tuple[int, int]] | None = None
+    circuit: Circuit, run: "Run", metric: Metric, heads: Sequence[Head] | None = None
 ) -> tuple[Handover, ...]:
     """What other keys gain in the circuit's firings, of some heads alone if `heads` are given; the largest first."""
     cuts = []

@@ -30,10 +30,11 @@ from keyhole.progress import Progress, part_of, silent
 from keyhole.qk.omega import omega
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Seeds, Settings, answer_facts, checked, model_facts
+from keyhole.tracing.assemble import answer_facts, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.why import explain_sites
+from keyhole.tracing.settings import Seeds, Settings
 from keyhole.tracing.writes.upstream import Writes
 from keyhole.version import __version__
 

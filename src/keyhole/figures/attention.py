@@ -12,6 +12,7 @@ from torch import Tensor
 from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import INK, blank, plain, scale, tidy, wrapped
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.recording.attention import visible_mask
 from keyhole.models.tokens.prompts import token_label
@@ -25,7 +26,7 @@ _NAMED = 70  # tokens that all have their name at the axes; of longer prompts ev
 _LETTERS = 16  # of such a name
 
 
-def head_figure(run: "Run", head: tuple[int, int]) -> Figure:
+def head_figure(run: "Run", head: Head) -> Figure:
     """Where does this head attend in this prompt?"""
     layer, index = check_head(run, head)
     record = run.layer(layer)

@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from keyhole.faithfulness.backup_record import Backups, name_of
+from keyhole.faithfulness.backup_record import Backups
 from keyhole.figures.page import Section, page
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, PALETTE, RED, blank, heading, legend, plain, tidy
+from keyhole.models.heads import head_name
 
 _SHADES = {"wakes": RED, "counts more": PALETTE[1], "holds back less": PALETTE[2]}
 _NAMED = 6  # backups whose names stand beside their dots
@@ -35,7 +36,7 @@ def backups_figure(found: Backups) -> Figure:
             values = [_bars(row)[name] for row in backed]
             axes[1].barh([at + 0.2 * (i - 1.5) for at in range(len(backed))], values, height=0.18, color=shade)
         axes[1].axvline(0, color=INK, linewidth=0.8)
-        axes[1].set_yticks(range(len(backed)), [name_of(row.head) for row in backed])
+        axes[1].set_yticks(range(len(backed)), [head_name(row.head) for row in backed])
         axes[1].set_ylim(len(backed) - 0.5, -0.5)
         tidy(axes[1], "a head removed", x=f"effect on the {found.metric}")
         handles += [Patch(color=shade, label=name) for name, shade in _BARS.items()]
@@ -55,7 +56,7 @@ def _pairs(axis: Any, found: Backups) -> None:
     for pair in found.pairs:
         axis.plot([pair.alone], [pair.after], "o", color=_SHADES[str(pair.kind)], markersize=6)
     for pair in found.pairs[:_NAMED]:
-        label = f"{name_of(pair.second)} without {name_of(pair.first)}"
+        label = f"{head_name(pair.second)} without {head_name(pair.first)}"
         axis.annotate(label, (pair.alone, pair.after), xytext=(6, 0), textcoords="offset points", fontsize=8)
     ends = [*axis.get_xlim(), *axis.get_ylim()]
     line = [min(ends), max(ends)]

@@ -17,8 +17,8 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend
+from keyhole.models.heads import Head, head_name
 
-Head = tuple[int, int]
 Box = tuple[Head, str]  # a token that a head reads, by its role
 Places = dict[Head | Box, tuple[float, float]]
 
@@ -48,15 +48,6 @@ class Carried:
 
     share: float  # of the prompts
     total: float  # contributions, added up over the prompts
-
-
-def name_of(head: Head) -> str:
-    """Layer and head, as papers write it.
-
-    >>> name_of((9, 6))
-    '9.6'
-    """
-    return f"{head[0]}.{head[1]}"
 
 
 def network_figure(
@@ -206,7 +197,7 @@ def _oval(axis: Any, head: Head, at: tuple[float, float], share: float, *, known
     look: dict[str, Any] = {"boxstyle": "round,pad=0.35,rounding_size=0.9", "facecolor": fill}
     look |= {"edgecolor": _GREEN if known else INK, "linewidth": 2.2 if known else 0.7}
     shade = "white" if dark > 0.5 else "black"
-    axis.text(*at, name_of(head), color=shade, fontsize=8, ha="center", va="center", zorder=4, bbox=look)
+    axis.text(*at, head_name(head), color=shade, fontsize=8, ha="center", va="center", zorder=4, bbox=look)
 
 
 def _key(widest: float) -> list[Any]:

@@ -20,9 +20,9 @@ from keyhole.store.signals import signal_vectors
 from keyhole.tasks.answers import Answered, AnswerIds, answer_ids, answered
 from keyhole.tasks.example import Example
 from keyhole.tracing.batch import Untraced
-from keyhole.tracing.levels import trace_many
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import Start, SvtSettings
+from keyhole.tracing.trace import trace_many
 
 _TOGETHER = 8  # prompts whose circuits are searched at once
 

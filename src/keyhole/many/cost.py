@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from keyhole.faithfulness.masked import FLOATS
 from keyhole.tracing.firings.why import ON_ACCELERATORS, PROJECTED_FLOATS
-from keyhole.tracing.methods import Method
+from keyhole.tracing.trace import Method
 
 _SEARCHES = 8  # how often a firing's pairs are gone through: attributions, sorting, the rows of the search
 _FOLDED = 4  # bytes: folded weights and records of tracing are float32 or better

@@ -20,7 +20,7 @@ from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import encode
 from keyhole.progress import Progress, duration
 from keyhole.store import Manifest, Outcome, make_part, manifest_of
-from keyhole.tracing.methods import Method
+from keyhole.tracing.trace import Method
 
 _PILOTS = 3  # batches; the first also warms the model up
 _PATIENCE = 30.0  # seconds after which no further batch of a run is waited for before its needs are noted

@@ -7,12 +7,11 @@ from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.search import LEVEL
 from keyhole.many.likes import MOST
 from keyhole.tracing.answers.likelihood import Probability
-from keyhole.tracing.assemble import Settings, Sinks
 from keyhole.tracing.firings.candidates import Keys
-from keyhole.tracing.levels import ManyOptions, ThroughOption
-from keyhole.tracing.methods import MethodOption, require_no_accpp, svt_of
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.settings import Settings, Sinks
 from keyhole.tracing.svt_settings import SvtSettings
+from keyhole.tracing.trace import ManyOptions, MethodOption, ThroughOption, require_no_accpp, svt_of
 
 Wrong = Literal["keep", "skip"]
 SeedRule = Literal["prob", "linear"]

@@ -12,6 +12,7 @@ from torch import Tensor
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.models.architecture.rotary import Rotary
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul, working_dtype
 from keyhole.models.recording.attention import AttentionRule, visible_mask
 from keyhole.models.tokens.prompts import Prompt, prompt_text
@@ -30,12 +31,11 @@ if TYPE_CHECKING:
     from keyhole.tasks.example import Example
     from keyhole.tracing.answers.next_tokens import NextTokens
     from keyhole.tracing.answers.targets import Target, Tokens
-    from keyhole.tracing.assemble import Seeds, Sinks
     from keyhole.tracing.firings.candidates import Keys
     from keyhole.tracing.firings.firing import Firing, Tau, Why
-    from keyhole.tracing.levels import Options, ThroughOption
-    from keyhole.tracing.methods import MethodOption
     from keyhole.tracing.mlps.explain import Constants, MlpWrite
+    from keyhole.tracing.settings import Seeds, Sinks
+    from keyhole.tracing.trace import MethodOption, Options, ThroughOption
     from keyhole.tracing.writes.writers import Split
 
 Heads = TypeVar("Heads", int, Tensor)
@@ -188,7 +188,7 @@ class Run:
 
     def channels(
         self,
-        head: tuple[int, int],
+        head: Head,
         dest: int | str = -1,
         src: int | str | None = None,
         *,
@@ -201,7 +201,7 @@ class Run:
 
     def explain(
         self,
-        head: tuple[int, int],
+        head: Head,
         dest: int | str = -1,
         src: int | str | None = None,
         *,
@@ -257,7 +257,7 @@ class Run:
 
         return Firings(self.tokens, tuple(find_firings(self, tau, dest=dest)))
 
-    def plot(self, head: tuple[int, int]) -> "Figure":
+    def plot(self, head: Head) -> "Figure":
         """Where does this head attend? A picture of all its weights. See `keyhole.figures.attention`."""
         from keyhole.figures.attention import head_figure
 
@@ -298,7 +298,7 @@ class Run:
             A `Circuit`: nodes (writers) joined by edges (signals), with every choice that was made. Next steps:
             `print(circuit.story())`, `circuit.verify()`, `circuit.save("mary.json")`, `circuit.show()`.
         """
-        from keyhole.tracing.methods import trace_by
+        from keyhole.tracing.trace import trace_by
 
         options: Options = {"seeds": seeds, "tau": tau, "keys": keys, "sinks": sinks, "through": through, "end": end}
         options["progress"] = progress

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from keyhole.brief import brief
 from keyhole.dataframes import Table, as_dataframe
+from keyhole.models.heads import Head
 from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, too_few
 from keyhole.naming.judging.judge import NAMELESS
 from keyhole.naming.judging.questions import QuestionKind, Span
@@ -32,7 +33,7 @@ class Named:
 
     id: str
     kind: SubjectKind
-    head: tuple[int, int]  # layer and head
+    head: Head  # layer and head
     about: Mapping[str, str]
     name: Name  # the sentence, and what it claims
     tests: tuple[Tested, ...]  # how often it was right

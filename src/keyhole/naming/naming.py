@@ -16,6 +16,7 @@ import numpy as np
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import head_name
 from keyhole.naming.explain.over_represented import statistics
 from keyhole.naming.gathering.gather import TOKENS, gather
 from keyhole.naming.judging.judge import RULES, Judge
@@ -138,7 +139,5 @@ def randoms(model: "Model", like: Sequence[Subject], n: int, seed: int = 0) -> l
     while len(found) < n:
         order = rng.permutation(len(like))[: n - len(found)]
         drawn = random_subjects(model, [like[i] for i in order], int(rng.integers(1 << 31)))
-        found += [
-            replace(one, id=f"{one.head[0]}.{one.head[1]} random {len(found) + i}") for i, one in enumerate(drawn)
-        ]
+        found += [replace(one, id=f"{head_name(one.head)} random {len(found) + i}") for i, one in enumerate(drawn)]
     return found

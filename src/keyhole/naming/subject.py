@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.brief import brief
+from keyhole.models.heads import Head
 
 SubjectKind = Literal["signal", "channel", "contrast", "discovered", "random"]
 
@@ -28,7 +29,7 @@ class Subject:
 
     id: str  # unique among those named together, and the same in every run: "9.6 dest 3 <- 7.9"
     kind: SubjectKind
-    head: tuple[int, int]
+    head: Head
     query: Float[Tensor, "d_head"] = field(repr=False)
     key: Float[Tensor, "d_head"] = field(repr=False)
     query_offset: float = 0.0

@@ -17,6 +17,7 @@ from keyhole.contrast.studies import Study
 from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, is_folder
+from keyhole.models.heads import Head, head_named
 from keyhole.naming.attached.same import distinct
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, signal_subjects, store_subjects
@@ -31,7 +32,6 @@ from keyhole.strict import shortened
 if TYPE_CHECKING:
     from keyhole.models.model import Model
 
-Head = tuple[int, int]
 FeaturesFound = Found | FoundHead | Study | HeadFeatures
 Known = Circuit | Store | Head | StoredSubjects | FeaturesFound | Sequence[Subject] | str  # a text: one of something
 What = Known | Path
@@ -44,9 +44,8 @@ def read(what: What) -> Known:
     """What a text names: a head, a store's folder, a file; one channel, edge or feature needs the model first."""
     if not isinstance(what, str | Path) or is_one(str(what)):
         return what if not isinstance(what, Path) else str(what)
-    layer, dot, head = str(what).partition(".")
-    if dot and layer.isdecimal() and head.isdecimal():
-        return int(layer), int(head)
+    if head := head_named(str(what)):
+        return head
     path = Path(what)
     if is_folder(path):
         return open_store(path)
@@ -103,13 +102,13 @@ def read_what(model: "Model", text: str) -> Subject | Head:
     path, mark, number = text.rpartition("#")
     if mark:
         return _feature(model, path, number) if holds_subjects(path) else _edge(model, path, number)
-    head, colon, channel = text.partition(":")
-    layer, dot, index = head.partition(".")
-    if not (dot and layer.isdecimal() and index.isdecimal() and (channel.removesuffix("-").isdecimal() or not colon)):
+    name, colon, channel = text.partition(":")
+    head = head_named(name)
+    if head is None or (colon and not channel.removesuffix("-").isdecimal()):
         raise KeyholeError(f"{text!r} is no head such as 3.1, channel such as 3.1:4 or edge such as mary.json#12.")
     if not colon:
-        return int(layer), int(index)
-    both = channel_subjects(model, (int(layer), int(index)), [int(channel.removesuffix("-"))])
+        return head
+    both = channel_subjects(model, head, [int(channel.removesuffix("-"))])
     return both[channel.endswith("-")]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.recording.visit import Seen, visit
 from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.gathering.gather import TOKENS, batches_of, gather
@@ -29,8 +30,6 @@ from keyhole.progress import Progress, silent
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-
-Head = tuple[int, int]
 
 
 @dataclass(frozen=True)

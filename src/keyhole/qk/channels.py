@@ -17,6 +17,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.numbers.tolerance import require_exact
 from keyhole.qk.coordinates import in_channels
@@ -93,7 +94,7 @@ class Channels:
 
 
 def channels(
-    run: "Run", head: tuple[int, int], dest: int | str = -1, src: int | str | None = None, *, basis: Basis = "linear"
+    run: "Run", head: Head, dest: int | str = -1, src: int | str | None = None, *, basis: Basis = "linear"
 ) -> Channels:
     """How does this score split over the head's singular channels?
 
@@ -139,7 +140,7 @@ def _against_others(x: Float[Tensor, "key *rest"], key: int) -> Float[Tensor, "*
     return x[key] - (x.sum(0) - x[key]) / (len(x) - 1) if len(x) > 1 else torch.full_like(x[key], float("nan"))
 
 
-def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | str | None) -> tuple[int, int, int, int]:
+def check_place(run: "Run", head: Head, dest: int | str, src: int | str | None) -> tuple[int, int, int, int]:
     """(layer, head, dest, src) as numbers, or an error that says why there is no such attention weight.
 
     Without a src: the token that dest attends to most.
@@ -158,7 +159,7 @@ def check_place(run: "Run", head: tuple[int, int], dest: int | str, src: int | s
     return layer, index, d, s
 
 
-def check_head(run: "Run", head: tuple[int, int]) -> tuple[int, int]:
+def check_head(run: "Run", head: Head) -> tuple[int, int]:
     """A head as (layer, head), or an error that says which exist."""
     try:
         layer, index = (operator.index(part) for part in head)

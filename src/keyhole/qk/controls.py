@@ -16,6 +16,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place, score_row
 from keyhole.qk.omega import Basis, omega
@@ -47,7 +48,7 @@ class RotationControl:
 
 def rotation_control(
     run: "Run",
-    head: tuple[int, int],
+    head: Head,
     dest: int | str = -1,
     src: int | str | None = None,
     *,

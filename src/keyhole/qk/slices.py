@@ -14,6 +14,7 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.numbers.tolerance import require_exact
 from keyhole.qk.channels import check_head
@@ -67,7 +68,7 @@ def slice_sets(terms: Float[Tensor, "pair channel"]) -> Bool[Tensor, "pair chann
 
 def slice_use(
     runs: Sequence["Run"],
-    head: tuple[int, int],
+    head: Head,
     *,
     firing: bool = True,
     threshold: float = 0.5,
@@ -92,7 +93,7 @@ def slice_use(
             pairs.append(torch.stack([torch.full_like(dests, prompt), dests, sources], dim=-1))
     if not pairs or not any(len(p) for p in pairs):
         kind = "fires" if firing else "fails to fire"
-        raise KeyholeError(f"head {head[0]}.{head[1]} {kind} nowhere in these {len(runs)} prompts.")
+        raise KeyholeError(f"head {head_name(head)} {kind} nowhere in these {len(runs)} prompts.")
     stacked = torch.cat(terms)
     return SliceUse(*head, firing, basis, torch.cat(pairs), stacked, slice_sets(stacked), worst)
 

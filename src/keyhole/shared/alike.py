@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from keyhole.contrast.features.subspace import energy_rank
-from keyhole.shared.heard import Head, Heard
+from keyhole.models.heads import Head
+from keyhole.shared.heard import Heard
 
 ALIKE = 0.5  # a cosine from which two signals are alike
 ENERGY = 0.9  # of the directions, which the shared subspace holds

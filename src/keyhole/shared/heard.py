@@ -21,10 +21,10 @@ from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import OFFSETS, SideName, Signal, Writer
 from keyhole.family.terms import Component
+from keyhole.models.heads import Head
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.writes.upstream import Writes
 
-Head = tuple[int, int]
 Author = tuple[str, int, int | None]  # kind, layer and head of a writer, whichever its tokens
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
+from keyhole.models.heads import Head
 from keyhole.shared.alike import Likeness
-from keyhole.shared.heard import Head
 from keyhole.shared.taken import SURE
 from keyhole.shared.tasks import HeadUse
 

@@ -1,5 +1,7 @@
 """How are groups of heads, and what was taken out of their signals, called?"""
 
+from keyhole.models.heads import Head, head_name
+
 SURE = 0.01  # a p-value
 _HEADS = 6  # of a cluster, that are named
 
@@ -26,13 +28,13 @@ def taken_text(taken: int | None) -> str:
     return "without the mean" if taken == 0 else f"without the mean and {taken} largest direction{'s' * (taken > 1)}"
 
 
-def cluster_text(heads: tuple[tuple[int, int], ...]) -> str:
+def cluster_text(heads: tuple[Head, ...]) -> str:
     """Some heads of a cluster, and how many more.
 
     >>> cluster_text(((1, 0), (2, 3)))
     '2 heads in 2 layers: 1.0, 2.3'
     """
-    named = ", ".join(f"{layer}.{head}" for layer, head in heads[:_HEADS])
+    named = ", ".join(head_name(head) for head in heads[:_HEADS])
     more = f" and {len(heads) - _HEADS} more" if len(heads) > _HEADS else ""
     layers = len({layer for layer, _ in heads})
     return f"{len(heads)} heads in {layers} layer{'s' * (layers > 1)}: {named}{more}"

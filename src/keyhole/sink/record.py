@@ -12,8 +12,8 @@ from jaxtyping import Float
 from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.shared.alike import Interval, Likeness
-from keyhole.shared.heard import Head
 from keyhole.shared.taken import SURE
 from keyhole.sink.massive import Massive
 

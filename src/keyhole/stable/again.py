@@ -9,7 +9,7 @@ from keyhole.errors import KeyholeError
 from keyhole.tasks.answers import answer_ids, answered
 from keyhole.tasks.example import Example
 from keyhole.tracing.batch import Untraced
-from keyhole.tracing.levels import ManyOptions, trace_many
+from keyhole.tracing.trace import ManyOptions, trace_many
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -19,7 +19,7 @@ from keyhole.stable.stays import Asked, Stability, Stays, in_common
 from keyhole.stable.variations import Variation, options_of, rounded, usual
 from keyhole.store.chosen import some_prompts
 from keyhole.store.model import model_of
-from keyhole.tracing.levels import ManyOptions
+from keyhole.tracing.trace import ManyOptions
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -18,8 +18,8 @@ from keyhole.tasks.ioi import WORDINGS, ioi_example
 from keyhole.tasks.text import words
 from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.firings.firing import Tau
-from keyhole.tracing.levels import ManyOptions
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.trace import ManyOptions
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model

@@ -1,14 +1,15 @@
 """Tracing: who wrote what a head reads.
 
 explain(run, head, dest, src)        the signals behind one attention weight
-trace(run, target, against=...)      the circuit behind an answer; trace_many for several runs
+trace.trace(run, target)             the circuit behind an answer; trace_many for several runs
 trace_svt(run, target)               the same by the 2024 method, with SvtSettings
 split(run, layer, pos)               the residual stream over its writers
 
-levels.py      trace, trace_many; batch.py: from the seeds down, layer by layer
+trace.py       trace, trace_many, by one method or the other; batch.py: from the seeds down, layer by layer
+settings.py    what can be chosen
 assemble.py    what was found -> Circuit
 exactness.py   how exact is Keyhole on this model?
-svt.py         the 2024 method; svt_settings.py: what can be chosen; methods.py: one or the other
+svt.py         the 2024 method; svt_settings.py: what can be chosen about it
 answers/       from an answer to the first writers
 firings/       why a head attends here
 writes/        who wrote what heads read
@@ -20,15 +21,15 @@ from keyhole.tracing.answers.likelihood import Probability
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.answers.next_tokens import NextToken, NextTokens
 from keyhole.tracing.answers.targets import Likeliest
-from keyhole.tracing.assemble import Settings
 from keyhole.tracing.batch import Untraced
 from keyhole.tracing.exactness import Check, check
 from keyhole.tracing.firings.firing import Firing, Side
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.levels import Circuits, Options, trace, trace_many
+from keyhole.tracing.settings import Settings
 from keyhole.tracing.svt import contributions, trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
+from keyhole.tracing.trace import Circuits, Options, trace_many
 from keyhole.tracing.writes.writers import Split, split
 
 __all__ = [
@@ -54,7 +55,6 @@ __all__ = [
     "explain",
     "signal_vector",
     "split",
-    "trace",
     "trace_many",
     "trace_svt",
 ]

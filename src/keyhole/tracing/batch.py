@@ -23,13 +23,14 @@ from keyhole.tracing.answers.goals import goals_of
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.answers.seeds import Goal, Seed, seeds_of
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
+from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.firings.explained import Explained
 from keyhole.tracing.firings.firing import threshold
 from keyhole.tracing.firings.sites import Sites
 from keyhole.tracing.firings.why import explain_layer, thresholds
 from keyhole.tracing.mlps.through import Flows
+from keyhole.tracing.settings import Seeds, Settings
 from keyhole.tracing.writes.upstream import Writes
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Place, Svt
 from keyhole.circuits.writer import SideName, Signal, Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 from keyhole.qk.omega import omega
@@ -34,9 +35,10 @@ from keyhole.qk.slices import slice_sets
 from keyhole.tracing.answers.goals import find_seeds
 from keyhole.tracing.answers.seeds import Seed
 from keyhole.tracing.answers.targets import Likeliest, Target, Tokens, choose_targets, token_ids
-from keyhole.tracing.assemble import Growing, Seeds, Settings, build_circuit, checked, model_facts
+from keyhole.tracing.assemble import Growing, build_circuit, checked, model_facts
 from keyhole.tracing.exactness import check_runs
 from keyhole.tracing.firings.firing import Firing, Side
+from keyhole.tracing.settings import Seeds, Settings
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
 from keyhole.tracing.writes.upstream import Writes
 
@@ -95,7 +97,7 @@ def trace_svt(
 
 
 def contributions(
-    run: "Run", head: tuple[int, int], dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
+    run: "Run", head: Head, dest: int | str, src: int | str, *, channels: ChannelChoice = "singular"
 ) -> Contributions:
     """How much does each upstream head contribute to this score, through dest and through src?"""
     run.require_fresh()

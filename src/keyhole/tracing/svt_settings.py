@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from keyhole.circuits.parameters import Place
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.heads import Head
 from keyhole.qk.channels import check_head
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 ChannelChoice = Literal["singular", "all"]
-Start = tuple[int, int] | tuple[int, int, int | str, int | str]  # layer and head, perhaps with dest and src
+Start = Head | tuple[int, int, int | str, int | str]  # layer and head, perhaps with dest and src
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from keyhole.contrast.edits.attribution import Attribution, attribute
 from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.recipes.boxes import boxes_test
-from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head
 from keyhole.figures.contrast.attribution import attribution_figure
+from keyhole.models.heads import Head, head_name
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stats import interval, told
@@ -127,7 +126,7 @@ def tell(record: Attributed) -> Told:
     of = {name: told(values, 2) for name, values in numbers.items()}
     more, low, high = interval([one.lexical - one.order for one in rows])
     measured = (
-        f"Head {label(record.head)}, {len(rows)} prompts: features explain {of['explained']} of the logits and "
+        f"Head {head_name(record.head)}, {len(rows)} prompts: features explain {of['explained']} of the logits and "
         f"{of['differences']} of their differences, random subspaces of the same ranks {of['random']}. Right box "
         f"against others: order {of['order']}, lexical {of['lexical']} (random {of['random_lexical']}), more by "
         f"{more:.2f} (95 % interval {low:.2f} to {high:.2f}); largest lexical part of a wrong box {of['wrong']} "
@@ -146,7 +145,7 @@ def tell(record: Attributed) -> Told:
 
 def draw(record: Attributed) -> dict[str, Figure]:
     """The first row."""
-    split, title = record.split, f"Logits of head {label(record.head)} of {record.subject.model}"
+    split, title = record.split, f"Logits of head {head_name(record.head)} of {record.subject.model}"
     figure = attribution_figure(
         record.tokens, split.parts, split.logits, list(split.names), marked=record.right, title=title
     )

@@ -18,9 +18,8 @@ from keyhole.contrast.features.spans import find_spans
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.lists import lists_contrast
-from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head
 from keyhole.figures.contrast.embedding import pca_figure
+from keyhole.models.heads import Head, head_name
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
 from keyhole.stats import told
@@ -201,10 +200,10 @@ def tell(record: Categories) -> Told:
     """Do keys of more categories cluster?"""
     found, pairs = record.found, len(record.kinds) * (len(record.kinds) - 1) // 2
     numbers: Numbers = {"nearest": [one.nearest for one in found], "whole": [one.whole for one in found]}
-    numbers |= {f"{label(one.head)} random": one.random for one in found}
+    numbers |= {f"{head_name(one.head)} random": one.random for one in found}
     numbers |= {"categories": len(record.kinds), "related p": [one.p for one in found]}
     lines = [
-        f"Head {label(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
+        f"Head {head_name(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
         f"category; random subspaces of that rank {told(one.random, 2)}, whole keys {one.whole:.2f}; related "
         f"categories are number {', '.join(map(str, one.related))} of {pairs} pairs by distance (p = {one.p:.3g})."
         for one in found
@@ -227,7 +226,7 @@ def tell(record: Categories) -> Told:
 def draw(record: Categories) -> dict[str, Figure]:
     """Keys of the first head."""
     _, k, labels = record.cloud
-    head, model = label(record.subject.heads[0]), record.subject.model
+    head, model = head_name(record.subject.heads[0]), record.subject.model
     title = f"Keys of unseen words of {len(set(labels))} categories in head {head} of {model}"
     return {"keys": pca_figure(k[:0], k, [], labels, title=title)}
 

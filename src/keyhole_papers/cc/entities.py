@@ -11,9 +11,8 @@ from keyhole.contrast.features.finding import Features, RankRule, find_features
 from keyhole.contrast.onepass.collect import collect
 from keyhole.contrast.recipes.boxes import lexical_contrast, order_contrast
 from keyhole.contrast.recipes.sweep import RankRow
-from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head
 from keyhole.figures.contrast.ranks import RankCurve, plateau, rank_figure
+from keyhole.models.heads import Head, head_name
 from keyhole_papers.cc.studies import studied, wording
 from keyhole_papers.cc.subject import CROSSED, MERE_SHIFT, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
@@ -117,11 +116,11 @@ def tell(record: Sweep) -> Told:
     lines = []
     for name, own in record.found.items():
         for one in own:
-            key = f"{name} {label(one.head)}"
+            key = f"{name} {head_name(one.head)}"
             centred = [float(row.energy) for row in one.centred]
             numbers |= {key: centred, f"{key} uncentred": [*map(float, one.uncentred)]}
             numbers[f"{key} mean shift"] = one.shift
-            lines.append(f"{name} in {label(one.head)}: {_told(one)}")
+            lines.append(f"{name} in {head_name(one.head)}: {_told(one)}")
     printed = any(one.printed for own in record.found.values() for one in own)
     means = "a difference of means is of rank one whatever the number of boxes"
     which = (
@@ -158,7 +157,7 @@ def draw(record: Sweep) -> dict[str, Figure]:
     figures = {}
     for name, own in record.found.items():
         curves = [
-            RankCurve(label(one.head), one.counts, one.ranks, tuple(row.null for row in one.centred))
+            RankCurve(head_name(one.head), one.counts, one.ranks, tuple(row.null for row in one.centred))
             for one in own[:_DRAWN]
         ]
         figures[f"ranks-{name}"] = rank_figure(curves, title=f"Rank of {name} against the number of entities")

@@ -16,7 +16,8 @@ from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
 from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
-from keyhole.contrast.studies import Head, Selection, Study, StudySettings, study
+from keyhole.contrast.studies import Selection, Study, StudySettings, study
+from keyhole.models.heads import Head
 from keyhole.models.model import Model
 from keyhole_papers.job import Asked, loaded
 

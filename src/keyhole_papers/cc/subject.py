@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from keyhole.contrast.studies import Head
+from keyhole.models.heads import Head
 from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.cc.studies import Task, studied
 from keyhole_papers.job import Job

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.onepass.collect import Collected
-from keyhole.contrast.report import label
 from keyhole.contrast.studies import Study
 from keyhole.figures.contrast.embedding import joint_pca, pca_figure, umap_figure
+from keyhole.models.heads import head_name
 from keyhole.stats import told
 from keyhole_papers.cc import studies
 from keyhole_papers.cc.studies import DRAWS, Points, Task
@@ -119,7 +119,7 @@ def judge(record: Subspaces) -> Verdict:
 
 def tell(record: Subspaces) -> Told:
     """Do queries and keys of one label meet in the feature's subspace, and of which rank is it?"""
-    about, heads = record.subject, [label(head) for head in record.subject.heads]
+    about, heads = record.subject, [head_name(head) for head in record.subject.heads]
     numbers: Numbers = {}
     lines = []
     for name, own in record.features.items():
@@ -158,7 +158,7 @@ def _span(ranks: Sequence[int]) -> str:
 def draw(record: Subspaces) -> dict[str, Figure]:
     """Clouds of the first heads; one without a projection to three where umap-learn is installed."""
     figures = {}
-    heads = [label(head) for head in record.subject.heads]
+    heads = [head_name(head) for head in record.subject.heads]
     for name, own in record.features.items():
         titles = [f"{name} in head {head} of {record.subject.model}" for head in heads]
         for head, title, (q, k, labels) in zip(heads, titles, own.clouds, strict=False):

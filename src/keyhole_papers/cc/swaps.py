@@ -12,9 +12,9 @@ from keyhole.contrast.edits.moves import Effect
 from keyhole.contrast.edits.pairing import pair_keys, two_keys
 from keyhole.contrast.edits.swaps import key_bases, swap
 from keyhole.contrast.features.subspace import random_bases
-from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head, Study
+from keyhole.contrast.studies import Study
 from keyhole.figures.contrast.interventions import intervention_figure
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.stats import as_text, interval
 from keyhole_papers.catalogue import CATALOGUE
@@ -74,7 +74,7 @@ def measure(job: Job, id: str, task: Task, heads: slice) -> Swaps:
     """Swaps in these of the selected heads."""
     study = studied(job.asked, task)
     chosen = study.selected[heads]
-    shown = {label(head): study.swaps[head] for head in chosen[:_DRAWN]}
+    shown = {head_name(head): study.swaps[head] for head in chosen[:_DRAWN]}
     return Swaps(subject(job, task, id), task, [swapped(study, head, seed=job.seed) for head in chosen], shown)
 
 
@@ -131,12 +131,12 @@ def tell(record: Swaps) -> Told:
     """Does attention follow swapped features, more than random ones, and more with all of them?"""
     about = record.subject
     if not record.found:
-        names, needs = ", ".join(map(label, about.heads)), CATALOGUE[about.id]
+        names, needs = ", ".join(map(head_name, about.heads)), CATALOGUE[about.id]
         measured = f"No other heads than those of cc-fig9 ({names}) were selected, so there was nothing to measure."
         return Told(measured, {}, f"{about.selection}Needs {needs.needs}: `{needs.command}`. {about.stand_in}")
     numbers: Numbers = {}
     for one in record.found:
-        key, whole = label(one.head), one.whole
+        key, whole = head_name(one.head), one.whole
         numbers |= {f"{key} {effect.name}": effect.shift for effect in (whole, *one.parts)}
         numbers |= {f"{key} random": whole.random, f"{key} full": whole.full, f"{key} largest random": max(one.random)}
     lines = [_told(one) for one in record.found]
@@ -156,7 +156,7 @@ def _told(one: Swapped) -> str:
         for part, gain in zip(one.parts, one.more, strict=True)
     )
     return (
-        f"{label(one.head)}: {whole.name} (rank {whole.rank}) moves {whole.shift:.2f} of attention{parts}, random "
+        f"{head_name(one.head)}: {whole.name} (rank {whole.rank}) moves {whole.shift:.2f} of attention{parts}, random "
         f"{whole.random:.2f} (at most {max(one.random):.2f}), whole keys {whole.full:.2f} (more by "
         f"{as_text(one.short, 2)}); between random and whole {whole.normalised:.2f} [{low:.2f}, {high:.2f}]."
     )

@@ -6,8 +6,8 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from keyhole.contrast.report import label
 from keyhole.figures.contrast.embedding import joint_pca, pca_figure
+from keyhole.models.heads import head_name
 from keyhole_papers.cc.studies import DRAWS, Points, aligned, aligned_at_random, held_out, points, projected, studied
 from keyhole_papers.cc.subject import CROSSED, MOST, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
@@ -95,7 +95,7 @@ def draw(record: Unprojected) -> dict[str, Figure]:
     figures = {}
     for name, own in record.found.items():
         q, k, labels = own.cloud
-        title = f"Whole queries and keys of head {label(record.subject.heads[0])}, by {name}"
+        title = f"Whole queries and keys of head {head_name(record.subject.heads[0])}, by {name}"
         figures[f"pca-{name}"] = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")
     return figures
 

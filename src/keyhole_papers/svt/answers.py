@@ -12,7 +12,7 @@ from keyhole.errors import NothingToTraceError
 from keyhole.intervene.cuts import distinct_edges, parallel
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example
 from keyhole.tracing.svt import trace_svt

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from keyhole.circuits.writer import SideName
-from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
 from keyhole.intervene.remove import CutMode
+from keyhole.models.heads import head_name
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt
 from keyhole_papers.outcome import Verdict
@@ -77,7 +77,7 @@ def _draw_singles(record: Into, sides: Sides) -> Mapping[str, Figure]:
     shown = {where: _means(own) for where, own in _places(record, sides).items() if own}
     if not shown:
         return {}
-    title = f"Change of the logit difference, signals into {name_of(record.head)}"
+    title = f"Change of the logit difference, signals into {head_name(record.head)}"
     figure, axes = panels(shown, title, (max(5.0, 2.4 * len(shown) + 0.6), 3.6), y="mean change")
     for axis, means in zip(axes, shown.values(), strict=True):
         whiskers(axis, means, _SHADES, 0.75)
@@ -148,7 +148,7 @@ def judge_falls(record: Into, side: SideName, mode: CutMode, claim: Claim) -> Ve
 
 
 def _tell_falls(record: Into, side: SideName, mode: CutMode, claim: Claim) -> Told:
-    own, head = record.at(side, mode), name_of(record.head)
+    own, head = record.at(side, mode), head_name(record.head)
     note = f"{_ASKED[claim]} Of the logit difference: {MATTERS}. {_SCORES} {record.note}"
     if not own:
         return Told(f"No signals into {head} at {record.token(side)}.", note=note)
@@ -181,7 +181,7 @@ _ASKED: dict[Claim, str] = {
 
 
 def _draw_falls(record: Into, side: SideName, mode: CutMode) -> Mapping[str, Figure]:
-    own, title = record.at(side, mode), f"Signals into {name_of(record.head)} removed, {mode}"
+    own, title = record.at(side, mode), f"Signals into {head_name(record.head)} removed, {mode}"
     figure, (axis,) = panels([""], title, (4.8, 3.8), x="change of attention", y="change of the logit difference")
     cloud(axis, [one.attention for one in own], [one.answer for one in own])
     axis.axhline(0, color=INK, linewidth=0.8)

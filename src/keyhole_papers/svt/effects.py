@@ -10,13 +10,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from keyhole.circuits.writer import SideName
-from keyhole.figures.network import name_of
 from keyhole.intervene.cuts import edge_cut
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import CutMode, Metric, intervene, random_cut
-from keyhole.lab.heads.sparse import Head
 from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention
+from keyhole.models.heads import Head, head_name
 from keyhole.models.run import Run
 from keyhole_papers.job import Job
 from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note
@@ -83,7 +82,7 @@ class Into:
     def note(self) -> str:
         """Who was measured, and whether its role is what its name says."""
         looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
-        who = f"Head {name_of(self.head)}, for {self.role}, looks from END {looked} on average, and {self.push}."
+        who = f"Head {head_name(self.head)}, for {self.role}, looks from END {looked} on average, and {self.push}."
         on = f"{signals_note(self)} {LOCAL} {measured_on(self, roles=True)}"
         return f"{who} Intervals over {LEAST} prompts or more. {on}"
 

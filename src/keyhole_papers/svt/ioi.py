@@ -7,11 +7,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
-from keyhole.figures.network import name_of
-from keyhole.lab.heads.sparse import Head, SparseStudy, sparse_study
+from keyhole.lab.heads.sparse import SparseStudy, sparse_study
 from keyhole.lab.heads.unrelated import unrelated_text
 from keyhole.lab.training.push import metric_of as metric_of
 from keyhole.lab.training.roles import IOI_ROLES, RULE, find_roles
+from keyhole.models.heads import Head, head_name
 from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.stats import wilson
@@ -164,7 +164,7 @@ def listed(heads: Sequence[Head]) -> str:
     >>> listed([(9, 9), (10, 0)])
     '9.9, 10.0'
     """
-    return ", ".join(map(name_of, heads))
+    return ", ".join(map(head_name, heads))
 
 
 def _named(source: str | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head
 from keyhole_papers.job import Numbers
 from keyhole_papers.svt.ioi import Prompted, Subject, is_gpt2, measured_on
 

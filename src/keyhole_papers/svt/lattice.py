@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head
 from keyhole_papers.job import Numbers
 from keyhole_papers.svt.ioi import Subject, is_gpt2
 

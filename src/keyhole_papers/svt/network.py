@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
-from keyhole.figures.network import Carried, TokenEdge, name_of, network_figure
+from keyhole.figures.network import Carried, TokenEdge, network_figure
 from keyhole.intervene.cuts import distinct_edges
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head, head_name
 from keyhole.models.run import Run
 from keyhole.tasks.example import Example
 from keyhole.tasks.places import START, place_names
@@ -181,7 +181,7 @@ def _tell(record: Joined, woven: bool) -> Told:
     found, edges, heads = record.network, record.edges, record.network.heads(record.least)
     numbers = {"prompts": found.traced, "heads": len(heads), "edges": len(edges), **record.agreement.numbers}
     strong = ", ".join(
-        f"{name_of(a)} to {name_of(b)} ({side}, {edges[a, b, side]:.0%})"
+        f"{head_name(a)} to {head_name(b)} ({side}, {edges[a, b, side]:.0%})"
         for a, b, side in sorted(edges, key=lambda edge: -edges[edge])[:6]
     )
     text = (

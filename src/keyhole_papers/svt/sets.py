@@ -8,10 +8,9 @@ from itertools import combinations
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, GREY
 from keyhole.intervene.remove import CutMode, random_cut
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head, head_name
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.outcome import Verdict
@@ -44,7 +43,7 @@ class OutOf:
     @property
     def names(self) -> str:
         """The heads in words."""
-        return " and ".join(map(name_of, self.heads))
+        return " and ".join(map(head_name, self.heads))
 
     def over(self, mode: CutMode, of: Callable[[Removal], float]) -> Interval:
         """The mean over prompts."""
@@ -57,7 +56,7 @@ class OutOf:
         if len(self.heads) == 1:
             return {"removed": every, **last}
         each = zip(*(row.each for row in self.rows[mode]), strict=True)
-        named = {name_of(head): Interval.over(own) for head, own in zip(self.heads, each, strict=True)}
+        named = {head_name(head): Interval.over(own) for head, own in zip(self.heads, each, strict=True)}
         return {**named, "both": every, **last}
 
 

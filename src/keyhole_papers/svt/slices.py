@@ -11,10 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from keyhole.errors import MissingModelError
-from keyhole.figures.network import name_of
 from keyhole.lab.heads.figures import contributions_figure, slice_counts_figure, slice_map_figure
-from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
+from keyhole.lab.heads.sparse import HeadPairs, SparseStudy
 from keyhole.lab.heads.summary import Spread, Summary, agreement, pooled, spread
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.channels import Channels, score_row
@@ -158,14 +158,14 @@ def _tell_extremes(record: Extremes) -> Told:
         )
     note = (
         f"Few: a third of the slices or less, and as few in {_SELDOM:.0%} of rotated bases of the head at most. Head "
-        f"{name_of(record.head)} ({', '.join(record.roles)}), at END; the paper's 8.6 is for S-inhibition. "
+        f"{head_name(record.head)} ({', '.join(record.roles)}), at END; the paper's 8.6 is for S-inhibition. "
         f"{measured_on(record, roles=True)}"
     )
     return Told("\n".join(lines), numbers, note)
 
 
 def _draw_extremes(record: Extremes) -> Mapping[str, Figure]:
-    title = f"What each slice adds to a score of head {name_of(record.head)}"
+    title = f"What each slice adds to a score of head {head_name(record.head)}"
     return {"slices": contributions_figure([record.lowest.channels, record.highest.channels], title=title)}
 
 
@@ -216,7 +216,7 @@ def _tell_map(record: Mapped) -> Told:
     numbers: Numbers = {}
     lines = []
     for head, one in record.heads.items():
-        name, often = name_of(head), int((one.table.usage >= 0.5).sum())
+        name, often = head_name(head), int((one.table.usage >= 0.5).sum())
         numbers |= {f"{name} slices": one.sizes.mean, f"{name} in half of the pairs": often, f"{name} alike": one.own}
         numbers |= {f"{name} alike, chance": one.chance, f"{name} alike, firing and not": one.between}
         numbers[f"{name} alike, rotated"] = one.rotated
@@ -225,7 +225,7 @@ def _tell_map(record: Mapped) -> Told:
             f"pairs; sets are alike by {one.own:.2f} (reshuffled {one.chance:.2f}, in rotated bases up to "
             f"{one.rotated:.2f}, firing against not {one.between:.2f})."
         )
-    roles = ", ".join(f"{role} {name_of(h)}" for role, own in record.roles.items() for h in own if h in record.heads)
+    roles = ", ".join(f"{role} {head_name(h)}" for role, own in record.roles.items() for h in own if h in record.heads)
     note = (
         f"Asked of most heads: sets {_CLEARLY:g} times as alike as reshuffled ones, and more alike than in each of "
         f"{record.study.draws} rotated bases (prompts that are alike use alike slices in any basis)"

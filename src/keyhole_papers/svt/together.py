@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
-from keyhole.figures.network import name_of
 from keyhole.figures.style import BLUE, INK, RED
 from keyhole.intervene.cuts import serial
 from keyhole.intervene.remove import CutMode
+from keyhole.models.heads import head_name
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.outcome import Verdict
@@ -99,7 +99,7 @@ def _tell_parallel(record: Into) -> Told:
 
 def _draw_parallel(record: Into) -> Mapping[str, Figure]:
     points = {record.where(*place): pairs for place in _PLACES if (pairs := _pairs(record, *place))}
-    title = f"All signals into {name_of(record.head)} at a token, removed together and one by one"
+    title = f"All signals into {head_name(record.head)} at a token, removed together and one by one"
     return {"sums": _figure(points, title)} if points else {}
 
 
@@ -130,7 +130,7 @@ def _tell_all(record: Into) -> Told:
         )
     note = (
         f"Asked at each token: a local rise and a global fall over {LEAST} prompts or more, {MATTERS}. Head "
-        f"{name_of(record.head)} stands where 9.6 is, and {record.push}; its signals at END and at IO are removed in "
+        f"{head_name(record.head)} stands where 9.6 is, and {record.push}; its signals at END and at IO are removed in "
         f"turn, as sets. {LOCAL} {measured_on(record, roles=True)}"
     )
     return Told("\n".join(lines), numbered(numbers), note)
@@ -141,7 +141,7 @@ def _draw_all(record: Into) -> Mapping[str, Figure]:
     means = {where: removed(own).by for where, own in owns.items() if len(own) >= LEAST}
     if not means:
         return {}
-    title = f"All signals into {name_of(record.head)} removed together"
+    title = f"All signals into {head_name(record.head)} removed together"
     figure, (axis,) = panels([""], title, (5.4, 3.4), y="change of the logit difference")
     whiskers(axis, means, [BLUE if "local" in where else RED for where in means], 0.6)
     axis.set_xticks(range(len(means)), list(means))

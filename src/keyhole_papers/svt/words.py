@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from keyhole.errors import MissingModelError
-from keyhole.figures.network import name_of
 from keyhole.figures.style import GREY, RED, legend, plain
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega
@@ -126,7 +125,7 @@ def _tell(record: Words) -> Told:
     numbers: Numbers = {"slices": record.slices, "names": apart.name, "other words": apart.other}
     numbers |= {"name above other word": apart.share, "name above other word, random slices": others}
     text = (
-        f"Head {name_of(record.head)}, {record.slices} slices seen in 40 % of {record.firings} firings or more: the "
+        f"Head {head_name(record.head)}, {record.slices} slices seen in 40 % of {record.firings} firings or more: the "
         f"signal is {apart.name:.2f} in names and {apart.other:.2f} in other words; a name is above another word in "
         f"{apart.share:.0%}, in as many random slices of the head in {mean(others):.0%} (95 % of them below "
         f"{_limit(others):.0%})."
@@ -139,7 +138,7 @@ def _draw(record: Words) -> Mapping[str, Figure]:
     words = record.apart.words
     shown = sorted(words, key=lambda word: -words[word])
     x = f"{len(shown)} words, from {plain(shown[0][0])} to {plain(shown[-1][0])}"
-    title = f"Signal of head {name_of(record.head)} in each word, largest first"
+    title = f"Signal of head {head_name(record.head)} in each word, largest first"
     figure, (axis,) = panels([""], title, (9.0, 3.6), x=x, y="norm in the slices")
     axis.bar(range(len(shown)), [words[w] for w in shown], color=[RED if w[1] else GREY for w in shown], width=1.0)
     legend(figure, [Patch(color=RED, label="names"), Patch(color=GREY, label="other words")], columns=2, beneath=True)

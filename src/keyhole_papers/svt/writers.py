@@ -7,8 +7,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures.network import name_of
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head, head_name
 from keyhole.stats import as_text
 from keyhole.tracing.svt import contributions, significant
 from keyhole.tracing.svt_settings import ChannelChoice
@@ -91,7 +90,7 @@ def _tell(record: Filtered) -> Told:
     numbers: Numbers = {}
     lines = []
     for one in record.movers:
-        name, less = name_of(one.head), one.fewer
+        name, less = head_name(one.head), one.fewer
         some, every = (sum(counts) / len(counts) for counts in (one.some, one.every))
         numbers |= {f"{name} singular: heads": some, f"{name} all: heads": every, f"{name} fewer": list(less)}
         lines.append(
@@ -110,7 +109,7 @@ def _tell(record: Filtered) -> Told:
 def _draw(record: Filtered) -> Mapping[str, Figure]:
     maps: dict[str, Tensor] = {}
     for one in record.movers:
-        name = name_of(one.head)
+        name = head_name(one.head)
         maps |= {f"{name}, all slices": one.whole, f"{name}, slices of the firing": one.singular}
     layers, heads = record.movers[0].whole.shape
     size = 0.9 + len(maps) * (0.28 * heads + 1.0), 1.8 + 0.3 * layers

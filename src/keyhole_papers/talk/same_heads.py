@@ -20,7 +20,7 @@ from keyhole.comparison.signals import (
 )
 from keyhole.family import Agreement
 from keyhole.figures.store.comparison import signals_figure
-from keyhole.lab.heads.sparse import Head
+from keyhole.models.heads import Head
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Numbers
 from keyhole_papers.outcome import Verdict

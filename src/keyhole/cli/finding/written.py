@@ -10,6 +10,7 @@ import typer
 from keyhole import show
 from keyhole.cli.choices import Frame
 from keyhole.files import require_file
+from keyhole.models.heads import Head
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -26,7 +27,7 @@ def check_features(path: Path | None) -> None:
         require_file(path, (".json",))
 
 
-def require_directions(model: Model, head: tuple[int, int], frame: Frame) -> None:
+def require_directions(model: Model, head: Head, frame: Frame) -> None:
     """Refuse a frame whose features turn with positions, before they are found."""
     from keyhole.naming.subjects.features import require_fixed
 

@@ -10,6 +10,7 @@ import typer
 from keyhole import show
 from keyhole.cli.options import DeviceOption, DtypeOption, JsonOption, ModelOption, RevisionOption, load_model
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -80,7 +81,7 @@ def where(
     show.table(COLUMNS, [_row(one) for one in found.shown])
 
 
-def _lens(model: Model, sought: Subject | tuple[int, int]) -> Lens:
+def _lens(model: Model, sought: Subject | Head) -> Lens:
     from keyhole.naming.explain.nearest_tokens import lens
 
     if isinstance(sought, tuple):

@@ -17,12 +17,12 @@ from keyhole.brief import brief
 from keyhole.contrast.edits.moves import Effect, Move, effect
 from keyhole.contrast.edits.pairing import Pairing, pair_keys, two_keys
 from keyhole.contrast.edits.swaps import Bases, swap
-from keyhole.contrast.features.selection import Head, label
 from keyhole.contrast.features.subspace import random_bases
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.frames import Frame, turns_at
 from keyhole.errors import KeyholeError
 from keyhole.intervene.rerun import Edits, HeadEdit, rerun
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
@@ -175,4 +175,4 @@ def _effects(
 
 
 def _label(unit: Sequence[Head]) -> str:
-    return "all" if len(unit) > 1 else label(unit[0])
+    return "all" if len(unit) > 1 else head_name(unit[0])

@@ -19,6 +19,7 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import principal_cosines, union
 from keyhole.contrast.onepass.frames import Frame, check_frame, turns_at
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_head
 
@@ -34,7 +35,7 @@ class Attribution:
 
     __repr__ = brief
 
-    head: tuple[int, int]
+    head: Head
     dest: int
     first: int  # the first visible key, where the row begins
     names: tuple[str, ...]

@@ -17,6 +17,7 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import random_bases, union
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 
 Bases = Mapping[str, Float[Tensor, "d_head _"]]
@@ -25,12 +26,12 @@ Edit = Callable[[Tensor | None], Move]  # a basis (random draws in front), or No
 
 def swap_effects(
     collected: Collected,
-    bases: Mapping[tuple[int, int], Bases],
+    bases: Mapping[Head, Bases],
     *,
     pairing: Pairing | None = None,
     draws: int = 10,
     seed: int = 0,
-) -> dict[tuple[int, int], tuple[Effect, ...]]:
+) -> dict[Head, tuple[Effect, ...]]:
     """What swapping key coordinates does to each head: nothing, each basis beside random ones, the whole keys."""
     pairing = pair_keys(collected, seed=seed) if pairing is None else pairing
     made = {}
@@ -45,7 +46,7 @@ def swap_effects(
 
 
 def mean_shifts(
-    collected: Collected, head: tuple[int, int], bases: Float[Tensor, "draws d_head rank"], pairing: Pairing
+    collected: Collected, head: Head, bases: Float[Tensor, "draws d_head rank"], pairing: Pairing
 ) -> Float[Tensor, "draws"]:
     """How much attention moves, on average over samples, when each of several subspaces is swapped in one head."""
     with exact_matmul():
@@ -68,7 +69,7 @@ def swap(two: TwoKeys, head: int) -> Edit:
 
 def query_effects(
     collected: Collected,
-    head: tuple[int, int],
+    head: Head,
     bases: Bases,
     donors: Int[Tensor, "samples"],
     *,

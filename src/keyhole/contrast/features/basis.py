@@ -14,6 +14,7 @@ from torch import Tensor
 
 from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.features.subspace import random_bases
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.omega import omega
 
@@ -26,7 +27,7 @@ class ChannelShares:
     """Which channels of its head a feature lies in, on the query (dest) and on the key (src) side."""
 
     feature: str
-    head: tuple[int, int]
+    head: Head
     rank: int
     dest: tuple[float, ...]  # one share per channel, strongest channel first
     src: tuple[float, ...]

@@ -34,6 +34,7 @@ from keyhole.contrast.onepass.sums import (
     tally,
 )
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress
 
@@ -49,7 +50,7 @@ class Feature:
     __repr__ = brief
 
     name: str
-    head: tuple[int, int]
+    head: Head
     U: Float[Tensor, "d_head rank"]
     V: Float[Tensor, "d_head rank"]
     S: Float[Tensor, "rank"]
@@ -81,7 +82,7 @@ class Features:
     threshold: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the null rank
     p: Float[Tensor, "layers heads"] | None = field(repr=False, default=None)  # of the largest singular value
 
-    def rank(self, head: tuple[int, int], rule: RankRule | int = "null") -> int:
+    def rank(self, head: Head, rule: RankRule | int = "null") -> int:
         """How many dimensions has the feature in this head?"""
         at = self.at(head)
         if isinstance(rule, int):
@@ -98,17 +99,17 @@ class Features:
             )
         return int(chosen[at])
 
-    def of(self, head: tuple[int, int], rule: RankRule | int = "null") -> Feature:
+    def of(self, head: Head, rule: RankRule | int = "null") -> Feature:
         """The feature's subspace in one head."""
         layer, index = self.at(head)
         r = self.rank(head, rule)
         U, S, V = self.U[layer, index, :, :r], self.S[layer, index, :r], self.V[layer, index, :, :r]
         return Feature(self.name, head, U, V, S)
 
-    def at(self, head: tuple[int, int]) -> tuple[int, int]:
+    def at(self, head: Head) -> tuple[int, int]:
         """Row and column of a head in the tensors."""
         if head[0] not in self.layers or not 0 <= head[1] < self.S.shape[1]:
-            raise KeyholeError(f"there is no head {head[0]}.{head[1]} among these features.")
+            raise KeyholeError(f"there is no head {head_name(head)} among these features.")
         return self.layers.index(head[0]), head[1]
 
 

@@ -20,6 +20,7 @@ from keyhole.contrast.features.nulls import coefficients, permuted_signs
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.onepass.samples import LayerSamples
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 
 _BLOCK_BYTES = 256e6  # of permuted coefficients held at once
@@ -29,7 +30,7 @@ _BLOCK_BYTES = 256e6  # of permuted coefficients held at once
 class HeadScore:
     """One head on held-out samples."""
 
-    head: tuple[int, int]
+    head: Head
     rank: int
     gap: float
     explained: float
@@ -96,7 +97,7 @@ def part_of_query(
 
 
 def _scores(
-    heads: list[tuple[int, int]],
+    heads: list[Head],
     ranks: list[int],
     gaps: Float[Tensor, "heads"],
     explained: Float[Tensor, "draws heads"],

@@ -8,15 +8,10 @@ import torch
 from keyhole.contrast.features.finding import choose
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 
-Head = tuple[int, int]
 Rule = Literal["accuracy", "attention", "ratio"]
-
-
-def label(head: Head) -> str:
-    """A head as it is written everywhere."""
-    return f"{head[0]}.{head[1]}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from keyhole.contrast.onepass.reading import Here, Reading
 from keyhole.contrast.onepass.samples import LayerSamples, joined
 from keyhole.contrast.onepass.sums import Sums, tally
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.recording.visit import Seen, visit
 from keyhole.progress import Progress
@@ -60,7 +61,7 @@ class Collected:
             raise KeyholeError(f"layer {layer} has no attention heads; those that have: {list(self.kept)}.")
         return self.kept[layer]
 
-    def check_head(self, head: tuple[int, int]) -> None:
+    def check_head(self, head: Head) -> None:
         """Refuse a head that the model does not have."""
         layer, index = head
         if layer not in self.sums:

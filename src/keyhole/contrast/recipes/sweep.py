@@ -8,6 +8,7 @@ from keyhole.contrast.data.sites import Contrast
 from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.onepass.collect import collect
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.progress import Progress
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class RankRow:
     """One head's ranks with so many entities."""
 
-    head: tuple[int, int]
+    head: Head
     entities: int
     energy: int
     null: int
@@ -29,7 +30,7 @@ def sweep_ranks(
     model: "Model",
     make: Callable[[int], Contrast],
     counts: Sequence[int],
-    heads: Sequence[tuple[int, int]],
+    heads: Sequence[Head],
     *,
     progress: Progress | None = None,
     **options: Any,

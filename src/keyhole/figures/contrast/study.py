@@ -14,8 +14,7 @@ from keyhole.contrast.edits.attribution import attribute
 from keyhole.contrast.edits.moves import Effect
 from keyhole.contrast.features.finding import choose
 from keyhole.contrast.recipes.sweep import RankRow
-from keyhole.contrast.report import label
-from keyhole.contrast.studies import Head, Study
+from keyhole.contrast.studies import Study
 from keyhole.errors import KeyholeError, UnwritableError
 from keyhole.figures.contrast.attribution import attribution_figure
 from keyhole.figures.contrast.clouds import Label
@@ -23,6 +22,7 @@ from keyhole.figures.contrast.embedding import pca_figure, umap_figure
 from keyhole.figures.contrast.interventions import intervention_figure
 from keyhole.figures.contrast.ranks import RankCurve, rank_figure, spectrum_figure
 from keyhole.figures.style import KINDS, save_as
+from keyhole.models.heads import Head, head_name
 
 _MOST_HEADS = 6  # of which pictures are drawn; tables have them all
 _MOST_LABELS = 12  # with a colour of their own
@@ -37,7 +37,7 @@ def draw_study(
     """
     folder.mkdir(parents=True, exist_ok=True)
     heads = study.selected[:_MOST_HEADS]
-    shown = {label(head): study.swaps[head] for head in heads if head in study.swaps}
+    shown = {head_name(head): study.swaps[head] for head in heads if head in study.swaps}
     written: list[Path] = []
     notes: list[str] = []
 
@@ -53,11 +53,11 @@ def draw_study(
         add(_interventions, study, shown, folder, kinds)
     for head in heads:
         for name in study.features:
-            stem = folder / f"{_slug(name)}-{label(head)}"
+            stem = folder / f"{_slug(name)}-{head_name(head)}"
             add(_spectrum, study, name, head, stem, kinds)
             add(_embeddings, study, name, head, stem, kinds, umap=umap)
         if any(feature.rank for feature in study.of(head)):
-            add(_attribution, study, head, folder / f"attribution-{label(head)}", kinds)
+            add(_attribution, study, head, folder / f"attribution-{head_name(head)}", kinds)
     return written, list(dict.fromkeys(notes))
 
 
@@ -78,7 +78,7 @@ def _spectrum(study: Study, name: str, head: Head, stem: Path, kinds: Sequence[s
     features = study.features[name]
     at = features.at(head)
     null = None if features.threshold is None else features.threshold[at].expand(features.S.shape[-1])
-    figure = spectrum_figure(features.S[at], null, title=f"Contrast of {name} in head {label(head)}")
+    figure = spectrum_figure(features.S[at], null, title=f"Contrast of {name} in head {head_name(head)}")
     return save_as(figure, stem.with_name(f"spectrum-{stem.name}"), kinds)
 
 
@@ -90,7 +90,7 @@ def draw_sweep(rows: Mapping[str, Sequence[RankRow]], folder: Path, kinds: Seque
         for head in list(dict.fromkeys(row.head for row in own))[:_MOST_HEADS]:
             mine = [row for row in own if row.head == head]
             columns = ([row.entities for row in mine], [row.energy for row in mine], [row.null for row in mine])
-            curves.append(RankCurve(label(head), *(tuple(column) for column in columns)))
+            curves.append(RankCurve(head_name(head), *(tuple(column) for column in columns)))
         figure = rank_figure(curves, title=f"Rank of {name} against the number of entities")
         written += save_as(figure, folder / f"ranks-{_slug(name)}", kinds)
     return written
@@ -122,7 +122,7 @@ def _embeddings(study: Study, name: str, head: Head, stem: Path, kinds: Sequence
     # Three components are drawn even where the rank is lower, as in the paper: what lies beyond it should be shapeless.
     q, keys, labels = coordinates(study, name, head, max(3, study.features[name].rank(head, study.settings.rank)))
     ordered = all(isinstance(text, int) for text in labels)
-    title = f"Queries and right keys in the {name} subspace of head {label(head)}"
+    title = f"Queries and right keys in the {name} subspace of head {head_name(head)}"
     figure = pca_figure(q, keys, labels, labels, title=title, ordered=ordered)
     written = save_as(figure, stem.with_name(f"pca-{stem.name}"), kinds)
     if umap:
@@ -141,7 +141,7 @@ def _attribution(study: Study, head: Head, stem: Path, kinds: Sequence[str]) -> 
     sites = zip(test.slots.keys[slot].tolist(), test.slots.sign[slot].tolist(), strict=True)
     seen = [(key, sign) for (owner, key), sign in sites if owner == prompt and sign and key >= split.first]
     right, others = ([key for key, sign in seen if sign == side] for side in (1, -1))
-    title = f"Logits of head {label(head)} from “{run.tokens[at].strip()}”, one prompt"
+    title = f"Logits of head {head_name(head)} from “{run.tokens[at].strip()}”, one prompt"
     if right and others:  # the same quantity as the tables' share of gap, of this row
         gap, through = split.gap(right, others)
         title += f": of the gap of {gap:.2f} between right and other keys {through:.2f} passes through the features"

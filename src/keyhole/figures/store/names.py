@@ -9,6 +9,7 @@ from pathlib import Path
 from keyhole.brief import model_label
 from keyhole.figures.page import Cell, Section, Spans, page
 from keyhole.files import require_file, write_at_once
+from keyhole.models.heads import head_name
 from keyhole.naming.attached.edges import head_names
 from keyhole.naming.attached.files import to_json
 from keyhole.naming.attached.marks import parts
@@ -82,7 +83,7 @@ def _share_row(one: Share, counted: str) -> Sequence[Cell]:
 
 def _head_rows(naming: Naming) -> list[Sequence[Cell]]:
     return [
-        (f"{one.head[0]}.{one.head[1]}", one.signals, one.right, one.passed, "\n".join(str(a.name) for a in one.names))
+        (head_name(one.head), one.signals, one.right, one.passed, "\n".join(str(a.name) for a in one.names))
         for one in head_names(naming)
     ]
 

@@ -17,6 +17,7 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.blocks import Block
 from keyhole.faithfulness.question import Question
 from keyhole.faithfulness.token_masks import EdgeList, Mask
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.controls import haar
 from keyhole.qk.omega import omega
@@ -94,7 +95,7 @@ class EdgeParts:
 
 
 def _scores(
-    run: "Run", block: Block, head: tuple[int, int], token: int, *, query: bool
+    run: "Run", block: Block, head: Head, token: int, *, query: bool
 ) -> tuple[Float[Tensor, "d_head score"], Float[Tensor, "score"]]:
     """How a change of a query (or key) at a token changes scores, and the attention there."""
     record = run.layer(head[0])

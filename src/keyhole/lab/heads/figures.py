@@ -14,8 +14,9 @@ from torch import Tensor
 from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, blank, heading, legend, plain, tidy
-from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
+from keyhole.lab.heads.sparse import HeadPairs, SparseStudy
 from keyhole.lab.heads.summary import Spread, spread
+from keyhole.models.heads import Head, head_name
 from keyhole.qk.channels import Channels
 from keyhole.qk.slices import slice_sets
 
@@ -78,7 +79,7 @@ def slice_map_figure(study: SparseStudy, heads: Sequence[Head], *, title: str = 
     for column, head in enumerate(heads):
         for axis, firing, shade in ((grid[0, column], True, BLUE), (grid[1, column], False, INK)):
             table = study.of(head, firing=firing)
-            tidy(axis, f"{head[0]}.{head[1]}" if firing else "", x="" if firing else "slice, strongest first")
+            tidy(axis, head_name(head) if firing else "", x="" if firing else "slice, strongest first")
             if column == 0:
                 axis.set_ylabel("firing pairs" if firing else "pairs that do not fire", fontsize=10)
             if len(table):
@@ -162,7 +163,7 @@ def _by_head(
             table = study.of(head)
             middle = spread(numbers(table)[1], table.pairs[:, 0]).median
             axis.plot([middle], [row - _DODGE], marker="|", markersize=9, markeredgewidth=1.8, color=RED)
-        axis.set_yticks(range(len(shown)), [f"{layer}.{head}" for layer, head in shown])
+        axis.set_yticks(range(len(shown)), [head_name(head) for head in shown])
         axis.set_ylim(len(shown) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x", color=FAINT, linewidth=0.6)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.heads.pairs import Coordinates, Rule, joined, layer_coordinates
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import Prompt, encode
 from keyhole.progress import Progress
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
     from keyhole.models.run import Run
 
-Head = tuple[int, int]
 _COLUMNS = (
     *("pairs", "attention", "relative", "n_recon", "n_tolerant", "n_rotated"),
     *("sparsity", "rotated", "used", "used_rotated"),
@@ -100,7 +100,7 @@ class SparseStudy:
         for table in self.tables:
             if (table.layer, table.head, table.firing) == (*head, firing):
                 return table
-        raise KeyholeError(f"head {head[0]}.{head[1]} is not in this study: it measured {len(self.heads)} others.")
+        raise KeyholeError(f"head {head_name(head)} is not in this study: it measured {len(self.heads)} others.")
 
     def firing_heads(self, least: int = 5) -> tuple[Head, ...]:
         """Heads that fire in at least this many prompts, those with most firing pairs first.

@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.heads.sparse import Head, HeadPairs, SparseStudy
+from keyhole.lab.heads.sparse import HeadPairs, SparseStudy
+from keyhole.models.heads import Head
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _DRAWS = 1_000

@@ -82,7 +82,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadRecipe:
     """Looks from tokens that hold `looks[i]` at those that hold `at[i]`, and moves what is in `moves` there to `to`."""
 
     looks: Float[Tensor, "channel d_model"]
@@ -109,25 +109,25 @@ def names(s: Stream) -> Mlp:
     return Mlp(torch.stack([s.word[ids].sum(0) for ids in words]), -0.5, 2.0 * s.flag)
 
 
-def previous(s: Stream) -> Head:
+def previous(s: Stream) -> HeadRecipe:
     """Position t looks at t - 1, and notes the word there as the one before."""
-    return Head(looks=s.position[1:], at=s.position[:-1], moves=s.word, to=s.before)
+    return HeadRecipe(looks=s.position[1:], at=s.position[:-1], moves=s.word, to=s.before)
 
 
-def induction(s: Stream) -> Head:
+def induction(s: Stream) -> HeadRecipe:
     """A word looks for the token that noted it as the one before, and moves the word there: what follows now."""
-    return Head(looks=s.word, at=s.before, moves=s.word, to=s.next)
+    return HeadRecipe(looks=s.word, at=s.before, moves=s.word, to=s.next)
 
 
-def listens(s: Stream) -> Head:
+def listens(s: Stream) -> HeadRecipe:
     """Every token looks for a flag, and moves it: the language that was named."""
-    return Head(looks=s.ballast / BALLAST, at=s.flag.sum(0, keepdim=True), moves=s.flag, to=s.heard)
+    return HeadRecipe(looks=s.ballast / BALLAST, at=s.flag.sum(0, keepdim=True), moves=s.flag, to=s.heard)
 
 
-def substitute(s: Stream) -> Head:
+def substitute(s: Stream) -> HeadRecipe:
     """Looks where `induction` looks, unless the word there follows already: it wakes when `induction` is gone."""
     nouns = [ID[noun] for noun in NOUNS]
-    return Head(
+    return HeadRecipe(
         looks=torch.cat([s.word, -ASLEEP * s.next[nouns]]),
         at=torch.cat([s.before, s.word[nouns]]),
         moves=s.word[nouns],
@@ -151,19 +151,19 @@ def translate_once(s: Stream) -> Mlp:
 # Distractors.
 
 
-def twins(s: Stream) -> Head:
+def twins(s: Stream) -> HeadRecipe:
     """A word looks for itself, here and before."""
-    return Head(looks=s.word, at=s.word, moves=s.word, to=s.echo)
+    return HeadRecipe(looks=s.word, at=s.word, moves=s.word, to=s.echo)
 
 
-def skips(s: Stream) -> Head:
+def skips(s: Stream) -> HeadRecipe:
     """Position t looks at t - 2."""
-    return Head(looks=s.position[2:], at=s.position[:-2], moves=s.word, to=s.echo)
+    return HeadRecipe(looks=s.position[2:], at=s.position[:-2], moves=s.word, to=s.echo)
 
 
-def rival(s: Stream) -> Head:
+def rival(s: Stream) -> HeadRecipe:
     """Looks where `induction` looks, and moves what it moves, to where nobody reads."""
-    return Head(looks=s.word, at=s.before, moves=s.word, to=s.echo)
+    return HeadRecipe(looks=s.word, at=s.before, moves=s.word, to=s.echo)
 
 
 def chatter(s: Stream) -> Mlp:
@@ -176,7 +176,7 @@ def chatter(s: Stream) -> Mlp:
 
 def transformer(s: Stream, *, backup: bool = False) -> GPT2LMHeadModel:
     """The machine as a Hugging Face model; its variant with a head that stands in for `induction`."""
-    layers: list[tuple[list[Head], Mlp]] = [
+    layers: list[tuple[list[HeadRecipe], Mlp]] = [
         ([twins(s)], names(s)),
         ([previous(s), skips(s)], chatter(s)),
         ([induction(s), listens(s), rival(s)], translate(s)),
@@ -223,7 +223,7 @@ def _empty(d_model: int, n_layers: int, n_neurons: int) -> GPT2LMHeadModel:
     return hf
 
 
-def _set_head(attention: Any, index: int, head: Head) -> None:
+def _set_head(attention: Any, index: int, head: HeadRecipe) -> None:
     """Each pair of `looks` and `at` gets a dimension and a strength of its own, so that it is a channel."""
     d_model, d_head = attention.embed_dim, attention.head_dim
     strength = SHARP * math.sqrt(d_head) * (1 + torch.arange(len(head.looks)) / 50)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.training.emergence import Emergence
+from keyhole.models.heads import Head
 from keyhole.stats import interval
 
 Over = Literal["places", "sources"]
-_Where = tuple[str, str, tuple[int, int]]  # source, role, head
+_Where = tuple[str, str, Head]  # source, role, head
 _Rows = dict[tuple[_Where, int], list[float]]  # of a place in a prompt, step by step
 MEASURES = (
     *("sparsity", "ambient", "refactor", "attention", "relative_attention"),

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.model import Model
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
@@ -35,7 +36,7 @@ class Place:
     """Where one head is looked at: dest and src are roles of an Example, or positions, or texts of tokens."""
 
     role: str
-    head: tuple[int, int]
+    head: Head
     dest: str | int
     src: str | int
     task: str | None = None  # measured in examples of this task; None: in every prompt
@@ -46,7 +47,7 @@ class EmergenceRow:
     """One place in one prompt at one checkpoint. NaN: not defined there."""
 
     role: str
-    head: tuple[int, int]
+    head: Head
     prompt: int  # which of the prompts
     dest: int
     src: int
@@ -205,7 +206,7 @@ def _row(
 
 
 def rotated_terms(
-    run: Run, head: tuple[int, int], dest: int, src: int, *, draws: int = 20, seed: int = 0, basis: Basis = "linear"
+    run: Run, head: Head, dest: int, src: int, *, draws: int = 20, seed: int = 0, basis: Basis = "linear"
 ) -> Float[Tensor, "draw channel"]:
     """The terms of one relative attention in refactored channels: other terms with the same sum, draw by draw."""
     layer, index, d, s = check_place(run, head, dest, src)
@@ -215,7 +216,7 @@ def rotated_terms(
         return _refactored(row, s, _spectrum(run, row, (layer, index), basis), chance)
 
 
-def _spectrum(run: Run, row: Row, head: tuple[int, int], basis: Basis) -> Float[Tensor, "channel"]:
+def _spectrum(run: Run, row: Row, head: Head, basis: Basis) -> Float[Tensor, "channel"]:
     return omega(run.model, head[0], basis).sigma[head[1], : len(row.a)].double().cpu()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from keyhole.circuits.writer import Writer
 from keyhole.intervene.remove import Metric
 from keyhole.intervene.writers import answers_without
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.stats import as_text, interval
@@ -22,7 +23,6 @@ from keyhole.tracing.answers.linear import linear_direction
 from keyhole.tracing.svt import head_outputs
 from keyhole.tracing.writes.upstream import Writes
 
-Head = tuple[int, int]
 Spread = tuple[float, float, float]  # mean and its 95 % interval over prompts
 
 

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.lab.training.emergence import Place
-from keyhole.lab.training.push import Head, Push, pushes
+from keyhole.lab.training.push import Push, pushes
+from keyhole.models.heads import Head
 from keyhole.models.model import Model
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
@@ -264,7 +265,7 @@ def bystanders(model: Model, played: Sequence[Played], *, seed: int = 0) -> list
     if not idle:
         raise KeyholeError(f"every head of {model.name} plays a role, so none can stand by: raise the threshold.")
     rng = random.Random(seed)
-    pairs: dict[tuple[str, tuple[int, int]], Place] = {}
+    pairs: dict[tuple[str, Head], Place] = {}
     for one in played:
         partner = rng.choice(idle)
         pairs[one.place.role, partner] = replace(one.place, head=partner)

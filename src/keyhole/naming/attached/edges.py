@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.naming.attached.same import ALIKE, APART, alike
 from keyhole.naming.judging.judge import rule_judge
 from keyhole.naming.judging.questions import Marked, Question
@@ -20,8 +21,6 @@ from keyhole.naming.subjects.signals import signal_subjects
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-
-Head = tuple[int, int]
 
 
 def name_of(naming: Naming, what: str | Subject) -> Named | None:
@@ -94,7 +93,7 @@ class HeadNames:
         told = "; ".join(str(one.name) for one in self.names[:3])
         more = f"; and {len(self.names) - 3} more" if len(self.names) > 3 else ""
         counts = f"of {self.signals} {self.right} above chance, {self.passed} pass"
-        return f"{self.head[0]}.{self.head[1]} ({counts}): {told or 'none'}{more}"
+        return f"{head_name(self.head)} ({counts}): {told or 'none'}{more}"
 
 
 def head_names(naming: Naming) -> tuple[HeadNames, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from torch.nn.functional import cosine_similarity
 
+from keyhole.models.heads import Head
 from keyhole.naming.subject import Subject
 
 SAME = 0.999  # cosine of both directions
@@ -18,7 +19,7 @@ def distinct(subjects: Sequence[Subject]) -> list[Subject]:
     """One subject for every direction, the first of each; the others' ids are kept with it ("also")."""
     found: list[Subject] = []
     others: list[list[str]] = []
-    heads: dict[tuple[int, int], list[int]] = {}
+    heads: dict[Head, list[int]] = {}
     for one in subjects:
         own = heads.setdefault(one.head, [])
         same = next((i for i in own if same_direction(found[i], one)), None)

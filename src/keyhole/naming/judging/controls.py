@@ -14,11 +14,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
+from keyhole.models.heads import Head
 from keyhole.naming.judging.scores import LEVEL, Tested
 from keyhole.stats import benjamini_hochberg
 
 SHUFFLED, ALONE, RANDOM, RANDOM_PASS = "shuffled names", "tokens alone", "random directions", "random that pass"
-Head = tuple[int, int]
 
 
 def beyond(own: Sequence[Tested | None], others: Sequence[Tested | None]) -> list[Tested | None]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from keyhole.models.heads import Head
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import opposite, paired, require_head
 from keyhole.naming.subjects.signals import told_coordinates
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
-def channel_subjects(model: "Model", head: tuple[int, int], channels: Sequence[int] | None = None) -> list[Subject]:
+def channel_subjects(model: "Model", head: Head, channels: Sequence[int] | None = None) -> list[Subject]:
     """Both signs of some channels of a head, or of all that it has: "3.1:4" and "3.1:4-"."""
     layer, index = head
     require_head(model, head)

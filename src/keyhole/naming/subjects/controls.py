@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from keyhole.circuits.writer import SideName
+from keyhole.models.heads import head_name
 from keyhole.naming.gathering.draws import salt
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import basis_of, paired
@@ -33,6 +34,6 @@ def random_subjects(model: "Model", like: Sequence[Subject], seed: int = 0) -> l
         coordinates = drawn * sigma[:rank].double() if side == "dest" else drawn  # a_k / sigma_k is what u_k has
         directions = paired(model, one.head, side, range(rank), coordinates=coordinates, basis=basis)
         about = {"side": side, "like": one.id}
-        name = f"{one.head[0]}.{one.head[1]} random {number}"
+        name = f"{head_name(one.head)} random {number}"
         found.append(Subject(name, "random", one.head, *directions, about=about))
     return found

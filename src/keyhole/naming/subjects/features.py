@@ -13,6 +13,7 @@ from keyhole.contrast.features.finding import Feature
 from keyhole.contrast.onepass.frames import Frame
 from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.naming.subject import Subject, SubjectKind
 from keyhole.naming.subjects.pairs import opposite, require_head, rotates
 
@@ -26,7 +27,7 @@ def contrast_subjects(model: "Model", features: Sequence[Feature], frame: Frame)
     for feature in features:
         require_fixed(model, feature.head, frame, f"the feature {feature.name!r}")
         for k in range(feature.rank):
-            name = f"{feature.head[0]}.{feature.head[1]} {feature.name} {k}"
+            name = f"{head_name(feature.head)} {feature.name} {k}"
             about = {"contrast": feature.name, "dimension": str(k)}
             query, key = (feature.U[:, k], 0.0), (feature.V[:, k], 0.0)
             found += _both("contrast", name, feature.head, query=query, key=key, about=about)
@@ -42,7 +43,7 @@ def discovered_subjects(model: "Model", features: HeadFeatures) -> list[Subject]
         sign = -1.0 if one.coupling < 0 else 1.0
         key = sign * one.key.direction, sign * one.key.offset
         about = {"feature": str(number), "share": f"{one.share:.3f}"}
-        name = f"{head[0]}.{head[1]} discovered {number}"
+        name = f"{head_name(head)} discovered {number}"
         query = one.query.direction, one.query.offset
         found += _both("discovered", name, head, query=query, key=key, about=about)
     return found
@@ -52,7 +53,7 @@ Direction = tuple[Tensor, float]  # and its offset
 
 
 def _both(
-    kind: SubjectKind, name: str, head: tuple[int, int], *, query: Direction, key: Direction, about: dict[str, str]
+    kind: SubjectKind, name: str, head: Head, *, query: Direction, key: Direction, about: dict[str, str]
 ) -> list[Subject]:
     """A subject and its opposite."""
     one = Subject(
@@ -61,11 +62,11 @@ def _both(
     return [one, opposite(one)]
 
 
-def require_fixed(model: "Model", head: tuple[int, int], frame: Frame, what: str) -> None:
+def require_fixed(model: "Model", head: Head, frame: Frame, what: str) -> None:
     """Refuse a frame in which a feature is no direction of queries and keys."""
     require_head(model, head)
     if frame != "post_rope" and rotates(model, head[0]):
         raise KeyholeError(
-            f"{what} of head {head[0]}.{head[1]} was found in the frame {frame!r}, where it turns with positions: find "
+            f"{what} of head {head_name(head)} was found in the frame {frame!r}, where it turns with positions: find "
             "it again with the frame 'post_rope'."
         )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.models.recording.visit import Seen, visit
 from keyhole.models.tokens.prompts import Encoded
 from keyhole.naming.subject import Subject
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
 _TURNED = str.maketrans("+-", "-+")
 
 
-def require_head(model: "Model", head: tuple[int, int]) -> None:
+def require_head(model: "Model", head: Head) -> None:
     """Refuse a head that the model does not have."""
     if head[0] not in model.attention_layers or not 0 <= head[1] < model.dims.heads:
-        raise KeyholeError(f"{model.name} has no head {head[0]}.{head[1]}.")
+        raise KeyholeError(f"{model.name} has no head {head_name(head)}.")
 
 
 def paired(
     model: "Model",
-    head: tuple[int, int],
+    head: Head,
     side: SideName,
     channels: Sequence[int],
     *,
@@ -50,11 +51,11 @@ def paired(
     om, ks = omega(model, head[0], basis), list(channels)
     rank = int(om.rank[head[1]])
     if not ks or max(ks) >= rank or min(ks) < 0:
-        raise KeyholeError(f"head {head[0]}.{head[1]} has channels 0 to {rank - 1}, and not {ks}.")
+        raise KeyholeError(f"head {head_name(head)} has channels 0 to {rank - 1}, and not {ks}.")
     sigma, c = om.sigma[head[1], ks].double(), coordinates.double()
     c = c.to(sigma.device)
     if not float(c.norm()) > 0:
-        raise KeyholeError(f"a signal into head {head[0]}.{head[1]} is zero in channels {ks}: it has no direction.")
+        raise KeyholeError(f"a signal into head {head_name(head)} is zero in channels {ks}: it has no direction.")
     asked = c / sigma if side == "dest" else c * sigma  # of s_u in u_k
     G_d, G_s = om.G_d[head[1]][:, ks].double(), om.G_s[head[1]][ks].double()
     query, key = G_d @ (asked / asked.norm() / sigma), (c / c.norm()) @ G_s
@@ -62,7 +63,7 @@ def paired(
     return query.to(om.sigma.dtype), key.to(om.sigma.dtype), -constant[0], -constant[1]
 
 
-def _constants(model: "Model", head: tuple[int, int], query: Tensor, key: Tensor) -> tuple[float, float]:
+def _constants(model: "Model", head: Head, query: Tensor, key: Tensor) -> tuple[float, float]:
     """What a head's own biases add to the values of both directions.
 
     RoPE turns the biases with the position, so that there is no constant: values keep them, as in the linear basis.

@@ -11,6 +11,7 @@ from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Signal, Writer
 from keyhole.intervene.cuts import run_of as run_again
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
@@ -44,7 +45,7 @@ def firing_subject(firing: "Firing", signal: Signal) -> Subject:
         return _subject(firing.run, head, signal, into)
 
 
-def _subject(run: "Run", head: tuple[int, int], signal: Signal, into: str) -> Subject:
+def _subject(run: "Run", head: Head, signal: Signal, into: str) -> Subject:
     channels, writer = tuple(sorted(signal.channels)), signal.writer
     put = coordinates(run, head, replace(signal, channels=channels))
     directions = paired(run.model, head, signal.side, channels, coordinates=put, basis=signal.basis)
@@ -58,7 +59,7 @@ def signal_edges(circuit: Circuit) -> Iterator[tuple[int, Edge]]:
     return ((number, edge) for number, edge in enumerate(circuit.edges) if edge.side in ("dest", "src"))
 
 
-def coordinates(run: "Run", head: tuple[int, int], signal: Signal) -> Float[Tensor, "channels"]:
+def coordinates(run: "Run", head: Head, signal: Signal) -> Float[Tensor, "channels"]:
     """What a writer put into the channels of a signal: a_k of the rotated query, or b_k of the rotated key."""
     om, ks = omega(run.model, head[0], signal.basis), list(signal.channels)
     read = read_of(run, head, signal, [signal.writer.dest])[0]
@@ -75,10 +76,10 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     return run_again(circuit, model)
 
 
-def term_text(head: tuple[int, int], side: str, channels: tuple[int, ...], writer: Writer) -> str:
+def term_text(head: Head, side: str, channels: tuple[int, ...], writer: Writer) -> str:
     """A signal without its tokens, such as 9.6 dest 3 <- 7.9."""
     who = f"{writer.layer}.{writer.head}" if writer.kind == "head" else f"{writer.kind} {writer.layer}"
-    return f"{head[0]}.{head[1]} {side} {told_channels(channels)} <- {who}"
+    return f"{head_name(head)} {side} {told_channels(channels)} <- {who}"
 
 
 def told_channels(channels: tuple[int, ...]) -> str:

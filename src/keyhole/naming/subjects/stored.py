@@ -14,6 +14,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class _Term:
-    head: tuple[int, int]
+    head: Head
     side: SideName
     channels: tuple[int, ...]  # in the order of their numbers
     kind: str
@@ -50,7 +51,7 @@ class _Term:
         return f"{self.layer}.{self.index}" if self.kind == "head" else f"{self.kind} {self.layer}"
 
     def __str__(self) -> str:
-        return f"{self.head[0]}.{self.head[1]} {self.side} {told_channels(self.channels)} <- {self.writer}"
+        return f"{head_name(self.head)} {self.side} {told_channels(self.channels)} <- {self.writer}"
 
 
 def store_subjects(

@@ -11,7 +11,7 @@ from keyhole.errors import KeyholeError
 from keyhole.tracing.answers.likelihood import Likely, Probability, loss_of, prob_directions, prob_goals
 from keyhole.tracing.answers.linear import Probe, linear_direction, linear_goal, probe_goal
 from keyhole.tracing.answers.seeds import Goal, Seed, seeds_of
-from keyhole.tracing.assemble import Settings
+from keyhole.tracing.settings import Settings
 from keyhole.tracing.writes.upstream import Writes
 
 

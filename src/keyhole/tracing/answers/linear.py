@@ -16,6 +16,7 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import Writer
 from keyhole.errors import KeyholeError, NothingToTraceError
 from keyhole.models.architecture.weights import HeadOut
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.qk.channels import check_place
 from keyhole.tracing.answers.seeds import Goal, Seed, mean_along_path, shares_of, state_of, words_of, writer_at
@@ -43,7 +44,7 @@ class Probe:
     only: Writer | None = None  # the one seed; None: all that push
 
 
-def firing_probe(run: "Run", head: tuple[int, int], dest: int | str = -1, src: int | str | None = None) -> Probe:
+def firing_probe(run: "Run", head: Head, dest: int | str = -1, src: int | str | None = None) -> Probe:
     """A probe for the circuit behind one firing: along what the head moves from src to dest, and only that head.
 
     Trace it with `end` at the firing's dest. Without a src: the token that dest attends to most.

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError, require_choice
+from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Between, nothing
 from keyhole.qk.channels import check_place, score_row
@@ -37,7 +38,7 @@ _COORD_FLOATS = 24_000_000  # coordinates of candidates held at once
 
 def explain(
     run: "Run",
-    head: tuple[int, int],
+    head: Head,
     dest: int | str = -1,
     src: int | str | None = None,
     *,

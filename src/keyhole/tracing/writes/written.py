@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from keyhole.circuits.writer import SideName, Signal, Writer
+from keyhole.models.heads import Head
 from keyhole.tracing.writes.writers import bias_writes
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
 
-def read_of(run: "Run", head: tuple[int, int], signal: Signal, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
+def read_of(run: "Run", head: Head, signal: Signal, tokens: Sequence[int]) -> Float[Tensor, "token d_head"]:
     """A signal's writer in a head's rotated query (dest) or key (src) at some tokens, in all channels."""
     writer, side = signal.writer, signal.side
     if writer.kind != "offset":
@@ -28,7 +29,7 @@ def read_of(run: "Run", head: tuple[int, int], signal: Signal, tokens: Sequence[
 
 
 def read_vectors(
-    run: "Run", head: tuple[int, int], vectors: Float[Tensor, "token d_model"], tokens: Sequence[int], *, side: SideName
+    run: "Run", head: Head, vectors: Float[Tensor, "token d_model"], tokens: Sequence[int], *, side: SideName
 ) -> Float[Tensor, "token d_head"]:
     """What a head's rotated query (dest) or key (src) has of vectors in the residual stream at some tokens."""
     layer, index = head

@@ -7,15 +7,16 @@ from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import MOST
 from keyhole.faithfulness.search import LEVEL
+from keyhole.models.heads import Head
 from keyhole.models.model import Model
 from keyhole.qk.channels import check_place
 from keyhole.store.model import model_of
 from keyhole.tracing.answers.linear import firing_probe
-from keyhole.tracing.assemble import Sinks
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.firings.firing import Firing, threshold
 from keyhole.tracing.firings.why import explain
-from keyhole.tracing.methods import Method
+from keyhole.tracing.settings import Sinks
+from keyhole.tracing.trace import Method
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept, Ran
@@ -26,7 +27,7 @@ LONGEST = 8000  # characters of a prompt that is like another
 _TRACE = ("target", "against", "method", "through", "tau", "sinks", "keys", "end", "from", "sufficient")
 
 
-def place(body: Body) -> tuple[tuple[int, int], int, int | None]:
+def place(body: Body) -> tuple[Head, int, int | None]:
     """(layer, head), dest and src; without a src, the most attended token is meant."""
     head = (body.integer("layer"), body.integer("head"))
     return head, body.integer("dest", -1), body.integer("src", None)

@@ -6,6 +6,7 @@ from typing import Any, get_args
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Mode
+from keyhole.models.heads import head_name
 from keyhole.models.model import Model
 from keyhole.naming.attached.edges import edge_names as right_names
 from keyhole.naming.attached.edges import head_names
@@ -64,7 +65,7 @@ def names(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     if naming is None:
         raise KeyholeError("there are no names: start keyhole explore with --names names.json.")
     told.check()
-    heads = {f"{one.head[0]}.{one.head[1]}": str(one) for one in head_names(naming)}
+    heads = {head_name(one.head): str(one) for one in head_names(naming)}
     return {"edges": edge_names(kept, circuit, model), "heads": heads}
 
 

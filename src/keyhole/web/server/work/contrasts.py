@@ -4,10 +4,10 @@ from typing import Any, get_args
 
 from keyhole.contrast import Selection, Study, StudySettings, report, study
 from keyhole.contrast.recipes.built_in import BoxFeature, BuiltIn, built_in
-from keyhole.contrast.report import label
 from keyhole.errors import KeyholeError
 from keyhole.figures.contrast.embedding import joint_pca
 from keyhole.figures.contrast.study import coordinates
+from keyhole.models.heads import head_name
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
 from keyhole.web.server.kept import ORGANISM, Kept
@@ -45,8 +45,8 @@ def _clouds(found: Study) -> dict[str, Any]:
                 q, keys, labels = coordinates(found, name, head, max(3, features.rank(head, found.settings.rank)))
                 pca = joint_pca(q, keys)
             except KeyholeError as error:
-                clouds.setdefault(label(head), {})[name] = {"error": str(error)}
+                clouds.setdefault(head_name(head), {})[name] = {"error": str(error)}
                 continue
             own = {"shares": pca.shares, "queries": pca.queries[:POINTS], "keys": pca.keys[:POINTS]}
-            clouds.setdefault(label(head), {})[name] = {**own, "labels": labels[:POINTS]}
+            clouds.setdefault(head_name(head), {})[name] = {**own, "labels": labels[:POINTS]}
     return clouds

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.models.heads import Head
 from keyhole.models.model import Model
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import firing_subject, signal_subjects
@@ -29,7 +30,7 @@ def where(kept: Kept, body: Body, told: Told) -> dict[str, Any]:
     return {**asdict(found), "model": model.name}
 
 
-def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | tuple[int, int]]:
+def _sought(kept: Kept, body: Body, told: Told) -> tuple[Model, Subject | Head]:
     """What is sought, and in which model."""
     if "what" in body:
         what = body.text("what")

@@ -1,11 +1,11 @@
-"""Which circuit is behind an answer? Firings are explained layer by layer from the seeds down.
+"""Which circuit is behind an answer? By ACC++, firings are explained layer by layer from the seeds down; or by `svt`.
 
 A firing depends only on the clean run, so the recursion over signals can be done level by level: all firings of a layer
 together, from the top down. The graph is the recursive one.
 """
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -17,16 +17,23 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import prompt_text
 from keyhole.progress import Progress, silent
 from keyhole.tracing.answers.targets import Target, Tokens
-from keyhole.tracing.assemble import Seeds, Settings, Sinks
 from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.mlps.flow import Through
+from keyhole.tracing.settings import Seeds, Settings, Sinks
+from keyhole.tracing.svt import trace_svt
+from keyhole.tracing.svt_settings import SvtSettings
 
 if TYPE_CHECKING:
     from keyhole.models.run import Run
 
+__all__ = ["Circuits", "trace", "trace_many"]
+
 ThroughOption = Literal["heads", "mlps"] | Through
+Method = Literal["accpp", "svt"]
+MethodOption = Method | SvtSettings
+_ACCPP = {"tau": "dynamic", "keys": "all", "sinks": "keep"}  # what the other method would not heed
 Found = TypeVar("Found", covariant=True)
 _TOGETHER = 32  # circuits whose objects are made at once, when all are looked at
 _MOVED_FLOATS = 1 << 28  # what heads move, held at once: 1 GB in float32, of as many runs as fit
@@ -243,3 +250,34 @@ def _through(asked: ThroughOption) -> Through | None:
         return asked
     require_choice("through", asked, Literal["heads", "mlps"])
     return Through() if asked == "mlps" else None
+
+
+def svt_of(method: MethodOption) -> SvtSettings | None:
+    """The settings of svt, which "svt" stands for the usual ones of; None: the method is accpp."""
+    if isinstance(method, SvtSettings):
+        return method
+    require_choice("method", method, Method)
+    return SvtSettings() if method == "svt" else None
+
+
+def require_no_accpp(options: Mapping[str, Any]) -> None:
+    """Refuse options that svt would not heed; a plain `through` is no refusal, since svt keeps to heads anyway."""
+    further = isinstance(options.get("through"), Through)
+    if further or any(options.get(name, usual) != usual for name, usual in _ACCPP.items()):
+        raise KeyholeError(
+            "tau, keys, sinks and how to go through MLPs are settings of the method accpp: leave them out. Those of "
+            "svt are threshold, share, channels and start (in Python a keyhole.SvtSettings)."
+        )
+
+
+def trace_by(
+    method: MethodOption, run: "Run", target: Target, *, against: Tokens | None, **options: Unpack[Options]
+) -> Circuit:
+    """The circuit by `trace` or by `trace_svt`, which has settings of its own and keeps to heads."""
+    settings = svt_of(method)
+    if settings is None:
+        return trace(run, target, against=against, **options)
+    require_no_accpp(options)
+    progress, seeds = options.get("progress") or silent, options.get("seeds")
+    end = options.get("end", -1)
+    return trace_svt(run, target, against=against, settings=settings, seeds=seeds, end=end, progress=progress)
