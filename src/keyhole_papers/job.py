@@ -11,7 +11,7 @@ from keyhole.models.loading.device import require_device
 from keyhole.naming.namers import require_namers
 from keyhole.progress import Progress, silent
 from keyhole_papers.choices import AS_USUAL, Choices, Dtype
-from keyhole_papers.outcome import Outcome
+from keyhole_papers.results import Result
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +51,7 @@ class Job:
         return Asked(self.model, self.device, self.quick, self.seed, self.choices, self.progress)
 
 
-Attempt = Callable[[Job], Outcome]  # at a published item; an Experiment, as a rule
-Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
+Attempt = Callable[[Job], Result]  # at a published item; an Experiment, as a rule
 
 
 @lru_cache(maxsize=1)  # a large model does not fit twice

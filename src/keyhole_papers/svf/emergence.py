@@ -14,10 +14,10 @@ from keyhole.lab.training.curves import Interval, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.stats import as_text, wilson
 from keyhole_papers.choices import REVISIONS
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.trainings import Split, Watched, watched
+from keyhole_papers.told import Experiment, Told
 
 _A_FIGURE = 4  # heads drawn side by side
 _FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64

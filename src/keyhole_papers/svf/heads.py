@@ -9,10 +9,10 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.heads.figures import n_recon_figure
 from keyhole.lab.heads.sparse import SparseStudy
 from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summarise
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import judged, measured, measured_on
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.svt.ioi import measured
+from keyhole_papers.told import Experiment, Told, judged, measured_on
 
 _FEW = 1 / 3  # of a head's channels
 

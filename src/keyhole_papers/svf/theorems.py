@@ -7,9 +7,9 @@ from keyhole.lab.svf import theorems
 from keyhole.lab.svf.theorems import Check
 from keyhole.lab.svf.theorems_orthogonal import theorem_4
 from keyhole.stats import told
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _SEEDS = 5
 _SCOPE = (
