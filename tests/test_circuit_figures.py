@@ -20,12 +20,12 @@ from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
 from keyhole.tasks import ioi
+from keyhole.tasks.prompt_sets import PromptSet
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
 from keyhole_papers.choices import Choices
 from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Asked, Attempt, Job
-from keyhole_papers.prompts import PromptSet
 from keyhole_papers.results import Result
 from keyhole_papers.svt import answers, cuts, effects, network, residuals, sets, together, writers
 from keyhole_papers.svt import ioi as ioi_studies

@@ -100,7 +100,7 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     id: str, raw: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(payload, "TRAINED", 0.0)  # accuracy is not asked for
-    assert quick(RUNS[id], tmp_path).verdict == "not"
+    assert quick(RUNS[id], tmp_path).state == "not"
 
 
 def printed(head: Payload) -> Payload:

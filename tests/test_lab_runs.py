@@ -16,8 +16,8 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.training.roles import RULE, Role, role_attention
 from keyhole.tasks import published_ioi
 from keyhole.tasks.example import Example
+from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.job import Job
-from keyhole_papers.prompts import prompts_for
 from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments
 from keyhole_papers.svf import emergence, heads

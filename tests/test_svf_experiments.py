@@ -170,7 +170,7 @@ def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(svf_models, "trained_models", untrained)
     monkeypatch.setattr(svf_models, "SEEDS", 5)  # fewer are met by chance more easily
     (tmp_path / id).mkdir()
-    assert RUNS[id](Job(tmp_path / id)).verdict == "not"
+    assert RUNS[id](Job(tmp_path / id)).state == "not"
 
 
 # -- what verdicts ask for ------------------------------------------------------------------------------------------
@@ -213,10 +213,10 @@ def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, t
     for name, value in changes.items():
         assert svf_sweeps.differ([as_printed, dataclasses.replace(as_printed, **{name: value})]) == [name]
     monkeypatch.setattr(svf_models, "trained_models", aligned)
-    assert RUNS["svf-table1"](Job(tmp_path / "one")).verdict == "reproduced"
+    assert RUNS["svf-table1"](Job(tmp_path / "one")).state == "reproduced"
     monkeypatch.setitem(svf_models.DEFAULT, "m", 8)
     told = RUNS["svf-table1"](Job(tmp_path / "one"))
-    assert told.verdict == "partly" and "but for m:" in told.measured
+    assert told.state == "partly" and "but for m:" in told.measured
 
 
 def aligned(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:

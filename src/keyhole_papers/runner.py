@@ -26,7 +26,7 @@ from keyhole_papers.choices import (
     require_heeded,
     settings_of,
 )
-from keyhole_papers.job import Attempt, Job, require_possible
+from keyhole_papers.job import Attempt, Job, require_runnable
 from keyhole_papers.parallel import in_processes
 from keyhole_papers.results import Result, as_stored, is_inside, keep_result, key_of, locked, read_results
 
@@ -88,7 +88,7 @@ def reproduce(
     same time. `runs` replaces the experiments found.
     """
     chosen, out = resolve(ids), Path(out)
-    require_possible(model, device, seed, choices)
+    require_runnable(model, device, seed, choices)
     if jobs < 1:
         raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
     found = experiments() if runs is None else runs

@@ -16,8 +16,8 @@ from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.stats import wilson
 from keyhole.tasks.example import Example
+from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
 from keyhole_papers.job import Asked, Job, loaded
-from keyhole_papers.prompts import IOI, PromptSet, prompts_for
 from keyhole_papers.provenance import Provenance
 
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures

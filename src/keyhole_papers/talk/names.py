@@ -24,9 +24,9 @@ from keyhole.naming.namers import Namers, name_by
 from keyhole.naming.naming import seek
 from keyhole.progress import part_of
 from keyhole.stats import fisher
+from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.choices import NAMERS
 from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.prompts import prompts_for
 from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.signals import published_name

@@ -15,9 +15,9 @@ from keyhole.intervene.rows import Row
 from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
 from keyhole.tasks import answered
+from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
 from keyhole_papers.finding import Interval
 from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.prompts import IOI, TASKS, prompts_for
 from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.ioi import LEAST, trace_answer
 from keyhole_papers.svt.panels import panels
