@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keyhole.stats import as_text, interval, told, wilson
 from keyhole_papers.provenance import Provenance
@@ -11,6 +11,22 @@ from keyhole_papers.results import Numbers, Verdict
 
 NOT_MEASURED = "not measured"
 NO_CLAIMS: Mapping[str, tuple[str, bool]] = {}
+
+
+class Spread(Protocol):
+    """A mean with its interval, as studies of the library have them."""
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+
+    @property
+    def low(self) -> float:
+        """The lower end of its interval."""
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
 
 
 class Interval(NamedTuple):
@@ -29,6 +45,11 @@ class Interval(NamedTuple):
         """Of independent observations; unknown of none."""
         observed = list(values)
         return cls(*interval(observed)) if observed else UNKNOWN
+
+    @classmethod
+    def of(cls, spread: Spread) -> "Interval":
+        """Of what a study has counted."""
+        return cls(spread.mean, spread.low, spread.high)
 
     @property
     def beyond_doubt(self) -> bool:
@@ -94,7 +115,8 @@ class Finding:
         if isinstance(value, int):
             return f"{value:,}"
         if isinstance(value, float):
-            return f"{value:.0%}" if self.percent else f"{value:.{self.digits}f}"
+            tiny = 0 < abs(value) < 10**-self.digits
+            return f"{value:.0%}" if self.percent else f"{value:.2g}" if tiny else f"{value:.{self.digits}f}"
         flags = [one for one in value if isinstance(one, bool)]
         return counted(flags) if len(flags) == len(value) else told(value, self.digits)
 
@@ -108,7 +130,7 @@ class Findings:
     >>> print(found.verdict, found.numbers)
     partly {'END: removed': -0.5, 'END: boosted': 0.2}
     >>> found.measured
-    'END: removed -0.500 (as asked), boosted 0.200 (not as asked).'
+    'END: removed -0.500 (as asked); boosted 0.200 (not as asked).'
     >>> found.note
     'Asked of removed: a loss; of boosted: a gain. Prompts: 8 prompts.'
     """
@@ -136,7 +158,7 @@ class Findings:
         parts: dict[str, list[str]] = {}
         for row in self.rows:
             parts.setdefault(row.part, []).append(row.text)
-        return "\n".join(f"{part}: {', '.join(own)}." if part else f"{', '.join(own)}." for part, own in parts.items())
+        return "\n".join(f"{part}: {'; '.join(own)}." if part else f"{'; '.join(own)}." for part, own in parts.items())
 
     @property
     def numbers(self) -> Numbers:

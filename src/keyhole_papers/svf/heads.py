@@ -53,10 +53,10 @@ def findings(found: Rebuilt) -> Findings:
     """Is N_recon small for most heads, below that of rotated bases, and different between roles?"""
     differ = any(a.high < b.low for a in found.roles.values() for b in found.roles.values())
     fewer = found.fewer > 0.5
-    roles = {f"N_recon, {role}": Interval(one.mean, one.low, one.high) for role, one in found.roles.items()}
+    whole, roles = found.whole, {f"N_recon, {role}": Interval.of(one) for role, one in found.roles.items()}
     rows = [
-        *rows_of({"heads": found.heads, "channels": found.channels, "N_recon": found.whole.n_recon.mean}),
-        Finding("N_recon, rotated", found.whole.n_rotated.mean),
+        *rows_of({"heads": found.heads, "channels": found.channels, "N_recon": Interval.of(whole.n_recon)}),
+        Finding("N_recon, rotated", Interval.of(whole.n_rotated)),
         Finding("share of heads with few", found.small, "most", found.small > 0.5, percent=True),
         Finding("share of heads below rotated", found.fewer, "most", fewer, percent=True),
         Finding("roles", ", ".join(found.roles) or "none fires", "two that differ beyond doubt", differ),

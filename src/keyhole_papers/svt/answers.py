@@ -137,4 +137,4 @@ def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
 
 def few(many: int, having: str) -> Finding:
     """Why nothing is judged."""
-    return Finding(f"prompts with {having}", many, f"{LEAST} or more", False)
+    return Finding("prompts", many, f"{LEAST} or more", False, part=f"With {having}")

@@ -76,7 +76,7 @@ def _out_of(found: Answers, heads: Sequence[Head]) -> OutOf:
 def _prompts(record: OutOf) -> Finding:
     """In how many were all edges removed? Nothing is judged in too few."""
     having = f"edges out of {record.names}" if record.heads else "edges out of such heads"
-    return Finding(f"prompts with {having}", record.prompts) if record.rows else few(record.prompts, having)
+    return Finding("prompts", record.prompts, part=f"With {having}") if record.rows else few(record.prompts, having)
 
 
 def _draw_out_of(record: OutOf) -> Mapping[str, Figure]:

@@ -23,7 +23,7 @@ from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 from keyhole.tasks.example import Example
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, of_part
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.ioi import Measured, measured, of_gpt2, unrelated
@@ -209,7 +209,7 @@ def found_map(record: Mapped) -> Findings:
         rows += of_part(
             name_of(head),
             Finding("pairs", len(one.table)),
-            Finding("slices", one.sizes.mean, digits=1),
+            Finding("slices", Interval.of(one.sizes), digits=1),
             Finding("of", one.table.used.shape[1]),
             Finding("in half of the pairs", int((one.table.usage >= 0.5).sum())),
             Finding("alike", one.own, digits=2),
@@ -284,13 +284,13 @@ def found_sizes(record: Sizes) -> Findings:
         rows += of_part(
             one.study.name,
             Finding("firings", whole.pairs),
-            Finding("slices", whole.slices.mean),
+            Finding("slices", Interval.of(whole.slices), digits=2),
             Finding("of", one.slices),
-            Finding("rotated", whole.slices_rotated.mean),
+            Finding("rotated", Interval.of(whole.slices_rotated), digits=2),
             Finding("median", whole.slices.median, digits=0),
             Finding("upper quartile", one.upper, "a third or less (20 of 64)", few, digits=0),
             Finding("2 or 3", one.often, "a quarter of the firings or more", often, percent=True),
-            Finding("fewer than rotated", -whole.slices_fewer.mean),
+            Finding("beyond rotated", Interval.of(whole.slices_fewer), digits=2),
         )
     first = all(one.fewer for one in record.texts)
     unless = "firings take fewer slices than in rotated bases, with an interval below 0 (the paper names no control)"
