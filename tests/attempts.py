@@ -7,18 +7,18 @@ import torch
 from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.toy import PayloadSettings
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Outcome
+from keyhole_papers.results import Result
 
 
-def training(job: Job) -> Outcome:
+def training(job: Job) -> Result:
     """Trains a head that others want too, and says in which process."""
     cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
     reports: list[int] = []
     trained_heads([cell], job.folder.parent / "heads", lambda done, total: reports.append(done))
     numbers = {"trained": int(bool(reports)), "threads": torch.get_num_threads()}
-    return Outcome("reproduced", f"process {os.getpid()}", numbers)
+    return Result("", "reproduced", f"process {os.getpid()}", numbers)
 
 
-def broken(job: Job) -> Outcome:
+def broken(job: Job) -> Result:
     (job.folder / "a.png").write_bytes(b"half a picture")
     raise ZeroDivisionError("by zero")

@@ -20,17 +20,17 @@ from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
 from keyhole.tasks import ioi
+from keyhole.tasks.prompt_sets import PromptSet
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
 from keyhole_papers.choices import Choices
 from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Asked, Attempt, Job
-from keyhole_papers.outcome import Outcome
-from keyhole_papers.prompts import PromptSet
+from keyhole_papers.results import Result
 from keyhole_papers.svt import answers, cuts, effects, network, residuals, sets, together, writers
 from keyhole_papers.svt import ioi as ioi_studies
 from keyhole_papers.svt.effects import Effect, Into, over_prompts, rank_correlation
-from keyhole_papers.svt.ioi import LEAST, Subject, judged, subject, trace_answer
+from keyhole_papers.svt.ioi import LEAST, Subject, of_gpt2, subject, trace_answer
 from keyhole_papers.svt.known import Agreement
 from keyhole_papers.svt.lattice import lattice, rewired
 from keyhole_papers.svt.network import Network
@@ -60,7 +60,7 @@ def random_gpt2(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(place)
 
 
-def run(id: str, job: Job) -> Outcome:
+def run(id: str, job: Job) -> Result:
     job.folder.mkdir(exist_ok=True)
     return RUNS[id](job)
 
@@ -73,11 +73,11 @@ def a_subject(model: Model, roles: dict[str, tuple[tuple[int, int], ...]], sourc
 # -- random weights and no evidence --------------------------------------------------------------------------------
 
 
-def test_without_evidence_nothing_is_shown(tmp_path: Path) -> None:
-    real, other = Job(tmp_path, model="gpt2"), Job(tmp_path)
-    assert judged(real, []) == "not" and judged(other, []) == "needs a model"
-    assert judged(real, [True, True], first=False) == "not" and judged(other, [True], first=False) == "needs a model"
-    assert judged(real, [True, False, False]) == "not"  # less than half is no part of it
+def test_without_evidence_nothing_is_shown() -> None:
+    real, other = of_gpt2("gpt2"), of_gpt2(None)
+    assert real.verdict([]) == "not" and other.verdict([]) == "needs a model"
+    assert real.verdict([True, True], first=False) == "not" and other.verdict([True], first=False) == "needs a model"
+    assert real.verdict([True, False, False]) == "not"  # less than half is no part of it
 
 
 @pytest.mark.parametrize("id", RUNS)
@@ -102,7 +102,7 @@ def test_random_weights_show_nothing(
         return
     finally:
         ioi_studies._subject.cache_clear()
-    assert outcome.verdict not in POSITIVE or id in GEOMETRY, outcome.measured
+    assert outcome.state not in POSITIVE or id in GEOMETRY, outcome.measured
     assert outcome.measured
 
 
@@ -217,12 +217,12 @@ def test_finding_no_known_head_is_no_part_of_it(
     none = Network(edges((0, 3), (1, 3)), KNOWN["name mover"], 20)
     few = Network(edges((0, 3), side="dest"), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": none, "all": few})
-    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "needs a model"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).state == "needs a model"
     right = Network(edges(*KNOWN["S-inhibition"]), KNOWN["name mover"], 20)
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": right, "all": few})
-    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "partly"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).state == "partly"
     traced_as(monkeypatch, a_subject(organism, KNOWN), {"singular": replace(right, traced=LEAST - 1), "all": few})
-    assert network.RUNS["svt-fig16"](Job(tmp_path)).verdict == "needs a model"
+    assert network.RUNS["svt-fig16"](Job(tmp_path)).state == "needs a model"
 
 
 OTHERS = tuple((2, head) for head in range(3, 8))
@@ -244,7 +244,7 @@ def test_a_network_agrees_and_crosses(organism: Model, tmp_path: Path, monkeypat
     real = lattice(seen, KNOWN["name mover"], woven(True).pairs(network.NETWORK))
     assert real.holds == [True, True] and len(real.crossing) == 4 and real.p < 0.05
     traced_as(monkeypatch, seen, {"singular": woven(True)})
-    assert network.RUNS["svt-fig14"](job).verdict == "partly"
+    assert network.RUNS["svt-fig14"](job).state == "partly"
     assert not Agreement(0.5, 0.6, 0.4, p=0.3).agrees and Agreement(0.5, 0.6, 0.1, p=0.001).agrees
 
 
@@ -258,10 +258,10 @@ def test_a_lattice_that_chance_would_give_is_none(
     forced = lattice(seen, KNOWN["name mover"], whole.pairs(network.NETWORK))
     assert forced.several == 2 and forced.p == 1 and forced.holds == [False, False]  # with these degrees it must cross
     traced_as(monkeypatch, seen, {"singular": woven(False)})
-    assert network.RUNS["svt-fig14"](job).verdict == "needs a model"
+    assert network.RUNS["svt-fig14"](job).state == "needs a model"
     traced_as(monkeypatch, seen, {"singular": whole})
-    assert network.RUNS["svt-fig14"](job).verdict == "needs a model"
-    assert network.RUNS["svt-fig15"](job).verdict == "partly"  # the heads are the known ones all the same
+    assert network.RUNS["svt-fig14"](job).state == "needs a model"
+    assert network.RUNS["svt-fig15"](job).state == "partly"  # the heads are the known ones all the same
 
 
 def test_rewired_networks_keep_how_many_heads_are_joined() -> None:
@@ -286,11 +286,12 @@ def verdict(experiment: Attempt, own: list[Effect], folder: Path) -> str:
     """How effects on GPT-2 are judged; told and drawn as well."""
     assert isinstance(experiment, Experiment)
     push = Push((1.0, 0.5, 1.5), (-0.5, -0.75, -0.25))
-    record = Into("gpt2", "name mover", (9, 6), tuple(own), {}, push, "256 published indirect objects (mixed)")
-    outcome: Outcome = experiment.outcome(record, folder)
+    of = of_gpt2("gpt2", "256 published indirect objects (mixed)", roles=True)
+    record = Into(of, "name mover", (9, 6), tuple(own), {}, push)
+    outcome: Result = experiment.result(record, folder)
     assert outcome.measured
     assert f"{push}" in outcome.note and "Prompts: 256 published indirect objects (mixed)." in outcome.note
-    return outcome.verdict
+    return outcome.state
 
 
 def fallen(answer: Callable[[int, int], float], prompts: int = 12, **more: Any) -> list[Effect]:
@@ -360,10 +361,10 @@ def test_residuals_are_judged_by_many_prompts(tmp_path: Path) -> None:
     sets = [replace(one, together=True, cosine=0.995) for one in alone]
 
     def judged_as(own: list[Effect], together: bool) -> str:
-        record = residuals.Residuals("gpt2", LEAST, tuple(own), "256 published indirect objects (mixed)")
-        outcome = residuals.small("cosine", together=together).outcome(record, tmp_path)
+        record = residuals.Residuals(of_gpt2("gpt2", "256 published indirect objects (mixed)"), tuple(own))
+        outcome = residuals.small("cosine", together=together).result(record, tmp_path)
         assert outcome.measured
-        return outcome.verdict
+        return outcome.state
 
     assert judged_as(alone + sets, together=False) == judged_as(alone + sets, together=True) == "reproduced"
     chance = [replace(one, random=one.answer) for one in alone]
@@ -449,7 +450,7 @@ def test_talk_prompts_are_held_out_and_intervals_over_them(tmp_path: Path, monke
     monkeypatch.setattr(signals, "_TASKS", {"ioi": 256})
     outcome = signals.RUNS["talk-11"](Job(tmp_path, quick=True, seed=3))
     signals._circuits.cache_clear()
-    assert outcome.verdict == "needs a model"  # three prompts are too few
+    assert outcome.state == "needs a model"  # three prompts are too few
     assert "none was run" in outcome.note and "ioi" in outcome.measured
     assert "of 3 held-out indirect objects in the organism's own wordings (mixed)" in outcome.note
     prompts, lost = outcome.numbers["ioi: prompts"], outcome.numbers["ioi: attention lost"]

@@ -57,11 +57,10 @@ from keyhole_papers.cc.subspaces import Meeting, Subspaces
 from keyhole_papers.cc.swaps import Gain, Swapped, Swaps, held
 from keyhole_papers.cc.unprojected import Aligned, Unprojected
 from keyhole_papers.choices import Choices
-from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Outcome
-from keyhole_papers.results import read_results
+from keyhole_papers.results import Result, read_results
 from keyhole_papers.runner import reproduce
+from keyhole_papers.told import Experiment
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
 TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)
@@ -70,7 +69,7 @@ UNTRAINED = {"max_steps": 1, "batch": 8}
 SETTING = Setting(3, 5, 16)
 
 
-def quick(run: Callable[[Job], Outcome], folder: Path) -> Outcome:
+def quick(run: Callable[[Job], Result], folder: Path) -> Result:
     (folder / "item").mkdir(parents=True, exist_ok=True)
     return run(Job(folder / "item", quick=True))
 
@@ -92,7 +91,7 @@ def raw(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("id", RUNS)
 def test_untrained_heads_show_nothing(id: str, raw: None, tmp_path: Path) -> None:
     outcome = quick(RUNS[id], tmp_path)
-    assert outcome.verdict == "not"
+    assert outcome.state == "not"
     assert "what can be reached" in outcome.note
 
 
@@ -101,7 +100,7 @@ def test_what_is_measured_fails_on_untrained_heads_too(
     id: str, raw: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(payload, "TRAINED", 0.0)  # accuracy is not asked for
-    assert quick(RUNS[id], tmp_path).verdict == "not"
+    assert quick(RUNS[id], tmp_path).state == "not"
 
 
 def printed(head: Payload) -> Payload:
@@ -161,7 +160,7 @@ def test_swaps_in_the_printed_noise_move_what_the_right_token_had(trained: Path)
 @pytest.mark.parametrize(("id", "verdict"), [("cc-fig2", "partly"), ("cc-fig4", "partly")])
 def test_trained_heads_pass(id: str, verdict: str, trained: Path) -> None:
     outcome = quick(RUNS[id], trained)
-    assert outcome.verdict == verdict  # ranks of cc-fig2 are exact, but its heads do not reach 99 %
+    assert outcome.state == verdict  # ranks of cc-fig2 are exact, but its heads do not reach 99 %
     assert "untrained" in outcome.measured  # a control beside every measure
 
 
@@ -381,7 +380,7 @@ def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
 def test_heads_that_are_not_there_are_not_measured(tmp_path: Path) -> None:
     record = swaps.measure(Job(tmp_path, quick=True), "cc-fig18", "boxes", slice(100, None))
     outcome = Experiment(lambda job: record, swaps.judge, swaps.tell, swaps.draw)(Job(tmp_path))
-    assert outcome.verdict == "needs a model" and outcome.numbers == {} and outcome.figures == ()
+    assert outcome.state == "needs a model" and outcome.numbers == {} and outcome.figures == ()
     assert "nothing to measure" in outcome.measured and "--model" in outcome.note
 
 
@@ -577,7 +576,7 @@ def test_a_mere_difference_of_means_is_told_and_shows_nothing(tmp_path: Path) ->
     assert subject(job, "boxes", "cc-fig9").mere == ["order"]  # of the organism: all queries prefer the same places
     assert subject(job, "lists", "cc-fig7").mere == []
     outcome = entities.RUNS["cc-fig16"](job)
-    assert outcome.verdict == "needs a model"
+    assert outcome.state == "needs a model"
     assert "uncentred 1, 1, 1, of which 1.00 is a difference of means" in outcome.measured
     assert "mere difference of means" in swaps.RUNS["cc-fig9"](job).note
 

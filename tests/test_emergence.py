@@ -19,6 +19,7 @@ from keyhole import KeyholeError, Model
 from keyhole.cli.app import app
 from keyhole.errors import MissingModelError
 from keyhole.lab.training import roles
+from keyhole.lab.training import watched as emergence_trainings
 from keyhole.lab.training.checkpoints import (
     PYTHIA_160M,
     hub_checkpoints,
@@ -41,15 +42,15 @@ from keyhole.lab.training.language import (
 )
 from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import IOI_ROLES, ROLES, Looks, Role, bystanders, find_roles, plays, role_attention
+from keyhole.lab.training.watched import Source
 from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
 from keyhole.stats import interval
 from keyhole.tasks import Example, ioi, published_ioi
 from keyhole_papers.choices import Choices
-from keyhole_papers.job import Job
+from keyhole_papers.job import torch_dtype
 from keyhole_papers.runner import reproduce
-from keyhole_papers.svf import trainings as emergence_trainings
 from keyhole_papers.svf.emergence import RUNS, fall
 from tiny import Sizes, tiny
 
@@ -250,7 +251,7 @@ def test_small_models_compute_in_the_dtype_that_is_chosen(
     monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, folder, seed, progress: trained)
     found = {}
     for dtype in ("float32", "bfloat16", "auto"):
-        seen = emergence_trainings.watched(Job(tmp_path / "job", quick=True, choices=Choices(dtype=dtype)))
+        seen = emergence_trainings.watched(Source(dtype=torch_dtype(dtype), quick=True), tmp_path)
         found[dtype] = [row.attention for row in seen.heads.rows[-1]]
     assert found["auto"] == found["float32"] != found["bfloat16"]
     assert found["bfloat16"] == pytest.approx(found["float32"], abs=0.05)
@@ -493,7 +494,7 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
         "keyhole.lab.training.checkpoints.load",
         lambda name, *, revision, device, dtype: {"main": organism, "v1.2": early}[revision],
     )
-    emergence_trainings._watched.cache_clear()
+    emergence_trainings.watched.cache_clear()
     where = ("--model", "some/model", "--revisions", "v1.2,main", "--prompts", "16", "--out", str(tmp_path))
     done = CliRunner().invoke(app, ["lab", "emergence", *where, "--json"])
     assert done.exit_code == 0, done.output
@@ -502,7 +503,7 @@ def test_revisions_of_a_model_are_followed(monkeypatch: pytest.MonkeyPatch, orga
     assert found["attention"][1][0] > found["attention"][0][0] + 0.2  # in the order given, whatever their names are
     assert (tmp_path / "emergence.png").is_file()
     monkeypatch.setattr("keyhole.lab.training.checkpoints.load", lambda *_, **__: early)
-    emergence_trainings._watched.cache_clear()
+    emergence_trainings.watched.cache_clear()
     done = CliRunner().invoke(app, ["lab", "emergence", *where])
     assert isinstance(done.exception, KeyholeError) and "plays a role in indirect objects" in str(done.exception)
 
@@ -529,11 +530,11 @@ def test_what_does_not_fall_proves_nothing() -> None:
 def test_a_seed_without_roles_is_told(monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path) -> None:
     monkeypatch.setattr(emergence_trainings, "_trained", lambda asked, folder, seed, progress: trained)
     with pytest.raises(MissingModelError, match=f"none of the {emergence_trainings._SEEDS} small models"):
-        emergence_trainings.watched(Job(tmp_path / "job"))
+        emergence_trainings.watched(Source(), tmp_path)
 
 
 def test_notes_say_by_how_many_heads_all_is_carried(organism_emergence: Emergence, tmp_path: Path) -> None:
-    asked, (first, *_) = Job(tmp_path).asked, organism_emergence.rows
+    asked, (first, *_) = Source(), organism_emergence.rows
     alone = Emergence((0, 1), ((first[0],), (first[0],)))
     assert "carried by one head of one small model." in emergence_trainings._about(asked, [1.0] * 8, [4], alone)
     two = Emergence((0, 1), (first, first))
@@ -605,21 +606,21 @@ def test_another_models_checkpoints_reproduce_in_part_at_most(organism: Model, t
     for name, model in (("step100", early), ("step10000", organism)):
         model.hf.save_pretrained(folder / name)
         organism.tokenizer.save_pretrained(folder / name)
-    seen = emergence_trainings.watched(Job(tmp_path / "job", str(folder), choices=Choices(revisions="all")), prompts=16)
+    seen = emergence_trainings.watched(Source(str(folder), "all"), tmp_path, prompts=16)
     assert seen.heads.steps == (100, 10_000) and not seen.published and seen.window == 1
     assert "heads chosen by role at the last: " in seen.about and "S-inhibition 1.4" in seen.about
     with pytest.raises(MissingModelError, match=r"no checkpoints of .*mine are known: give .*--revisions"):
-        emergence_trainings.watched(Job(tmp_path / "job", model=str(folder)))
+        emergence_trainings.watched(Source(str(folder)), tmp_path)
     empty = tmp_path / "pythia-160m"
     empty.mkdir()
     with pytest.raises(MissingModelError, match=r"has 0 checkpoints.*step<number>"):
-        emergence_trainings.watched(Job(tmp_path / "job", model=str(empty)))
+        emergence_trainings.watched(Source(str(empty)), tmp_path)
 
 
 def test_a_quick_run_takes_the_first_checkpoint_and_the_last(pythia: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    job = Job(tmp_path / "job", str(pythia), quick=True, progress=lambda done, total: told.append((done, total)))
-    assert emergence_trainings.watched(job).heads.steps == (1000, 17_000) and told == [(1, 2), (2, 2)]
+    source = Source(str(pythia), quick=True, progress=lambda done, total: told.append((done, total)))
+    assert emergence_trainings.watched(source, tmp_path).heads.steps == (1000, 17_000) and told == [(1, 2), (2, 2)]
 
 
 def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> None:
@@ -646,7 +647,7 @@ def test_watched_models_are_freed(organism: Model, balanced: list[Example]) -> N
 def test_trainings_are_kept_by_all_that_decides_them(
     monkeypatch: pytest.MonkeyPatch, trained: Trained, tmp_path: Path
 ) -> None:
-    asked = Job(tmp_path, quick=True).asked
+    asked = Source(quick=True)
     monkeypatch.setattr(
         "keyhole.lab.training.language.train_language", lambda settings, **_: replace(trained, settings=settings)
     )

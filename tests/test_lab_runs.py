@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -14,15 +16,15 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.training.roles import RULE, Role, role_attention
 from keyhole.tasks import published_ioi
 from keyhole.tasks.example import Example
+from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Outcome, Verdict
-from keyhole_papers.prompts import prompts_for
+from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments
 from keyhole_papers.svf import emergence, heads
 from keyhole_papers.svt import cuts, network, slices
 from keyhole_papers.svt import ioi as ioi_studies
 from keyhole_papers.svt.effects import into
-from keyhole_papers.svt.ioi import heads_by_role, is_gpt2, judged, measured_on, subject
+from keyhole_papers.svt.ioi import heads_by_role, is_gpt2, of_gpt2, subject
 from keyhole_papers.svt.network import Network
 from keyhole_papers.talk import signals
 
@@ -31,14 +33,15 @@ MODULES = (emergence, heads, slices, network, cuts, signals)
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
     """Runs one published item as `keyhole reproduce --quick` does."""
     out = tmp_path_factory.mktemp("runs")
 
-    def run(id: str) -> Outcome:
+    def run(id: str) -> Result:
         job = Job(out / id, quick=True)
         job.folder.mkdir(exist_ok=True)
-        return experiments()[id](job)
+        result = experiments()[id](job)
+        return replace(result, figures=tuple(str(job.folder / name) for name in result.figures))
 
     return run
 
@@ -48,16 +51,16 @@ IDS = ["svf-fig6b", "svf-fig7", "svf-table2", "svf-fig8a", "svt-fig10", "svt-fig
 
 @pytest.mark.parametrize("id", IDS)
 def test_quick_runs_tell_what_they_measured(
-    quick: Callable[[str], Outcome], id: str, monkeypatch: pytest.MonkeyPatch
+    quick: Callable[[str], Result], id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = keep_saved(monkeypatch)
     outcome = quick(id)
-    assert outcome.verdict in get_args(Verdict) and outcome.verdict != "reproduced"  # a stand-in cannot
+    assert outcome.state in get_args(Verdict) and outcome.state != "reproduced"  # a stand-in cannot
     assert outcome.measured and "stood" in outcome.note and outcome.numbers
     values = [v for number in outcome.numbers.values() for v in (number if isinstance(number, list) else [number])]
     assert all(math.isfinite(value) for value in values)
     for path in outcome.figures:
-        check_drawn(saved[path], path)
+        check_drawn(saved[Path(path)], Path(path))
     assert outcome.figures or id == "svf-table2"
 
 
@@ -67,11 +70,11 @@ def test_every_run_is_registered_once() -> None:
         assert module.RUNS and all(found[id] is run for id, run in module.RUNS.items())
 
 
-def test_only_gpt2_reproduces_or_refutes(tmp_path: Path) -> None:
+def test_only_gpt2_reproduces_or_refutes() -> None:
     assert is_gpt2("gpt2") and is_gpt2("openai-community/gpt2/") and not is_gpt2("gpt2-medium") and not is_gpt2(None)
-    real, other = Job(tmp_path, model="gpt2"), Job(tmp_path)
-    assert [judged(real, holds) for holds in ([True], [True, False], [False])] == ["reproduced", "partly", "not"]
-    assert [judged(other, holds) for holds in ([True], [True, False, False], [])] == ["partly", *["needs a model"] * 2]
+    real, other = of_gpt2("gpt2"), of_gpt2(None)
+    assert [real.verdict(holds) for holds in ([True], [True, False], [False])] == ["reproduced", "partly", "not"]
+    assert [other.verdict(holds) for holds in ([True], [True, False, False], [])] == ["partly", *["needs a model"] * 2]
 
 
 def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
@@ -79,8 +82,8 @@ def test_trainings_of_other_models_are_not_known(tmp_path: Path) -> None:
         emergence.measure_fall(Job(tmp_path, model="gpt2", quick=True))
 
 
-def test_trained_models_are_kept(quick: Callable[[str], Outcome]) -> None:
-    folder = quick("svf-fig6b").figures[0].parents[1] / "trained"
+def test_trained_models_are_kept(quick: Callable[[str], Result]) -> None:
+    folder = Path(quick("svf-fig6b").figures[0]).parents[1] / "trained"
     (kept,) = folder.glob("*.safetensors")
     assert kept.name.startswith("language-0-")
 
@@ -111,11 +114,12 @@ def test_figures_on_a_real_model_run_the_published_prompts(
 
 
 def test_what_a_note_says_of_prompts_and_roles() -> None:
-    published, own = (slices.Sizes(model, "8 prompts", "", ()) for model in ("gpt2", None))
-    assert measured_on(published) == "Prompts: 8 prompts."
-    assert measured_on(published, roles=True).endswith("Heads of a role are those that the paper names.")
-    assert RULE in measured_on(own, roles=True) and "on 32 other prompts" in measured_on(own, roles=True)
-    assert RULE not in measured_on(own) and "stood in for GPT-2 small" in measured_on(own)
+    published, own = (partial(of_gpt2, model, "8 prompts") for model in ("gpt2", None))
+    assert slices.found_sizes(slices.Sizes(published(), "", ())).note.endswith("Prompts: 8 prompts.")
+    assert published().text == "Prompts: 8 prompts."
+    assert published(roles=True).text.endswith("Heads of a role are those that the paper names.")
+    assert RULE in own(roles=True).text and "on 32 other prompts" in own(roles=True).text
+    assert RULE not in own().text and "stood in for GPT-2 small" in own().text
 
 
 def test_roles_are_found_by_where_heads_look(organism: Model) -> None:

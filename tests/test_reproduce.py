@@ -34,13 +34,14 @@ from keyhole_papers.cc.studies import studied
 from keyhole_papers.cc.subject import Subject
 from keyhole_papers.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
 from keyhole_papers.command import reproduce as command
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Findings
 from keyhole_papers.job import Attempt, Job, loaded
-from keyhole_papers.outcome import Outcome
+from keyhole_papers.provenance import TOY
 from keyhole_papers.report import to_html, to_markdown, write_report
 from keyhole_papers.results import Result, read_results, write_results
 from keyhole_papers.runner import Task, experiments, reproduce, resolve
-from keyhole_papers.totals import Count, counts, items, summary
+from keyhole_papers.totals import counts, items, summary
 
 FIGURES = {"svf": range(1, 21), "svt": range(1, 29), "cc": range(1, 21)}
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -69,15 +70,15 @@ class Balanced(HTMLParser):
 
 
 def counting(calls: list[str], state: Any = "reproduced", picture: bytes = PIXEL) -> Attempt:
-    def run(job: Job) -> Outcome:
+    def run(job: Job) -> Result:
         calls.append(job.folder.name.partition(".")[0])
         (job.folder / "a.png").write_bytes(picture)
-        return Outcome(state, "All of 3 | 3 <b>heads</b>.", {"x": [1.0, float("nan")]}, (job.folder / "a.png",))
+        return Result("", state, "All of 3 | 3 <b>heads</b>.", {"x": [1.0, float("nan")]}, ("a.png",))
 
     return run
 
 
-def unreachable(job: Job) -> Outcome:
+def unreachable(job: Job) -> Result:
     raise MissingModelError(f"cannot load {job.model}.")
 
 
@@ -157,7 +158,7 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path: Path) -> None:
 def test_what_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CATALOGUE, "talk-20", replace(CATALOGUE["talk-20"], later="needs names of signals"))
 
-    def loading(job: Job) -> Outcome:
+    def loading(job: Job) -> Result:
         load("no/such-model")
         raise AssertionError
 
@@ -297,11 +298,11 @@ def test_ways_of_running_do_not_replace_each_other(tmp_path: Path) -> None:
             return picture
 
         class Tried(Experiment[bytes]):
-            def outcome(self, record: bytes, folder: Path) -> Outcome:
+            def result(self, record: bytes, folder: Path) -> Result:
                 (folder / "a.png").write_bytes(record)
-                return Outcome(state, "x", {"x": 1.0}, (folder / "a.png",))
+                return Result("", state, "x", {"x": 1.0}, ("a.png",))
 
-        return Tried(measure, lambda record: "not", lambda record: Told("x"), heeds=heeds)
+        return Tried(measure, lambda record: Findings((), TOY), heeds=heeds)
 
     ids = ["cc-fig2", "cc-fig9"]
     half, printed = Choices(dtype="float16"), Choices(dtype="bfloat16", as_printed=True)
@@ -332,8 +333,8 @@ def test_ways_of_running_do_not_replace_each_other(tmp_path: Path) -> None:
 
 
 def test_another_models_contrary_result_is_told(tmp_path: Path) -> None:
-    def nothing(job: Job) -> Outcome:
-        return Outcome("needs a model", "No head of the stand-in has two edges.")
+    def nothing(job: Job) -> Result:
+        return Result("", "needs a model", "No head of the stand-in has two edges.")
 
     runs = {"cc-fig8": counting([], "needs a model"), "cc-fig9": unreachable, "cc-fig10": nothing}
     reproduce([*runs], tmp_path, runs=runs)
@@ -343,7 +344,7 @@ def test_another_models_contrary_result_is_told(tmp_path: Path) -> None:
 
 
 def test_runs_at_the_same_time_keep_each_others_results(tmp_path: Path) -> None:
-    def meanwhile(job: Job) -> Outcome:
+    def meanwhile(job: Job) -> Result:
         reproduce(["cc-fig4"], tmp_path, runs={"cc-fig4": counting([])})
         return counting([])(job)
 
@@ -362,17 +363,17 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_kept_is_a_failure(tmp_path: Path) -> None:
-    def tensor(job: Job) -> Outcome:
+    def tensor(job: Job) -> Result:
         numbers: dict[str, Any] = {}
-        outcome = Outcome("reproduced", "x", numbers)
+        outcome = Result("", "reproduced", "x", numbers)
         numbers["x"] = torch.ones(2)  # later, because types are checked in tests
         return outcome
 
-    def unwritable(job: Job) -> Outcome:
-        return Outcome("reproduced", "half a pair: \ud83d")
+    def unwritable(job: Job) -> Result:
+        return Result("", "reproduced", "half a pair: \ud83d")
 
-    def outside(job: Job) -> Outcome:
-        return Outcome("reproduced", "x", {}, (Path(__file__),))
+    def outside(job: Job) -> Result:
+        return Result("", "reproduced", "x", {}, (__file__,))
 
     runs = {"cc-fig2": tensor, "cc-fig3": outside, "cc-fig4": unwritable, "cc-fig5": counting([])}
     results = reproduce([*runs], tmp_path, runs=runs)
@@ -384,9 +385,9 @@ def test_fresh_trains_again(tmp_path: Path) -> None:
     cell = PayloadSettings(2, 2, 4, max_steps=3, batch=8)
     trained: list[str] = []
 
-    def training(job: Job) -> Outcome:
+    def training(job: Job) -> Result:
         trained_heads([cell], job.folder.parent / "heads", lambda done, total: trained.append(job.folder.name[:7]))
-        return Outcome("reproduced", "x")
+        return Result("", "reproduced", "x")
 
     runs = {"cc-fig2": training, "cc-fig4": training}
     reproduce([*runs], tmp_path, runs=runs)
@@ -518,8 +519,10 @@ def test_slides_and_what_goes_beyond_are_not_counted() -> None:
     results = {id: Result(id, "reproduced", "x") for id in ids[:4]}
     results |= {"svf-fig6b": Result("svf-fig6b", "partly", "x"), "cc-fig1": Result("cc-fig1", "schematic")}
     shown = items(results)
-    assert {item.one.id for item in shown} >= set(ids)
-    assert counts(shown) == {"reproduced": Count(2, 2, 0), "partly": Count(1, 0, 1), "schematic": Count(1, 0, 0)}
+    assert {first.id for first, *_ in shown} >= set(ids)
+    assert counts(shown) == {"reproduced": 2, "partly": 1, "schematic": 1}
+    assert counts(shown, "toys") == {"reproduced": 2, "partly": 0, "schematic": 0}
+    assert counts(shown, "language") == {"reproduced": 0, "partly": 1, "schematic": 0}
     told = summary(shown)
     assert "2 reproduced, 1 partly, 1 drawing. About toys and theorems: 2 reproduced." in told
     assert "About language models: 1 partly." in told
@@ -745,7 +748,7 @@ def test_only_weights_that_are_not_there_are_missing(tmp_path: Path) -> None:
 
 
 def test_a_stopped_run_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(job: Job) -> Outcome:
+    def stopped(job: Job) -> Result:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(runner, "experiments", lambda: {"cc-fig2": counting([]), "cc-fig4": stopped})

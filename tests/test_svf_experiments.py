@@ -22,9 +22,8 @@ from keyhole.lab.svf.train import train
 from keyhole.progress import Progress, silent
 from keyhole.qk.sparsity import sparsity, sparsity_each
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Told
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 from keyhole_papers.svf import capacity as svf_capacity
 from keyhole_papers.svf import dynamics as svf_dynamics
 from keyhole_papers.svf import emergence_toys as svf_emergence
@@ -41,6 +40,7 @@ from keyhole_papers.svf.dynamics import Times
 from keyhole_papers.svf.emergence_toys import Emerged
 from keyhole_papers.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
 from keyhole_papers.svf.sparse import Decomposed, Ends, Terms
+from keyhole_papers.told import Told
 
 RUNS: dict[str, Attempt] = {
     **svf.RUNS,
@@ -69,12 +69,12 @@ def quick(folder: Path, id: str) -> Job:
 def test_a_quick_run_measures_and_draws(folder: Path, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = keep_saved(monkeypatch)
     outcome = RUNS[id](quick(folder, id))
-    assert outcome.verdict in ("reproduced", "partly", "not")
+    assert outcome.state in ("reproduced", "partly", "not")
     assert outcome.measured and outcome.note
     for value in outcome.numbers.values():
         assert all(math.isfinite(one) for one in (value if isinstance(value, list) else [value]))
-    for path in outcome.figures:
-        check_drawn(saved[path], path)
+    for name in outcome.figures:
+        check_drawn(saved[folder / id / name], folder / id / name)
     assert outcome.figures or id == "svf-thm2"
 
 
@@ -170,7 +170,7 @@ def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(svf_models, "trained_models", untrained)
     monkeypatch.setattr(svf_models, "SEEDS", 5)  # fewer are met by chance more easily
     (tmp_path / id).mkdir()
-    assert RUNS[id](Job(tmp_path / id)).verdict == "not"
+    assert RUNS[id](Job(tmp_path / id)).state == "not"
 
 
 # -- what verdicts ask for ------------------------------------------------------------------------------------------
@@ -196,14 +196,14 @@ def test_one_figure_says_what_each_recipe_shows(tmp_path: Path) -> None:
         return terms_figure({holds: torch.ones(1, 2)}, title=said)
 
     both = svf_recipes.by_recipe((PRINTED, MEAN), measure, lambda holds: holds, tell, draw, "it")(Job(tmp_path))
-    assert both.verdict == "partly"
+    assert both.state == "partly"
     assert (
         both.measured
         == "As printed, 10,000 steps: it not.\nChosen (mean errors, lambda 4, 30,000 steps): it reproduced."
     )
     assert both.note.count("Alike.") == 1 and MEAN.said in both.note
     assert len(both.numbers) == len(both.figures) == 2
-    assert [path.name for path in both.figures] == ["it-sum-4-10000.png", "it-mean-4-30000.png"]
+    assert [*both.figures] == ["it-sum-4-10000.png", "it-mean-4-30000.png"]
 
 
 def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -213,10 +213,10 @@ def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, t
     for name, value in changes.items():
         assert svf_sweeps.differ([as_printed, dataclasses.replace(as_printed, **{name: value})]) == [name]
     monkeypatch.setattr(svf_models, "trained_models", aligned)
-    assert RUNS["svf-table1"](Job(tmp_path / "one")).verdict == "reproduced"
+    assert RUNS["svf-table1"](Job(tmp_path / "one")).state == "reproduced"
     monkeypatch.setitem(svf_models.DEFAULT, "m", 8)
     told = RUNS["svf-table1"](Job(tmp_path / "one"))
-    assert told.verdict == "partly" and "but for m:" in told.measured
+    assert told.state == "partly" and "but for m:" in told.measured
 
 
 def aligned(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:
@@ -283,7 +283,7 @@ def test_printed_settings_that_show_the_reverse_refute_others() -> None:
 def test_a_theorem_can_fail(tmp_path: Path) -> None:
     for values, verdict in (((0.5, 0.9), "reproduced"), ((0.5, 1.1), "not"), ((), "not"), ((math.nan,), "not")):
         check = Check("Theorem", "x", (Measure("sine", values, 1.0),), 3, len(values))
-        assert svf_theorems.RUNS["svf-thm1"].outcome(check, tmp_path).verdict == verdict
+        assert svf_theorems.RUNS["svf-thm1"].result(check, tmp_path).state == verdict
 
 
 def test_vanished_features_are_not_orthogonal() -> None:

@@ -25,9 +25,8 @@ from keyhole.models.organism import folder as organism_folder
 from keyhole.tasks import ioi, published_ioi
 from keyhole.tasks.example import Example
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.talk import averages as mixing
@@ -38,6 +37,7 @@ from keyhole_papers.talk.families import Split, tells_of
 from keyhole_papers.talk.representatives import Representatives, stood_for
 from keyhole_papers.talk.same_heads import Compared, shuffled_of
 from keyhole_papers.talk.study import Prompts
+from keyhole_papers.told import Experiment
 from planted import planted
 from tiny import Sizes, tiny
 
@@ -415,8 +415,8 @@ def test_untrained_models_show_nothing(untrained: str, tmp_path: Path, monkeypat
         assert verdict in get_args(Verdict) and verdict not in POSITIVE, (id, told.measured)
         assert told.measured and told.numbers
         assert "Prompts: 60 held-out indirect objects in the organism's own wordings (balanced)." in told.note
-        for path in run.outcome(record, job.folder).figures if untrained.endswith("gpt2") else ():
-            check_drawn(saved[path], path)
+        for name in run.result(record, job.folder).figures if untrained.endswith("gpt2") else ():
+            check_drawn(saved[job.folder / name], job.folder / name)
     assert made == [1]
 
 

@@ -15,16 +15,15 @@ from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import Outcome, Share, share
 from keyhole.naming.subject import Subject
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.results import read_results
+from keyhole_papers.results import Verdict, read_results
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.talk import names, solved
 from keyhole_papers.talk.names import NamedShares
 from keyhole_papers.talk.solved import Solved
 from keyhole_papers.talk.study import Prompts
 from keyhole_papers.talk.ways import Follows, Way
+from keyhole_papers.told import Experiment
 from misbehaving import Body, Said, knows_the_rule, serving
 
 pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
@@ -165,8 +164,8 @@ def test_the_organism_says_what_it_stood_in_for(tmp_path: Path, monkeypatch: pyt
         record = run.measure(job)
         text = run.tell(record)
         assert run.judge(record) in ("partly", "needs a model") and "The built-in organism" in text.note
-        for path in run.outcome(record, job.folder).figures:
-            check_drawn(saved[path], path)
+        for name in run.result(record, job.folder).figures:
+            check_drawn(saved[job.folder / name], job.folder / name)
         if isinstance(record, Solved):
             own = {"ABBA": 2, "BABA": 4}[record.way.order]  # of four at most
             assert len(record.way.signals) == len(record.way.directions) == own and len(record.way.random) == 4

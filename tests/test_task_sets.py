@@ -34,8 +34,8 @@ from keyhole.tasks import (
 )
 from keyhole.tasks import published as papers
 from keyhole.tasks.example import pieces
+from keyhole.tasks.prompt_sets import prompts_for
 from keyhole.tasks.text.words import NAMES
-from keyhole_papers.prompts import prompts_for
 from tiny import Sizes, tiny
 
 PROMPT = "When Mary and John went to the store, John gave a drink to"

@@ -70,8 +70,8 @@ known_by_git = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="which fi
 def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert not tool("release").source_files() - inside
-    needed = ("py.typed", "models/organism/model.safetensors", "models/organism/tokenizer.json", "reproduce/page.html")
-    assert {f"keyhole/{name}" for name in needed} <= inside
+    needed = ("py.typed", "models/organism/model.safetensors", "models/organism/tokenizer.json")
+    assert {*(f"keyhole/{name}" for name in needed), "keyhole_papers/page.html"} <= inside
     assert not any(name.startswith(("tests/", "tools/", "docs/")) or "__pycache__" in name for name in inside)
 
 

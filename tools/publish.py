@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keyhole.files import write_at_once
-from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.report import write_table
 from keyhole_papers.results import Result, merged, read_results
-from keyhole_papers.totals import Item
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _QUOTE = re.compile(r"(<!-- quote (?P<key>.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -37,8 +35,7 @@ def _told(key: str, results: Mapping[str, Result]) -> str:
     result = results.get(key)
     if result is None or not result.measured:
         return f"> `{key}`: not measured yet."
-    said = Item(CATALOGUE[result.id], result).said
-    return f"> `{key}`, {said}: " + "  \n> ".join(result.measured.splitlines())
+    return f"> `{key}`, {result.said}: " + "  \n> ".join(result.measured.splitlines())
 
 
 def publish(folders: list[Path], docs: Path = DOCS) -> None:

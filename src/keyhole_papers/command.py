@@ -126,19 +126,18 @@ def reproduce(
 
 
 def _show(results: Mapping[str, "Result"], folder: Path) -> None:
-    from keyhole_papers.catalogue import CATALOGUE
     from keyhole_papers.results import options_of, read_results
-    from keyhole_papers.totals import Item, items
+    from keyhole_papers.totals import items
 
-    kept = {item.one.id: item for item in items(read_results(folder))}
+    kept = {first.id: first for first, *_ in items(read_results(folder))}
     for id, result in results.items():
-        item, other = Item(CATALOGUE[id], result), kept[id]
-        show.plain(f"{id:<10}  {item.said:<17}  {item.one.title}")
-        said = f"{item.remark}.\n{result.measured}" if item.remark else result.measured or result.note
+        other = kept[id]
+        show.plain(f"{id:<10}  {result.said:<17}  {result.published.title}")
+        said = f"{result.remark}.\n{result.measured}" if result.remark else result.measured or result.note
         for line in said.splitlines():
             show.plain(f"  {line}")
-        if other.result.key != result.key or other.label != item.label:
-            by = " ".join(options_of(other.result.settings)) or "a run without --model"
+        if other.key != result.key or other.label != result.label:
+            by = " ".join(options_of(other.settings)) or "a run without --model"
             show.plain(f"  The report shows what was kept before: {other.said}, by {by}.")
 
 

@@ -1,7 +1,7 @@
-"""What is an experiment? Four short functions: one measures, and its record is judged, told and drawn."""
+"""What is an experiment? Three short functions: one measures, and its record is read as findings, and drawn."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -9,19 +9,11 @@ from matplotlib.figure import Figure
 
 from keyhole.figures import save
 from keyhole_papers.choices import Heeded
+from keyhole_papers.finding import Findings
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Outcome, Verdict
+from keyhole_papers.results import Result
 
 Record = TypeVar("Record")
-
-
-@dataclass(frozen=True)
-class Told:
-    """A record in words and numbers."""
-
-    measured: str  # one or two sentences with the numbers, intervals over seeds included
-    numbers: Mapping[str, float | int | list[float]] = field(default_factory=dict)
-    note: str = ""  # what was asked, and what stood in for what
 
 
 def undrawn(record: object) -> Mapping[str, Figure]:
@@ -31,20 +23,23 @@ def undrawn(record: object) -> Mapping[str, Figure]:
 
 @dataclass(frozen=True)
 class Experiment(Generic[Record]):
-    """How a published item is measured, and what is made of that. Verdicts follow from the record alone."""
+    """How a published item is measured; findings and pictures follow from the record alone."""
 
     measure: Callable[[Job], Record]  # all of the work; a frozen dataclass
-    judge: Callable[[Record], Verdict]
-    tell: Callable[[Record], Told]
+    findings: Callable[[Record], Findings]
     draw: Callable[[Record], Mapping[str, Figure]] = undrawn  # pictures by the names of their files
     heeds: frozenset[Heeded] = frozenset()  # choices that change what is measured
 
-    def __call__(self, job: Job) -> Outcome:
+    def __call__(self, job: Job) -> Result:
         """The item, measured here and now."""
-        return self.outcome(self.measure(job), job.folder)
+        return self.result(self.measure(job), job.folder)
 
-    def outcome(self, record: Record, folder: Path) -> Outcome:
+    def result(self, record: Record, folder: Path) -> Result:
         """What a record comes to, with its pictures in a folder."""
-        told = self.tell(record)
-        figures = tuple(save(figure, folder / f"{name}.png") for name, figure in self.draw(record).items())
-        return Outcome(self.judge(record), told.measured, told.numbers, figures, told.note)
+        found = self.findings(record)
+        return Result("", found.verdict, found.measured, found.numbers, drawn(self.draw(record), folder), found.note)
+
+
+def drawn(figures: Mapping[str, Figure], folder: Path) -> tuple[str, ...]:
+    """Pictures saved in a folder: their names there."""
+    return tuple(save(figure, folder / f"{name}.png").name for name, figure in figures.items())

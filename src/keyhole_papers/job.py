@@ -7,18 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from keyhole.errors import KeyholeError
-from keyhole.models.loading.device import require_device
 from keyhole.naming.namers import require_namers
 from keyhole.progress import Progress, silent
 from keyhole_papers.choices import AS_USUAL, Choices, Dtype
-from keyhole_papers.outcome import Outcome
+from keyhole_papers.results import Result
 
 if TYPE_CHECKING:
     import torch
 
     from keyhole.models.model import Model
-
-_LAST_SEED = 2**31 - 1  # experiments count on from it, and some generators end at 2^32
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,7 @@ class Job:
         return Asked(self.model, self.device, self.quick, self.seed, self.choices, self.progress)
 
 
-Attempt = Callable[[Job], Outcome]  # at a published item; an Experiment, as a rule
-Numbers = dict[str, float | int | list[float]]  # what an Outcome tells beside its text
+Attempt = Callable[[Job], Result]  # at a published item; an Experiment, as a rule
 
 
 @lru_cache(maxsize=1)  # a large model does not fit twice
@@ -70,28 +66,11 @@ def torch_dtype(name: Dtype) -> "torch.dtype | Literal['auto']":
     return "auto" if name == "auto" else getattr(torch, name)  # type: ignore[no-any-return]
 
 
-def require_possible(model: str | None, device: str | None, seed: int, choices: Choices) -> None:
+def require_runnable(model: str | None, device: str | None, seed: int, choices: Choices) -> None:
     """Refuses what no experiment could run with, before any has begun."""
+    from keyhole.lab.training.checkpoints import require_possible  # a list of experiments needs no transformers
+
     if choices.dtype not in get_args(Dtype):
         raise KeyholeError(f"there is no dtype {choices.dtype!r}: choose one of {', '.join(get_args(Dtype))}.")
     require_namers(choices.namers)
-    if not 0 <= seed <= _LAST_SEED:
-        raise KeyholeError(f"there is no seed {seed}: choose one from 0 to {_LAST_SEED}.")
-    if model is not None and _is_path(model) and not Path(model).expanduser().exists():
-        raise KeyholeError(f"there is no model at {model}: give a folder, a .gguf file, or a name on the hub.")
-    if device is not None:
-        require_device(device)
-    if choices.revisions is not None:
-        _require_revisions(model, choices.revisions)
-
-
-def _require_revisions(model: str | None, revisions: str) -> None:
-    from keyhole.lab.training.checkpoints import list_revisions, steps_of
-
-    if model is None:
-        raise KeyholeError("--revisions are those of a --model: name one.")
-    steps_of(list_revisions(model, revisions))
-
-
-def _is_path(model: str) -> bool:
-    return model.startswith((".", "~", "/")) or model.endswith(".gguf") or len(Path(model).parts) > 2
+    require_possible(model, device, seed, choices.revisions)

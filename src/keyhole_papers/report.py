@@ -10,8 +10,8 @@ from string import Template
 from keyhole.errors import KeyholeError
 from keyhole.files import require_file, require_folder, write_at_once
 from keyhole_papers.catalogue import PAPERS, Paper
-from keyhole_papers.results import Result, merged, options_of, read_results, write_results
-from keyhole_papers.totals import SAID, Item, Label, counts, items, summary
+from keyhole_papers.results import SAID, Label, Result, merged, options_of, read_results, write_results
+from keyhole_papers.totals import Item, counts, items, summary
 
 _PAGE = Path(__file__).with_name("page.html")  # its style and script; it loads nothing from elsewhere
 _SHADE = Template(".$label { color: var(--$label); } .bar .$label { background: var(--$label); }\n")
@@ -35,7 +35,7 @@ def to_html(results: Mapping[str, Result], folder: Path, *, title: str = "What r
     """The page: every result with its claim, pictures inside; `folder` is where their paths begin."""
     shown = items(results)
     shades = "".join(_SHADE.substitute(label=_slug(label)) for label in SAID)
-    papers = [paper for paper in PAPERS if any(item.one.paper == paper for item in shown)]
+    papers = [paper for paper in PAPERS if any(first.published.paper == paper for first, *_ in shown)]
     return Template(_PAGE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         summary=html.escape(summary(shown)),
@@ -52,10 +52,11 @@ def to_markdown(results: Mapping[str, Result]) -> str:
     shown = items(results)
     lines = ["# Reproduction", "", summary(shown), ""]
     lines += ["| verdict | items | toys and theorems | language models |", "|---|---|---|---|"]
-    lines += [f"| {SAID[label]} | {n.items} | {n.toys} | {n.language} |" for label, n in counts(shown).items()]
+    toys, language = counts(shown, "toys"), counts(shown, "language")
+    lines += [f"| {SAID[label]} | {n} | {toys[label]} | {language[label]} |" for label, n in counts(shown).items()]
     lines += ["", _footer(shown), "", _MORE]
     for paper, name in PAPERS.items():
-        own = [item for item in shown if item.one.paper == paper]
+        own = [item for item in shown if item[0].published.paper == paper]
         if own:
             lines += [
                 "",
@@ -111,7 +112,7 @@ def require_writable(folder: Path, markdown: Path | None = None) -> None:
 
 
 def _footer(shown: Sequence[Item]) -> str:
-    runs = {item.one.same_as or item.one.id: (item.result, *item.others) for item in shown}  # a slide took no time
+    runs = {item[0].published.same_as or item[0].id: item for item in shown}  # a slide took no time
     minutes = sum(result.seconds for own in runs.values() for result in own) / 60
     return f"{minutes:.1f} minutes, without the training of heads and models that earlier runs had left. {_TERMS}"
 
@@ -122,7 +123,7 @@ def _slug(label: Label) -> str:
 
 def _overview(paper: Paper, shown: Sequence[Item]) -> str:
     """A bar of verdicts per paper."""
-    own = {label: n.items for label, n in counts([item for item in shown if item.one.paper == paper]).items()}
+    own = counts([item for item in shown if item[0].published.paper == paper])
     bars = "".join(
         f'<i class="{_slug(label)}" style="flex:{count}" title="{count} {SAID[label]}"></i>'
         for label, count in own.items()
@@ -139,19 +140,19 @@ def _buttons(papers: list[Paper], shown: Sequence[Item]) -> str:
         return f'<button data-kind="{kind}" data-value="{value}" aria-pressed="{pressed}">{text}</button>'
 
     chosen = [button("paper", "", "All papers"), *(button("paper", paper, _SHORT[paper]) for paper in papers)]
-    labels = [button("state", label, SAID[label]) for label in SAID if any(item.label == label for item in shown)]
+    labels = [button("state", label, SAID[label]) for label in SAID if any(first.label == label for first, *_ in shown)]
     return "".join([*chosen, '<span class="gap"></span>', button("state", "", "All verdicts"), *labels])
 
 
 def _section(paper: Paper, shown: Sequence[Item], folder: Path) -> str:
-    rows = "".join(_row(item, folder) for item in shown if item.one.paper == paper)
+    rows = "".join(_row(item, folder) for item in shown if item[0].published.paper == paper)
     head = '<th class="where">item</th><th>published</th><th>measured here</th><th class="verdict">verdict</th>'
     table = f"<table><thead><tr>{head}</tr></thead>{rows}</table>"
     return f'<section data-paper="{paper}"><h2>{html.escape(PAPERS[paper])}</h2>{table}</section>'
 
 
 def _row(item: Item, folder: Path) -> str:
-    say, one, result = html.escape, item.one, item.result
+    say, result, one = html.escape, item[0], item[0].published
     notes = [text for text in (result.note, *_others(item)) if text]
     note = "".join(f'<p class="note">{say(text)}</p>' for text in notes)
     command = "" if one.schematic else f"<code>{say(one.command)}</code>"
@@ -161,27 +162,26 @@ def _row(item: Item, folder: Path) -> str:
         f'<td class="where">{link}<small>{say(one.figure)}</small></td>'
         f"<td><b>{say(one.title)}</b>{say(one.claim)}<br>{command}</td>"
         f"<td>{measured}{note}</td>"
-        f'<td class="verdict"><span class="chip {_slug(item.label)}">{item.said}</span>{_how(item)}</td>'
+        f'<td class="verdict"><span class="chip {_slug(result.label)}">{result.said}</span>{_how(result)}</td>'
     )
     pictures = "".join(_picture(folder / path, f"{one.id}: {one.title}") for path in result.figures)
     shown = f'<tr class="pictures"><td colspan="4"><div>{pictures}</div></td></tr>' if pictures else ""
-    return f'<tbody data-state="{item.label}"><tr>{cells}</tr>{shown}</tbody>'
+    return f'<tbody data-state="{result.label}"><tr>{cells}</tr>{shown}</tbody>'
 
 
 def _others(item: Item) -> list[str]:
     """What other models, and other ways of running them, said about the same item."""
-    usual = "the stand-in" if item.one.needs else "toys"
-    return [f"With {_on(other, usual)}: {Item(item.one, other).said}. {other.measured}" for other in item.others]
+    usual = "the stand-in" if item[0].published.needs else "toys"
+    return [f"With {_on(other, usual)}: {other.said}. {other.measured}" for other in item[1:]]
 
 
-def _how(item: Item) -> str:
-    result = item.result
+def _how(result: Result) -> str:
     parts = [one] if (one := _on(result, "").strip()) else []
     if result.settings.get("seed"):
         parts.append(f"seed {result.settings['seed']}")
     if result.seconds:
         parts.append(f"{result.seconds:.0f} s")
-    return "".join(f"<small>{html.escape(text)}</small>" for text in (item.remark, ", ".join(parts)) if text)
+    return "".join(f"<small>{html.escape(text)}</small>" for text in (result.remark, ", ".join(parts)) if text)
 
 
 def _picture(path: Path, text: str) -> str:
@@ -194,11 +194,11 @@ def _picture(path: Path, text: str) -> str:
 
 def _line(item: Item) -> str:
     """What and where, and what came of it; with several models, the one that the verdict is of comes first."""
-    one = item.one
-    runs = [result for result in (item.result, *item.others) if result.numbers]
+    first, one = item[0], item[0].published
+    runs = [result for result in item if result.numbers]
     own = "the organism" if one.needs else "toys"
     models = dict.fromkeys(_on(result, own) for result in runs)
-    verdict = f"{item.said}: {item.remark}" if item.remark else item.said
+    verdict = f"{first.said}: {first.remark}" if first.remark else first.said
     cells = (f"`{one.id}`", f"{one.figure}: {one.title}", verdict, ", ".join(models))
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells) + " |"
 

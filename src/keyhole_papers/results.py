@@ -16,9 +16,24 @@ from filelock import FileLock
 from keyhole.errors import KeyholeError
 from keyhole.files import finite, write_at_once
 from keyhole.strict import fits, frozen, is_whole, parse_json, quoted, read_text, require
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.catalogue import CATALOGUE, Published
 
+Verdict = Literal["reproduced", "partly", "not", "untold", "needs a model", "later"]  # untold: the run cannot decide
 State = Verdict | Literal["quick", "failed", "schematic"]
+Label = State | Literal["contrary"]  # "needs a model", when another model was measured and does not show it
+Numbers = dict[str, float | int | list[float]]  # beside the text
+SAID: dict[Label, str] = {
+    "reproduced": "reproduced",
+    "partly": "partly",
+    "not": "not reproduced",
+    "untold": "cannot be told",
+    "contrary": "not on a stand-in",
+    "needs a model": "needs a model",
+    "quick": "quick trial",
+    "later": "later",
+    "failed": "failed",
+    "schematic": "drawing",
+}
 STATES: tuple[State, ...] = tuple(state for kind in get_args(State) for state in get_args(kind))
 _VERSION = 1
 _PATIENCE = 60.0  # seconds; a writer holds the lock for a fraction of one
@@ -39,12 +54,12 @@ _SWITCHES = ("as_printed", "quick")
 class Result:
     """One published item: how it came out, or why it did not run."""
 
-    id: str
+    id: str  # an experiment leaves it, and all from the settings on, to whoever runs it
     state: State  # "quick": it ran, on too little for a verdict
-    measured: str = ""
+    measured: str = ""  # one or two sentences with the numbers, intervals over seeds included
     numbers: Mapping[str, Any] = field(default_factory=dict)
-    figures: tuple[str, ...] = ()  # relative to the folder of the results
-    note: str = ""
+    figures: tuple[str, ...] = ()  # relative to the folder of the results; to that of the job, while it runs
+    note: str = ""  # what was asked, and what stood in for what: another model, fewer seeds
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0  # of the run itself: what earlier runs had trained is reused
     when: str = ""  # it was finished, as 2026-01-31T23:59:59Z
@@ -58,6 +73,41 @@ class Result:
     def key(self) -> str:
         """What it is kept under."""
         return key_of(self.id, self.settings)
+
+    @property
+    def published(self) -> Published:
+        """What it is about."""
+        return CATALOGUE[self.id]
+
+    @property
+    def label(self) -> Label:
+        """What a reader may conclude."""
+        if self.state == "needs a model" and self.numbers:  # without any, there was nothing to measure
+            return "contrary"
+        return self.state
+
+    @property
+    def said(self) -> str:
+        """The label in a word or two."""
+        return SAID[self.label]
+
+    @property
+    def remark(self) -> str:
+        """What the label leaves open."""
+        return "; ".join(text for text in (self._open, self._uncounted) if text)
+
+    @property
+    def _open(self) -> str:
+        if self.label == "contrary":
+            needs = self.published.needs
+            return f"measured on another model, which does not show it; a verdict needs {needs}"
+        return "a trial of the machinery, no verdict" if self.label == "quick" else ""
+
+    @property
+    def _uncounted(self) -> str:
+        if self.published.same_as:
+            return f"that of {self.published.same_as}, not counted again"
+        return "beyond the paper, not counted" if self.published.beyond else ""
 
 
 _FIELDS = {name: hint for name, hint in get_type_hints(Result).items() if name != "id"}  # of a record in the file
@@ -190,7 +240,7 @@ def _result(key: str, told: Any) -> Result:
         require(name in _FIELDS, f"{key} has an unknown field {quoted(name)}.")
         require(fits(value, _FIELDS[name]), f"{name} of {key} cannot be {quoted(value)}.")
     one = Result(key.partition(" ")[0], **values)
-    require(all(map(_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
+    require(all(map(is_inside, one.figures)), f"figures of {key} must be paths inside the folder.")
     for name in _OPTIONS:
         value, kind = one.settings.get(name), bool if name in _SWITCHES else str
         require(value is None or isinstance(value, kind), f"settings of {key} cannot be {quoted(one.settings)}.")
@@ -199,6 +249,7 @@ def _result(key: str, told: Any) -> Result:
     return replace(one, state="quick") if one.finished and quick else one  # whatever an older version called it
 
 
-def _inside(path: str) -> bool:
+def is_inside(path: str) -> bool:
+    """Does a relative path stay where it begins?"""
     parts = PurePosixPath(path)
     return not parts.is_absolute() and ".." not in parts.parts

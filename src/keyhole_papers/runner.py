@@ -26,10 +26,9 @@ from keyhole_papers.choices import (
     require_heeded,
     settings_of,
 )
-from keyhole_papers.job import Attempt, Job, require_possible
-from keyhole_papers.outcome import Outcome
+from keyhole_papers.job import Attempt, Job, require_runnable
 from keyhole_papers.parallel import in_processes
-from keyhole_papers.results import Result, as_stored, keep_result, key_of, locked, read_results
+from keyhole_papers.results import Result, as_stored, is_inside, keep_result, key_of, locked, read_results
 
 QUICK = "Quick: a trial of the machinery, no verdict."
 
@@ -89,7 +88,7 @@ def reproduce(
     same time. `runs` replaces the experiments found.
     """
     chosen, out = resolve(ids), Path(out)
-    require_possible(model, device, seed, choices)
+    require_runnable(model, device, seed, choices)
     if jobs < 1:
         raise KeyholeError(f"{jobs} jobs cannot do anything: give 1 or more.")
     found = experiments() if runs is None else runs
@@ -206,8 +205,9 @@ def _run(one: Published, run: Attempt | None, job: Job, settings: Settings, out:
             prefix=f"{one.id}.", suffix=".part", dir=job.folder, ignore_cleanup_errors=True
         ) as draft:
             own = replace(job, folder=Path(draft).resolve())
-            outcome = run(own)
-            return _result(one, outcome, own, settings, out=out, seconds=time.perf_counter() - start)
+            measured = run(own)
+            seconds = time.perf_counter() - start
+            return _filed(replace(measured, id=one.id, settings=settings, seconds=seconds), own, out)
     except MissingModelError as error:
         note = f"Needs {one.needs}: {error} Where the hub is reachable: `{one.command}`."
         return Result(one.id, "needs a model", note=note, settings=settings)
@@ -216,27 +216,22 @@ def _run(one: Published, run: Attempt | None, job: Job, settings: Settings, out:
         return Result(one.id, "failed", note=said, settings=settings, seconds=time.perf_counter() - start)
 
 
-def _result(one: Published, outcome: Outcome, job: Job, settings: Settings, *, out: Path, seconds: float) -> Result:
-    """What will be kept; its pictures move from the draft to their place."""
-    place = pictures_of(one.id, settings)
-    inside = [path.resolve() for path in outcome.figures]
-    if any(not path.is_relative_to(job.folder) for path in inside):
-        raise KeyholeError(f"the experiment {one.id} drew outside its folder: its figures must go into job.folder.")
-    result = as_stored(
-        Result(
-            id=one.id,
-            state="quick" if job.quick and outcome.measured else outcome.verdict,
-            measured=outcome.measured,
-            numbers=outcome.numbers,
-            figures=tuple((Path(place) / path.relative_to(job.folder)).as_posix() for path in inside),
-            note=f"{QUICK} {outcome.note}".strip() if job.quick else outcome.note,
-            settings=settings,
-            seconds=seconds,
+def _filed(result: Result, job: Job, out: Path) -> Result:
+    """The result as it will be kept; its pictures move from the draft to their place."""
+    place = pictures_of(result.id, dict(result.settings))
+    if not all(map(is_inside, result.figures)):
+        raise KeyholeError(f"the experiment {result.id} drew outside its folder: its figures must go into job.folder.")
+    stored = as_stored(
+        replace(
+            result,
+            state="quick" if job.quick and result.measured else result.state,
+            figures=tuple(f"{place}/{name}" for name in result.figures),
+            note=f"{QUICK} {result.note}".strip() if job.quick else result.note,
             when=_now(),
         )
     )
     _move(job.folder, out / place)
-    return result
+    return stored
 
 
 def _now() -> str:

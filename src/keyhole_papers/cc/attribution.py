@@ -20,9 +20,9 @@ from keyhole.tasks.text.words import THINGS
 from keyhole_papers.cc.studies import boxes_of, studied, wording
 from keyhole_papers.cc.subject import CROSSED, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
+from keyhole_papers.told import Experiment, Told
 
 _HEAD = (16, 1)  # published
 _BOXES = 4  # of its example

@@ -28,9 +28,9 @@ from keyhole.tasks.text.words import CATEGORIES, THIRTEEN
 from keyhole_papers.cc.studies import DRAWS, Points, points, projected, studied, wording
 from keyhole_papers.cc.subject import MOST, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _GROUPS = (  # that the published figure names: related categories
     ("countries", "states", "cities"),

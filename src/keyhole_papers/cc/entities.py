@@ -16,9 +16,9 @@ from keyhole.models.heads import Head, head_name
 from keyhole_papers.cc.studies import studied, wording
 from keyhole_papers.cc.subject import CROSSED, MERE_SHIFT, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _MAKERS: dict[str, Callable[..., Contrast]] = {
     "order": order_contrast,

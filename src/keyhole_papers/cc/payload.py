@@ -11,7 +11,7 @@ from keyhole.lab.payload.store import trained_heads
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, ceiling, train
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 
 T = TypeVar("T")
 QUICK = {"max_steps": 500, "batch": 64, "lr": 1e-2}

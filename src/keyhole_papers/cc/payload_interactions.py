@@ -21,9 +21,9 @@ from keyhole_papers.cc.payload import (
     told_training,
 )
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _SETTINGS = [Setting(3, 4, 8), Setting(6, 6, 8), Setting(4, 8, 16), Setting(10, 10, 16)]
 _DIAGONAL = 0.9  # of G's energy where it is called diagonal

@@ -16,9 +16,9 @@ from keyhole.stats import wilson
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Grid, Ranks, Setting
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 Where = Literal["below", "at", "beyond"]  # capacity
 _SIGNS: dict[Where, str] = {"below": "<", "at": "=", "beyond": ">"}

@@ -24,9 +24,9 @@ from keyhole_papers.cc.payload import (
     untrained,
 )
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
+from keyhole_papers.told import Experiment, Told
 
 _BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
 _WORDS = {"nearest": "keys at their corner", "linear": "variance explained", "even": "axes", "agree": "cosines"}

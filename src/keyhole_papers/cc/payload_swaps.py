@@ -16,9 +16,9 @@ from keyhole.stats import interval, told
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Grid, Setting
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _CONDITIONS = ("null", "z1", "z2", "both", "random_z1", "random_z2", "random_both", "full")
 _LEFT = 0.02  # attention that may stay on the original when "all" of it moves

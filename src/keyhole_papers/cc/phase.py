@@ -17,9 +17,9 @@ from keyhole.stats import told
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Grid, Setting
 from keyhole_papers.cc.payload_interactions import bound
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _RANKS = (2, 3, 4, 5, 6, 7, 8)
 _D_HEAD = 8

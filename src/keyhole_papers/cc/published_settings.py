@@ -10,9 +10,9 @@ from keyhole.stats import told
 from keyhole_papers.cc import payload
 from keyhole_papers.cc.payload import Cell, Grid, Setting
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _TABLE = {"d": 32, "batch": 256, "lr": 1e-4, "weight_decay": 0.01, "check_every": 200, "patience": 5}
 _VALIDATED = (20, 512)

@@ -8,7 +8,7 @@ from keyhole.models.heads import Head
 from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.cc.studies import Task, studied
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 
 CROSSED = "The lexical contrast is crossed: a prompt's query meets the copy's box."
 MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means, whatever it is called

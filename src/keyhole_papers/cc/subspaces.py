@@ -18,9 +18,9 @@ from keyhole_papers.cc import studies
 from keyhole_papers.cc.studies import DRAWS, Points, Task
 from keyhole_papers.cc.subject import CROSSED, MOST, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _APART = 0.95  # of points, where a component tells queries from keys
 _SHOWN = 3  # heads of which pictures are drawn

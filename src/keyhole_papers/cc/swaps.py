@@ -21,9 +21,9 @@ from keyhole_papers.catalogue import CATALOGUE
 from keyhole_papers.cc.studies import DRAWS, Task, studied
 from keyhole_papers.cc.subject import CROSSED, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _LEAST = 0.1  # attention that must move for anything to be said
 _MOST = 0.5  # of what whole keys move: "most of it"

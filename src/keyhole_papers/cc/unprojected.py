@@ -11,9 +11,9 @@ from keyhole.models.heads import head_name
 from keyhole_papers.cc.studies import DRAWS, Points, aligned, aligned_at_random, held_out, points, projected, studied
 from keyhole_papers.cc.subject import CROSSED, MOST, Subject, subject
 from keyhole_papers.choices import AS_PRINTED
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _LESS = 0.1  # of keys, where a claim says that something is not shown
 

@@ -13,12 +13,12 @@ from keyhole.figures.svf import Matrix, matrices_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF
 from keyhole.stats import told
-from keyhole_papers.experiment import Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.recipes import HEAVY, PRINTED, Recipe, by_recipe
 from keyhole_papers.svf.scores import HALF, MOST, SEEDS_NOTE, counted, share
 from keyhole_papers.svf.toys import by_pairs, trained
+from keyhole_papers.told import Told
 
 
 @dataclass(frozen=True)

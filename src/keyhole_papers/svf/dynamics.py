@@ -15,12 +15,12 @@ from keyhole.figures.svf import Curve, curves_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF
 from keyhole.stats import interval, with_interval
-from keyhole_papers.experiment import Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, Tried, by_recipe, over_recipes
 from keyhole_papers.svf.scores import ALIGNED, HALF, MOST, counted, settled, share
 from keyhole_papers.svf.toys import P, alike, trained, varied
+from keyhole_papers.told import Told
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
 _NEVER = 10**9  # a step that no training reaches

@@ -12,12 +12,12 @@ from keyhole.lab.heads.figures import contributions_figure
 from keyhole.lab.training.checkpoints import PYTHIA_160M
 from keyhole.lab.training.curves import Interval, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
+from keyhole.lab.training.watched import Source, Split, Watched, watched
 from keyhole.stats import as_text, wilson
 from keyhole_papers.choices import REVISIONS
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svf.trainings import Split, Watched, watched
+from keyhole_papers.job import Attempt, Job, torch_dtype
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.told import Experiment, Told
 
 _A_FIGURE = 4  # heads drawn side by side
 _FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64
@@ -76,9 +76,16 @@ def _draw_changes(record: Changes, *, by_role: bool = False) -> Mapping[str, Fig
     return figures
 
 
+def _watched(job: Job) -> Watched:
+    """The trainings of a job, made and measured once for all figures."""
+    choices = job.choices
+    how = job.device, torch_dtype(choices.dtype), job.quick, job.seed, job.progress
+    return watched(Source(job.model, choices.revisions, *how), job.folder.parent / "trained")
+
+
 def measure_fall(job: Job) -> Changes:
     """Does S(v) of task heads fall, and beyond both controls?"""
-    seen = watched(job)
+    seen = _watched(job)
     asked: dict[str, tuple[str, str | None]]
     asked = {"S(v)": ("sparsity", None), "ambient control": ("ambient", None), "refactor control": ("refactor", None)}
     asked |= {"S(v) beyond ambient": ("sparsity", "ambient"), "S(v) beyond refactor": ("sparsity", "refactor")}
@@ -113,7 +120,7 @@ def _tell_fall(record: Changes) -> Told:
 
 def measure_counts(job: Job) -> Changes:
     """Does N_recon fall, and end at as small a share of the channels as 1 to 4 of 64, fewer than rotated ones?"""
-    seen = watched(job)
+    seen = _watched(job)
     how: dict[str, Any] = {"window": seen.window, "over": seen.over}
     points = curve(seen.heads, "n_recon", **how)
     found = {
@@ -171,7 +178,7 @@ class Decomposed(_Seen):
 
 def measure_splits(job: Job, most: int | None) -> Decomposed:
     """Is relative attention spread at the start and sparse at the end, head by head, and not in rotated bases?"""
-    seen = watched(job)
+    seen = _watched(job)
     chosen = _one_each(seen.splits)[:most] if most else seen.splits
     rows = [row for row in seen.heads.rows[-1] if not math.isnan(row.sparsity)]
     terms = [one.last.relative_terms for one in chosen]
@@ -255,7 +262,7 @@ class Roles(_Seen):
 
 def measure_roles(job: Job) -> Roles:
     """Which heads look where the circuit needs it, and how much of their attention do they give to it?"""
-    seen = watched(job)
+    seen = _watched(job)
     rows: dict[tuple[str, str, str], list[float]] = {}
     for row in seen.heads.rows[-1]:
         rows.setdefault((row.source, row.role, f"{row.head[0]}.{row.head[1]}"), []).append(row.attention)

@@ -15,13 +15,13 @@ from keyhole.lab.svf.toy import SVF
 from keyhole.qk.controls import haar
 from keyhole.qk.sparsity import sparsity_each
 from keyhole.stats import with_interval
-from keyhole_papers.experiment import Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.inputs import INPUTS, MATTERS, PAIR_SEEDS, inputs, samples, sides
 from keyhole_papers.svf.recipes import MEAN, PRINTED, Recipe, by_recipe
 from keyhole_papers.svf.scores import counted, graded, share
 from keyhole_papers.svf.toys import alike
+from keyhole_papers.told import Told
 
 _DRAWS = 20
 _SPARSEST = 1.05  # S(v) of at most so many times 1/n is as sparse as can be

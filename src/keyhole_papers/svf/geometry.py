@@ -12,12 +12,12 @@ from torch import Tensor
 from keyhole.figures.svf import Matrix, matrices_figure
 from keyhole.lab.svf.alignment import DEAD
 from keyhole.stats import told
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.recipes import PRINTED
 from keyhole_papers.svf.scores import MOST, SEEDS_NOTE, counted, share
 from keyhole_papers.svf.toys import NO_HEAD, P, cells, trained
+from keyhole_papers.told import Experiment, Told
 
 _PARTNER = -0.95  # cosine below which two features are antipodal
 EVEN = 0.05  # spread of the eigenvalues of W W^T, against their mean, that counts as isotropic

@@ -9,10 +9,11 @@ from keyhole.errors import MissingModelError
 from keyhole.lab.heads.figures import n_recon_figure
 from keyhole.lab.heads.sparse import SparseStudy
 from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summarise
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import judged, measured, measured_on
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, rows_of
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import measured
 
 _FEW = 1 / 3  # of a head's channels
 
@@ -21,8 +22,7 @@ _FEW = 1 / 3  # of a head's channels
 class Rebuilt:
     """N_recon of heads that fire; shares are of these heads."""
 
-    model: str | None  # that was asked for
-    about: str  # which prompts
+    of: Provenance
     study: SparseStudy
     channels: int
     heads: int
@@ -46,35 +46,29 @@ def measure(job: Job) -> Rebuilt:
     fewer = sum(one.fewer.high < 0 for one in each) / len(each)
     roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
     roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
-    return Rebuilt(job.model, seen.prompts.about, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
+    return Rebuilt(seen.of, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
 
 
-def _judge(found: Rebuilt) -> Verdict:
+def findings(found: Rebuilt) -> Findings:
+    """Is N_recon small for most heads, below that of rotated bases, and different between roles?"""
     differ = any(a.high < b.low for a in found.roles.values() for b in found.roles.values())
-    return judged(found, [found.small > 0.5, found.fewer > 0.5, differ], first=found.fewer > 0.5)
-
-
-def _tell(found: Rebuilt) -> Told:
-    own, rotated = found.whole.n_recon, found.whole.n_rotated
-    numbers: Numbers = {"heads": found.heads, "N_recon": own.mean, "N_recon, rotated": rotated.mean}
-    numbers |= {"share of heads with few": found.small, "share of heads below rotated": found.fewer}
-    numbers |= {f"N_recon, {role}": [one.mean, one.low, one.high] for role, one in found.roles.items()}
-    by_role = ", ".join(f"{role} {one}" for role, one in found.roles.items()) or "none fires"
-    text = (
-        f"{found.heads} heads fire on {found.study.prompts} prompts: N_recon {own} of {found.channels} channels, "
-        f"in rotated bases {rotated}. Its median is a third of the channels or less in "
-        f"{found.small:.0%} of the heads, and it is smaller than in rotated bases beyond doubt in {found.fewer:.0%}. "
-        f"By role: {by_role}."
-    )
-    note = (
-        "Asked: few in most heads, fewer than in rotated bases in most (without which nothing is shown), and roles "
-        f"that differ beyond doubt. Intervals over prompts. {measured_on(found, roles=True)}"
-    )
-    return Told(text, numbers, note)
+    fewer = found.fewer > 0.5
+    whole, roles = found.whole, {f"N_recon, {role}": Interval.of(one) for role, one in found.roles.items()}
+    rows = [
+        *rows_of({"heads": found.heads, "channels": found.channels, "N_recon": Interval.of(whole.n_recon)}),
+        Finding("N_recon, rotated", Interval.of(whole.n_rotated)),
+        Finding("share of heads with few", found.small, "most", found.small > 0.5, percent=True),
+        Finding("share of heads below rotated", found.fewer, "most", fewer, percent=True),
+        Finding("roles", ", ".join(found.roles) or "none fires", "two that differ beyond doubt", differ),
+        *rows_of(roles),
+    ]
+    unless = "N_recon is below that of rotated bases in most heads"
+    remark = "Few: a median of a third of the channels or less. Below: beyond doubt. Intervals over prompts."
+    return Findings(rows, found.of, first=fewer, unless=unless, remark=remark)
 
 
 def _draw(found: Rebuilt) -> Mapping[str, Figure]:
     return {"n-recon": n_recon_figure([found.study])}
 
 
-RUNS: dict[str, Attempt] = {"svf-fig8a": Experiment(measure, _judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"svf-fig8a": Experiment(measure, findings, _draw)}

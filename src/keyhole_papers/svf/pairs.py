@@ -15,13 +15,13 @@ from keyhole.figures.svf import Matrix, matrices_figure
 from keyhole.lab.svf.alignment import DEAD, Alignment, alignment
 from keyhole.lab.svf.toy import SVF
 from keyhole.stats import told
-from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 from keyhole_papers.svf.geometry import EVEN, cosines, gram_figure, spread
 from keyhole_papers.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe, Tried, by_recipe
 from keyhole_papers.svf.scores import MOST, SEEDS_NOTE, by_field, counted, graded, share, worst
 from keyhole_papers.svf.toys import ONE_PAIR, TWENTY_PAIRS, alike
+from keyhole_papers.told import Experiment, Told
 
 Kind = Literal["apart", "align", "all", "even"]  # what a figure of attended pairs claims
 

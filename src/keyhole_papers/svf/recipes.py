@@ -7,9 +7,10 @@ from typing import Generic, Literal
 
 from matplotlib.figure import Figure
 
-from keyhole_papers.experiment import Experiment, Record, Told
+from keyhole_papers.experiment import Record
 from keyhole_papers.job import Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
+from keyhole_papers.told import Experiment, Told
 
 LONG = 80_000  # the most steps that the paper names
 

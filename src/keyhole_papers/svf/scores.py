@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keyhole.lab.svf.alignment import Matching
 from keyhole.stats import wilson
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.results import Verdict
 
 ALIGNED = 0.95  # |cos| from which a feature counts as a singular vector
 SHARP = 0.998  # and from which it is one but for the noise of training

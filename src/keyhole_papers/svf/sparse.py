@@ -14,13 +14,13 @@ from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, sample
 from keyhole.qk.sparsity import n_recon_each, sparsity_each
 from keyhole.stats import told
-from keyhole_papers.experiment import Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf.inputs import INPUTS, MATTERS, inputs, samples, sides
 from keyhole_papers.svf.recipes import MEAN, PRINTED, Recipe, by_recipe
 from keyhole_papers.svf.scores import HALF, SEEDS_NOTE, by_field, counted, graded, share
 from keyhole_papers.svf.toys import alike
+from keyhole_papers.told import Told
 
 _ONE = 0.9  # share of all terms' size from which one term is the only one left
 _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse

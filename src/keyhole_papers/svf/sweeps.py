@@ -14,12 +14,12 @@ from keyhole.figures.svf import sweep_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
 from keyhole.stats import interval, told, wilson
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svf import toys
 from keyhole_papers.svf.recipes import LONG, MEAN, PRINTED, Recipe, by_recipe
 from keyhole_papers.svf.scores import ALIGNED, MOST, SEEDS_NOTE, SHARP, are_aligned, counted, graded, share, worst
+from keyhole_papers.told import Experiment, Told
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
 _TABLE = {"N": 20, "D": 10, "H": 10, "lam": 4.0, "m": 4, "p": 0.52, "pairs": declining_pairs(4, 24.0, 3.0)}

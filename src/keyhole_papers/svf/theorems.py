@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from keyhole.lab.svf import theorems
-from keyhole.lab.svf.theorems import Check
+from keyhole.lab.svf.theorems import Check, Measure
 from keyhole.lab.svf.theorems_orthogonal import theorem_4
-from keyhole.stats import told
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, rows_of
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import TOY
 
 _SEEDS = 5
 _SCOPE = (
@@ -28,20 +28,18 @@ def measure(job: Job, check: Callable[[Sequence[int]], Check]) -> Check:
     return check(range(job.seed, job.seed + (1 if job.quick else _SEEDS)))
 
 
-def _judge(found: Check) -> Verdict:
-    return "reproduced" if found.holds else "not"
+def findings(found: Check, caveat: str) -> Findings:
+    """Does every margin stay within its limit?"""
+    rows = [Finding("all margins", "hold" if found.holds else "fail", "within their limits", found.holds)]
+    rows += [row for one in found.measures for row in _within(one)]
+    rows += rows_of({name: list(values) for name, values in found.beside.items()})
+    rows += rows_of({"cases": found.applicable, "cases drawn": found.drawn})
+    remark = f"Cases are those that meet the assumptions of {found.name}. {caveat} {_SCOPE}"
+    return Findings(rows, TOY, remark=remark)
 
 
-def _tell(found: Check, caveat: str) -> Told:
-    numbers: Numbers = {f"worst {one.name}": one.worst for one in found.measures}
-    numbers |= {f"limit of {one.name}": one.limit for one in found.measures}
-    numbers |= {name: list(values) for name, values in found.beside.items()}
-    numbers |= {"cases": found.applicable, "cases drawn": found.drawn}
-    parts = [f"{one.name} at most {one.worst:.2g} (limit {one.limit:g})" for one in found.measures]
-    parts += [f"{name} {told(values, 2)}" for name, values in found.beside.items()]
-    applies = f"{found.applicable:,} of {found.drawn:,} cases meet its assumptions"
-    measured = f"{found.name}: {'; '.join(parts)}; {applies}."
-    return Told(measured, numbers, f"{caveat} {_SCOPE}".strip())
+def _within(one: Measure) -> list[Finding]:
+    return [Finding(f"worst {one.name}", one.worst), Finding(f"limit of {one.name}", one.limit)]
 
 
 _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
@@ -52,6 +50,6 @@ _CHECKS: dict[str, Callable[[Sequence[int]], Check]] = {
     "svf-lemma3": theorems.lemma_3,
 }
 RUNS: dict[str, Attempt] = {
-    id: Experiment(partial(measure, check=check), _judge, partial(_tell, caveat=_CAVEATS.get(id, "")))
+    id: Experiment(partial(measure, check=check), partial(findings, caveat=_CAVEATS.get(id, "")))
     for id, check in _CHECKS.items()
 }

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from keyhole.circuits.circuit import Circuit, Edge
@@ -17,8 +17,10 @@ from keyhole.models.run import Run
 from keyhole.tasks.example import Example
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import SvtSettings
+from keyhole_papers.finding import Finding
 from keyhole_papers.job import Job
-from keyhole_papers.svt.ioi import LEAST, Asking, Subject, is_gpt2, measured_on, metric_of, subject
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, metric_of, subject
 
 LOCAL = (
     "Local removal changes the head's query (at END) or key (at the source) alone; in the paper it changes the head's "
@@ -30,9 +32,9 @@ _SIGNALS = (
 )
 
 
-def signals_note(of: Asking) -> str:
+def signals_note(of: Provenance) -> str:
     """Which signals are removed? Where tracing begins depends on the model."""
-    start = "the name movers that fire on IO" if is_gpt2(of.model) else "the heads that push towards IO and against S"
+    start = "the name movers that fire on IO" if of.real else "the heads that push towards IO and against S"
     return f"Edges are those of singular vector tracing, from {start} down. {_SIGNALS}"
 
 
@@ -78,10 +80,9 @@ class Answer:
 class Answers:
     """What could be traced in a model."""
 
-    model: str | None  # as it was asked for
+    of: Provenance
     traced: tuple[Answer, ...]
     prompts: int  # with those in which nothing could be traced
-    about: str  # which prompts
 
     @property
     def skipped(self) -> int:
@@ -91,10 +92,10 @@ class Answers:
     @property
     def note(self) -> str:
         """What was traced, and in which prompts nothing was."""
-        none = "no name mover fires on IO" if is_gpt2(self.model) else "no writer pushes towards IO"
+        none = "no name mover fires on IO" if self.of.real else "no writer pushes towards IO"
         left = f"In {self.skipped} of {self.prompts} prompts {none}; they are left out. "
         changes = "Changes are of logit(IO) - logit(S), in prompts where each head has edges."
-        return f"{signals_note(self)} {changes} {left if self.skipped else ''}{LOCAL} {measured_on(self)}"
+        return f"{signals_note(self.of)} {changes} {left if self.skipped else ''}{LOCAL}"
 
 
 def answers(job: Job) -> Answers:
@@ -110,7 +111,7 @@ def answers_of(seen: Subject) -> Answers:
         metric = metric_of(example, run)
         with suppress(NothingToTraceError):
             found.append(Answer(_traced(seen, example, run, metric), example, metric))
-    return Answers(seen.asked.model, tuple(found), len(seen.examples), seen.prompts.about)
+    return Answers(replace(seen.of, heads=""), tuple(found), len(seen.examples))
 
 
 def _traced(seen: Subject, example: Example, run: Run, metric: Metric) -> Circuit:
@@ -134,6 +135,6 @@ def _fires(run: Run, head: Head, dest: int, src: int, threshold: float) -> bool:
     return weight >= threshold and score >= 0
 
 
-def few(many: int, what: str) -> str:
+def few(many: int, having: str) -> Finding:
     """Why nothing is judged."""
-    return f"Prompts with {what}: {many}, too few to judge ({LEAST} are asked)."
+    return Finding("prompts", many, f"{LEAST} or more", False, part=f"With {having}")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,16 +18,19 @@ from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.heads import Head, head_name
 from keyhole.models.run import Run
+from keyhole_papers.finding import Finding, Interval
 from keyhole_papers.job import Job
+from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note
-from keyhole_papers.svt.intervals import Interval
-from keyhole_papers.svt.ioi import LEAST, Subject, measured_on, subject
+from keyhole_papers.svt.ioi import LEAST, Subject, subject
 
 _LOOKED = 32  # prompts in which a head's attention and its push are measured
 _SOME = 0.01  # of the logit difference: less is a trifle, however sure
+Claim = Literal["falls", "rises"]
+_CLAIMS: dict[Claim, str] = {"falls": "a loss that matters", "rises": "a gain that matters"}
 MATTERS = (
-    f"with an interval that excludes 0, by more than twice the change by random channels, and by {_SOME:.0%} of the "
-    "logit difference or more"
+    "A change matters if its interval over prompts excludes 0, and it is more than twice that by random channels and "
+    f"{_SOME:.0%} of the logit difference or more, in {LEAST} prompts or more."
 )
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 MODES: tuple[CutMode, CutMode] = ("global", "local")
@@ -58,13 +62,12 @@ class Effect:
 class Into:
     """All signals into the firings of one head, changed one by one."""
 
-    model: str | None  # as it was asked for
+    of: Provenance
     role: str
     head: Head
     effects: tuple[Effect, ...]
     looks: Mapping[str, float]  # mean attention from END, by name
     push: Push  # what the head does to the answer
-    about: str  # which prompts
 
     def at(self, side: SideName, mode: CutMode, *, together: bool = False) -> list[Effect]:
         """Single signals (or all at once) at one token."""
@@ -83,8 +86,7 @@ class Into:
         """Who was measured, and whether its role is what its name says."""
         looked = ", ".join(f"{value:.2f} to {src}" for src, value in self.looks.items())
         who = f"Head {head_name(self.head)}, for {self.role}, looks from END {looked} on average, and {self.push}."
-        on = f"{signals_note(self)} {LOCAL} {measured_on(self, roles=True)}"
-        return f"{who} Intervals over {LEAST} prompts or more. {on}"
+        return f"{MATTERS} {who} {signals_note(self.of)} {LOCAL}"
 
 
 def into(job: Job, role: str, number: int = 0) -> Into:
@@ -94,7 +96,7 @@ def into(job: Job, role: str, number: int = 0) -> Into:
     at, shown = (seen.model.attention_layers.index(head[0]), head[1]), seen.examples[:_LOOKED]
     looks = {src: float(role_attention(seen.model, shown, Role("", "END", src))[at]) for src in _NAMES}
     push = pushes([(one, seen.model.run(one.text)) for one in shown], [head])[head]
-    return Into(job.model, role, head, effects(seen, role, number), looks, push, seen.prompts.about)
+    return Into(seen.of, role, head, effects(seen, role, number), looks, push)
 
 
 def effects(seen: Subject, role: str, number: int = 0) -> tuple[Effect, ...]:
@@ -164,8 +166,6 @@ def over_prompts(own: Sequence[Effect], of: Callable[[Effect], float]) -> Interv
     each: dict[int, list[float]] = {}
     for one in own:
         each.setdefault(one.prompt, []).append(of(one))
-    if not each:
-        return Interval(math.nan, math.nan, math.nan)
     return Interval.over(sum(values) / len(values) for values in each.values())
 
 
@@ -193,6 +193,12 @@ class Change:
     def rises(self) -> bool:
         """Does it matter, and for the better?"""
         return self.matters and self.by.mean > 0
+
+    def finding(self, name: str, claim: Claim | None = None) -> Finding:
+        """As it is told and judged."""
+        if claim is None:
+            return Finding(name, self.by)
+        return Finding(name, self.by, _CLAIMS[claim], self.falls if claim == "falls" else self.rises)
 
 
 def change(own: Sequence[Effect], of: Callable[[Effect], float], random: Callable[[Effect], float]) -> Change:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, MissingModelError, NothingToTraceError
@@ -16,9 +16,9 @@ from keyhole.models.model import Model
 from keyhole.models.run import Run
 from keyhole.stats import wilson
 from keyhole.tasks.example import Example
+from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
 from keyhole_papers.job import Asked, Job, loaded
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.prompts import IOI, PromptSet, prompts_for
+from keyhole_papers.provenance import Provenance
 
 _GPT2: dict[str, tuple[Head, ...]] = {  # the heads of the paper's figures
     "S-inhibition": ((8, 6),),
@@ -38,31 +38,20 @@ _FOUND = (
 )
 
 
-@runtime_checkable
-class Asking(Protocol):
-    """A job, or a record of one: it knows which model was asked for."""
-
-    @property
-    def model(self) -> str | None:
-        """As it was named."""
-
-
-class Prompted(Asking, Protocol):
-    """A record that knows which prompts it was measured on, too."""
-
-    @property
-    def about(self) -> str:
-        """How many prompts, and which."""
-
-
 @dataclass(frozen=True)
 class Measured:
     """IOI prompts on one model: its heads by role, and every head's slices there."""
 
+    asked: Asked
     model: Model
     prompts: PromptSet
     roles: dict[str, tuple[Head, ...]]
     ioi: SparseStudy
+
+    @property
+    def of(self) -> Provenance:
+        """What a result says of the model, its prompts and roles."""
+        return of_gpt2(self.asked.model, self.prompts.about, roles=True)
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -86,6 +75,11 @@ class Subject:
     roles: dict[str, tuple[Head, ...]] = field(compare=False)
     threshold: float = field(compare=False)  # a weight that fires
     solved: int = field(compare=False)  # prompts in which IO is preferred to S
+
+    @property
+    def of(self) -> Provenance:
+        """What a result says of the model, its prompts and roles."""
+        return of_gpt2(self.asked.model, self.prompts.about, roles=True)
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -125,37 +119,14 @@ def is_gpt2(model: str | None) -> bool:
     return model is not None and model.rstrip("/").rpartition("/")[2].lower() in ("gpt2", "gpt2-small")
 
 
-Is = Callable[[str | None], bool]  # is a model, as it was asked for, the published one?
+def of_gpt2(model: str | None, prompts: str = "", *, roles: bool = False) -> Provenance:
+    """Of a model where GPT-2 was published, on these prompts; with `roles`, how its heads were given them."""
+    return Provenance(model, is_gpt2(model), prompts=prompts, heads=role_rule(model) if roles else "")
 
 
-def judged(of: Asking, holds: Sequence[bool], *, first: bool = True, real: Is = is_gpt2) -> Verdict:
-    """Half of what was published is a part of it; without `first`, what the rest depends on, or any evidence, nothing.
-
-    Another model than the published one (GPT-2) shows a part of it, no more; nor does it refute it.
-    """
-    half = first and len(holds) > 0 and 2 * sum(holds) >= len(holds)
-    if real(of.model):
-        return "reproduced" if half and all(holds) else "partly" if half else "not"
-    return "partly" if half else "needs a model"
-
-
-def stood_in(of: Asking, name: str = "GPT-2 small", *, real: Is = is_gpt2) -> str:
-    """Which model stood in for the published one?"""
-    if real(of.model):
-        return ""
-    whose = of.model or "The built-in organism (4 layers of 8 heads with 16 channels each)"
-    return f"{whose} stood in for {name}."
-
-
-def measured_on(of: Prompted, *, roles: bool = False) -> str:
-    """On which prompts, on which model, and (with `roles`) how its heads were given their roles."""
-    parts = (f"Prompts: {of.about}.", role_rule(of) if roles else "", stood_in(of))
-    return " ".join(part for part in parts if part)
-
-
-def role_rule(of: Asking) -> str:
+def role_rule(model: str | None) -> str:
     """How heads were given their roles."""
-    return _LISTED if is_gpt2(of.model) else _FOUND
+    return _LISTED if is_gpt2(model) else _FOUND
 
 
 def listed(heads: Sequence[Head]) -> str:
@@ -198,7 +169,7 @@ def _measured(asked: Asked) -> Measured:
     prompts = _prompts(asked, model)
     texts = [one.text for one in prompts.examples]
     study = sparse_study(model, texts, name="IOI", draws=_draws(asked), progress=asked.progress)
-    return Measured(model, prompts, roles_of(asked, model), study)
+    return Measured(asked, model, prompts, roles_of(asked, model), study)
 
 
 def _prompts(asked: Asked, model: Model) -> PromptSet:
@@ -256,7 +227,7 @@ def _require_solved(seen: Subject) -> None:
     require_solved(seen.asked.model, seen.solved, len(seen.examples))
 
 
-def require_solved(source: str | None, solved: int, of: int, *, real: Is = is_gpt2) -> None:
+def require_solved(source: str | None, solved: int, of: int, *, real: Callable[[str | None], bool] = is_gpt2) -> None:
     """What makes a model prefer IO to S can be asked only of one that does: in more prompts than coins would show."""
     if wilson(solved, of)[1] > 0.5:
         return

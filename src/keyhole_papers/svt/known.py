@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyhole.models.heads import Head
-from keyhole_papers.job import Numbers
-from keyhole_papers.svt.ioi import Prompted, Subject, is_gpt2, measured_on
+from keyhole_papers.finding import Finding, rows_of
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import Subject, is_gpt2
 
 _KNOWN: frozenset[Head] = frozenset(  # of Wang et al. (2023), those that can lie below the three name movers
     [
@@ -35,33 +36,26 @@ class Agreement:
         return self.beyond_chance and self.precision >= 0.4 and self.recall >= 0.5
 
     @property
-    def numbers(self) -> Numbers:
-        """For an outcome."""
-        return {
-            "precision": self.precision,
-            "recall": self.recall,
-            "precision of random heads": self.chance,
-            "p of random heads": self.p,
-        }
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        return (
-            f"precision {self.precision:.2f} (random heads {self.chance:.2f}), recall {self.recall:.2f}, as many "
-            f"known ones by chance with p = {self.p:.2g}"
+    def rows(self) -> list[Finding]:
+        """For a reader; what is asked of them differs."""
+        return rows_of(
+            {
+                "precision": self.precision,
+                "recall": self.recall,
+                "precision of random heads": self.chance,
+                "p of random heads": self.p,
+            }
         )
 
 
-def known_here(of: Prompted) -> str:
-    """Which heads count as known, what is not counted, and on which prompts."""
-    known = "Starts are not counted: without them the published precision is .44 and the recall .62."
-    if not is_gpt2(of.model):
-        known = (
-            "Known heads are here those with a role, and a firing is a weight of a quarter, since name movers give "
-            "less than half; heads where tracing starts are not counted."
-        )
-    return f"{known} {measured_on(of, roles=True)}"
+def known_here(of: Provenance) -> str:
+    """Which heads count as known, and what is not counted?"""
+    if of.real:
+        return "Starts are not counted: without them the published precision is .44 and the recall .62."
+    return (
+        "Known heads are here those with a role, and a firing is a weight of a quarter, since name movers give "
+        "less than half; heads where tracing starts are not counted."
+    )
 
 
 def known_heads(seen: Subject) -> frozenset[Head]:

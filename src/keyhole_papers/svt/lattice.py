@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from keyhole.models.heads import Head
-from keyhole_papers.job import Numbers
+from keyhole_papers.finding import Finding
 from keyhole_papers.svt.ioi import Subject, is_gpt2
 
 Pair = tuple[Head, Head]  # writer and reader
 _DRAWS = 500  # rewired networks
 _SWAPS = 10  # tried for each edge
 _CHANCE = 0.05
-RULE = (
-    "more pairs of name movers and S-inhibition heads are joined than there are name movers, two of which hear several "
-    "S-inhibition heads"
-)
-LATTICE = (
-    f"{RULE}; and of {_DRAWS} networks with the same heads, rewired so that each keeps how many it hears and is heard "
-    f"by, fewer than {_CHANCE:.0%} have as many S-inhibition heads joined with name movers"
+REWIRED = (
+    f"all but {_CHANCE:.0%} of {_DRAWS} networks with the same heads, rewired so that each keeps how many it hears and "
+    "is heard by"
 )
 
 
@@ -72,26 +68,20 @@ class Lattice:
     @property
     def holds(self) -> list[bool]:
         """What is asked of it, one by one."""
-        return [self.beyond_chance and len(self.among) > len(self.movers), self.beyond_chance and self.several >= 2]
+        return [row.holds for row in self.rows if row.holds is not None]
 
     @property
-    def numbers(self) -> Numbers:
-        """For an outcome."""
-        return {
-            "pairs among both roles": len(self.among),
-            "S-inhibition to name mover": len(self.crossing),
-            "S-inhibition to name mover, p of rewired networks": self.p,
-            "name movers with several S-inhibition heads": self.several,
-        }
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        return (
-            f"{len(self.among)} pairs of heads of both roles are joined, {len(self.crossing)} of them an S-inhibition "
-            f"head with a name mover (as many in rewired networks with p = {self.p:.2g}); {self.several} of "
-            f"{len(self.movers)} name movers hear several S-inhibition heads."
-        )
+    def rows(self) -> list[Finding]:
+        """How many are joined, and what is asked of that."""
+        joined = f"more than name movers, and of S-inhibition heads with name movers more than in {REWIRED}"
+        woven = self.beyond_chance and len(self.among) > len(self.movers)
+        hear = self.beyond_chance and self.several >= 2
+        return [
+            Finding("pairs among both roles", len(self.among), joined, woven),
+            Finding("S-inhibition to name mover", len(self.crossing)),
+            Finding("S-inhibition to name mover, p of rewired networks", self.p),
+            Finding("name movers with several S-inhibition heads", self.several, "two or more, and the same", hear),
+        ]
 
     def _crossing(self, pairs: Collection[Pair]) -> set[Pair]:
         return {(a, b) for a, b in pairs if a in self.inhibitors and b in self.movers}

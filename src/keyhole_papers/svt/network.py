@@ -22,14 +22,14 @@ from keyhole.tasks.example import Example
 from keyhole.tasks.places import START, place_names
 from keyhole.tracing.svt import trace_svt
 from keyhole.tracing.svt_settings import ChannelChoice, SvtSettings
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIMS, Finding, Findings, Value, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.answers import firing_movers
-from keyhole_papers.svt.intervals import numbered
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, measured_on, subject
+from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, listed, subject
 from keyhole_papers.svt.known import Agreement, agreement, known_heads, known_here
-from keyhole_papers.svt.lattice import LATTICE, Lattice, Pair, lattice
+from keyhole_papers.svt.lattice import Lattice, Pair, lattice
 
 NETWORK, _SKELETON = 65 / 256, 170 / 256  # in how many prompts an edge must be
 Edge = tuple[Head, Head, str]  # writer, reader, and the side it is read at
@@ -134,11 +134,10 @@ def _written(circuit: Circuit, roles: tuple[str | None, ...]) -> dict[TokenEdge,
 class Joined:
     """The network of a model: frequent edges, and how well its heads are the known ones."""
 
-    model: str | None  # as it was asked for
+    of: Provenance
     network: Network
     least: float  # share of the prompts that an edge must be in
     prompts: int
-    about: str  # which prompts
     n_heads: int  # of a layer
     known: frozenset[Head]
     agreement: Agreement
@@ -159,11 +158,10 @@ def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singula
     """The network traced from name movers down."""
     seen, found = subject(job), traced(job, channels)
     return Joined(
-        model=job.model,
+        of=seen.of,
         network=found,
         least=least,
         prompts=len(seen.examples),
-        about=seen.prompts.about,
         n_heads=seen.model.dims.heads,
         known=known_heads(seen),
         agreement=agreement(seen, found.heads(least), found.starts),
@@ -171,29 +169,32 @@ def measure(job: Job, least: float = NETWORK, channels: ChannelChoice = "singula
     )
 
 
-def judge(record: Joined, woven: bool) -> Verdict:
+_ENOUGH = f"there are {LEAST} traced prompts or more"
+_KNOWN = "there are more known heads than by chance (p < .05)"
+
+
+def findings(record: Joined, woven: bool) -> Findings:
     """Do frequent edges join the heads that are known to do the task, and (if `woven`) cross between its top roles?"""
-    holds = [record.agreement.agrees, *(record.lattice.holds if woven else [])]
-    return judged(record, holds, first=record.network.traced >= LEAST and record.agreement.beyond_chance)
-
-
-def _tell(record: Joined, woven: bool) -> Told:
-    found, edges, heads = record.network, record.edges, record.network.heads(record.least)
-    numbers = {"prompts": found.traced, "heads": len(heads), "edges": len(edges), **record.agreement.numbers}
+    found, edges, agreed = record.network, record.edges, record.agreement
     strong = ", ".join(
         f"{head_name(a)} to {head_name(b)} ({side}, {edges[a, b, side]:.0%})"
         for a, b, side in sorted(edges, key=lambda edge: -edges[edge])[:6]
     )
-    text = (
-        f"{found.traced} of {record.prompts} prompts traced from {listed(found.starts)}: {len(edges)} edges in "
-        f"{record.least:.0%} of them or more join {len(heads)} heads. Of upstream heads with a known role: "
-        f"{record.agreement.text}. Most frequent: {strong or 'none'}."
+    rows = [
+        Finding("prompts", found.traced),
+        Finding("edges", len(edges)),
+        Finding("heads", len(found.heads(record.least))),
+        *agreed.rows,
+        Finding("known heads", "join", "precision .4, recall .5, and more of them than by chance", agreed.agrees),
+        *(record.lattice.rows if woven else []),
+        Finding("most frequent", strong or "none"),
+    ]
+    remark = (
+        f"Edges are those in {record.least:.0%} of the prompts or more, traced from {listed(found.starts)} in "
+        f"{found.traced} of {record.prompts}. {known_here(record.of)}"
     )
-    asked = "precision .4, recall .5, and more known heads than by chance (p < .05)"
-    if woven:
-        numbers, text = numbers | record.lattice.numbers, f"{text} {record.lattice.text}"
-        asked = f"{asked}; {LATTICE}"
-    return Told(text, numbers, f"Asked: {asked}; {LEAST} traced prompts or more. {known_here(record)}")
+    first = found.traced >= LEAST and agreed.beyond_chance
+    return Findings(rows, record.of, first=first, unless=f"{_KNOWN}, and {_ENOUGH}", remark=remark)
 
 
 def _picture(record: Joined, what: str = "", lowest: int = 0) -> Figure:
@@ -212,7 +213,7 @@ def _draw(record: Joined) -> Mapping[str, Figure]:
 
 def joined(least: float, *, woven: bool = False) -> Experiment[Joined]:
     """Edges in at least this share of the prompts."""
-    return Experiment(partial(measure, least=least), partial(judge, woven=woven), partial(_tell, woven=woven), _draw)
+    return Experiment(partial(measure, least=least), partial(findings, woven=woven), _draw)
 
 
 @dataclass(frozen=True)
@@ -228,29 +229,26 @@ def measure_both(job: Job) -> Compared:
     return Compared(measure(job, _SKELETON), measure(job, _SKELETON, "all"))
 
 
-def judge_both(record: Compared) -> Verdict:
+def found_both(record: Compared) -> Findings:
     """Does tracing with whole residuals miss what tracing with singular vectors finds?"""
     right, other = record.singular, record.whole
-    enough = min(right.network.traced, other.network.traced) >= LEAST
-    first = enough and right.agreement.beyond_chance and right.at_source > 0
-    holds = [other.agreement.recall < min(right.agreement.recall, 0.5), other.at_source <= right.at_source / 5]
-    return judged(right, holds, first=first)
+    rows = list[Finding]()
+    claims = {
+        "recall": ("fewer of the known heads, and less than half", _fewer(right, other)),
+        "at sources": ("a fifth of those of singular vectors, or less", other.at_source <= right.at_source / 5),
+    }
+    for name, one, asked in (("singular vectors", right, NO_CLAIMS), ("whole residuals", other, claims)):
+        values: dict[str, Value] = {"prompts": one.network.traced, "edges": len(one.edges), "at sources": one.at_source}
+        values |= {row.name: row.value for row in one.agreement.rows}
+        rows += of_part(name, *rows_of(values, asked))
+    first = min(right.network.traced, other.network.traced) >= LEAST
+    first = first and right.agreement.beyond_chance and right.at_source > 0
+    unless = f"with singular vectors {_KNOWN} and edges at source tokens, and {_ENOUGH}"
+    return Findings(rows, right.of, first=first, unless=unless, remark=known_here(right.of))
 
 
-def _tell_both(record: Compared) -> Told:
-    lines, numbers = [], {}
-    for name, one in (("singular vectors", record.singular), ("whole residuals", record.whole)):
-        numbers[name] = {"edges": len(one.edges), "at sources": one.at_source, **one.agreement.numbers}
-        lines.append(
-            f"With {name}: {len(one.edges)} edges in two thirds of {one.network.traced} prompts, {one.at_source} of "
-            f"them at source tokens; {one.agreement.text}."
-        )
-    note = (
-        "Asked first: singular vectors find more known heads than by chance (p < .05), and edges at source tokens. "
-        f"Then: whole residuals find fewer of the known heads and less than half, and a fifth of those edges or less; "
-        f"{LEAST} traced prompts or more. {known_here(record.singular)}"
-    )
-    return Told("\n".join(lines), numbered(numbers), note)
+def _fewer(right: Joined, other: Joined) -> bool:
+    return other.agreement.recall < min(right.agreement.recall, 0.5)
 
 
 def _draw_both(record: Compared) -> Mapping[str, Figure]:
@@ -264,24 +262,18 @@ def measure_top(job: Job) -> Joined:
     return measure(job)
 
 
-def judge_top(record: Joined) -> Verdict:
+def found_top(record: Joined) -> Findings:
     """Are name movers and S-inhibition heads joined by many paths, each to several of the others?"""
-    return judged(record, record.lattice.holds, first=record.network.traced >= LEAST and record.lattice.beyond_chance)
-
-
-def _top(record: Joined) -> dict[Edge, float]:
-    return {edge: share for edge, share in record.edges.items() if edge[0][0] >= record.lattice.lowest}
-
-
-def _tell_top(record: Joined) -> Told:
-    woven, edges, prompts = record.lattice, _top(record), record.network.traced
-    text = f"{len(edges)} edges in {NETWORK:.0%} or more of {prompts} prompts lie in layers {woven.lowest} and above;"
+    woven, prompts = record.lattice, record.network.traced
+    edges = [edge for edge in record.edges if edge[0][0] >= woven.lowest]
     names = "; ".join(
         f"{role}: {listed(sorted(heads)) or 'none'}"
         for role, heads in (("name movers", woven.movers), ("other heads for S-inhibition", woven.inhibitors))
     )
-    note = f"Asked: {LATTICE}; {LEAST} traced prompts or more. {names}. {measured_on(record, roles=True)}"
-    return Told(f"{text} {woven.text}", {"edges": len(edges), **woven.numbers, "prompts": prompts}, note)
+    rows = [Finding("edges", len(edges)), *woven.rows, Finding("prompts", prompts)]
+    remark = f"Edges are those in {NETWORK:.0%} of the prompts or more, in layers {woven.lowest} and above; {names}."
+    first = prompts >= LEAST and woven.beyond_chance
+    return Findings(rows, record.of, first=first, unless=f"they cross beyond chance, and {_ENOUGH}", remark=remark)
 
 
 def _draw_top(record: Joined) -> Mapping[str, Figure]:
@@ -291,7 +283,7 @@ def _draw_top(record: Joined) -> Mapping[str, Figure]:
 
 RUNS: dict[str, Attempt] = {
     "svt-fig5": joined(NETWORK, woven=True),
-    "svt-fig14": Experiment(measure_top, judge_top, _tell_top, _draw_top),
+    "svt-fig14": Experiment(measure_top, found_top, _draw_top),
     "svt-fig15": joined(_SKELETON),
-    "svt-fig16": Experiment(measure_both, judge_both, _tell_both, _draw_both),
+    "svt-fig16": Experiment(measure_both, found_both, _draw_both),
 }

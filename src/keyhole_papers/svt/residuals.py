@@ -1,5 +1,6 @@
 """Do residuals hardly change when signals are removed? Their cosines and norms, after and before."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +11,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import BLUE
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
+from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.answers import signals_note
 from keyhole_papers.svt.effects import MATTERS, Change, Effect, change, effects
-from keyhole_papers.svt.intervals import numbered
-from keyhole_papers.svt.ioi import LEAST, is_gpt2, judged, measured_on, subject
+from keyhole_papers.svt.ioi import LEAST, subject
 from keyhole_papers.svt.panels import panels
 
 What = Literal["cosine", "norm"]
@@ -28,7 +29,7 @@ _LIMIT_TEXT = {
     ("norm", True): "within 2 % of 1",
 }
 _WIDE = "cosine", True  # for these sets, a wider distribution than for single signals is asked
-_WIDER = "; wider: a larger median distance from 1 than for single signals"
+_WIDER = "larger than of single signals"
 _VECTOR = (
     "What is taken from the residual stream at the token is the same vector for global and local removal, so that one "
     "of them is shown."
@@ -39,12 +40,10 @@ _VECTOR = (
 class Residuals:
     """What was removed from residuals."""
 
-    model: str | None  # as it was asked for
-    prompts: int  # looked at
+    of: Provenance
     effects: tuple[Effect, ...]
-    about: str  # which prompts
 
-    def of(self, together: bool) -> list[Effect]:
+    def local(self, together: bool) -> list[Effect]:
         """Sets of signals, or single ones."""
         return [one for one in self.effects if one.mode == "local" and one.together == together]
 
@@ -54,7 +53,7 @@ def measure(job: Job) -> Residuals:
     seen = subject(job)
     heads = [(role, i) for role in ("name mover", "S-inhibition") for i in range(len(seen.roles.get(role, ())))]
     found = [one for head in heads or [("name mover", 0)] for one in effects(seen, *head)]
-    return Residuals(job.model, len(seen.examples), tuple(found), seen.prompts.about)
+    return Residuals(seen.of, tuple(found))
 
 
 def _distance(own: Sequence[Effect], what: What) -> Tensor:
@@ -71,53 +70,38 @@ def _size(own: Sequence[Effect]) -> Change:
     return change(own, lambda one: abs(one.answer), lambda one: abs(one.random))
 
 
-def judge(record: Residuals, what: What, together: bool) -> Verdict:
+def findings(record: Residuals, what: What, together: bool) -> Findings:
     """Do residuals hardly change, where answers do? Their cosines, or the ratio of their norms."""
-    own = record.of(together)
-    peaked = _size(own).prompts >= LEAST and _within(own, what, together) > 0.5
-    holds = [peaked]
-    if (what, together) == _WIDE:
-        holds.append(bool(_distance(own, what).median() > _distance(record.of(False), what).median()))
-    return judged(record, holds, first=peaked and _size(own).matters)
-
-
-def _tell(record: Residuals, what: What, together: bool) -> Told:
-    own, limit, many = record.of(together), _LIMIT_TEXT[what, together], "with several signals " if together else ""
-    note = (
-        f"Asked: {limit} in more than half of the removals, in {LEAST} prompts or more"
-        f"{_WIDER if (what, together) == _WIDE else ''}; nothing unless the same removals change the logit "
-        f"difference, in size, {MATTERS} (a residual turns little whatever small part of it is removed). "
-        + ("" if is_gpt2(record.model) else "A signal is a larger part of a residual of few dimensions. ")
-        + f"{_VECTOR} {signals_note(record)} {measured_on(record, roles=True)}"
-    )
-    if not own:
-        return Told(f"No removals {many}in {record.prompts} prompts.", note=note)
+    own, size = record.local(together), _size(record.local(together))
     values = torch.tensor([getattr(one, what) for one in own], dtype=torch.float64)
-    middle, low, high = float(values.median()), float(values.quantile(0.05)), float(values.quantile(0.95))
-    off, off_alone = (float(_distance(some, what).median()) for some in (own, record.of(False)))
-    within, size = _within(own, what, together), _size(own)
-    numbers = {
-        "median": middle,
-        "5 %": low,
-        "95 %": high,
-        "within": within,
-        "prompts": size.prompts,
-        "size of the change": size.by,
-        "size of the change, random": size.random,
-        "median distance from 1": off,
-        "median distance from 1, single signals": off_alone,
-    }
-    text = (
-        f"{len(own)} removals {many}in {size.prompts} prompts: median {middle:.4f}, 5 % below {low:.4f}; "
-        f"{within:.0%} are {limit}. The logit difference changes by {size.by} in size (random channels {size.random})."
+    middle, low, high = (float(values.quantile(at)) if own else math.nan for at in (0.5, 0.05, 0.95))
+    off, alone = (float(_distance(some, what).median()) for some in (own, record.local(False)))
+    within = _within(own, what, together)
+    peaked = size.prompts >= LEAST and within > 0.5
+    wide = (what, together) == _WIDE
+    rows = [
+        Finding("removals", len(own)),
+        Finding("prompts", size.prompts),
+        Finding("median", middle, digits=4),
+        Finding("5 %", low, digits=4),
+        Finding("95 %", high, digits=4),
+        Finding("within", within, f"more than half {_LIMIT_TEXT[what, together]}", peaked, percent=True),
+        Finding("size of the change", size.by),
+        Finding("size of the change, random", size.random),
+        Finding("median distance from 1", off, _WIDER * wide, off > alone if wide else None, digits=4),
+        Finding("median distance from 1, single signals", alone, digits=4),
+    ]
+    remark = (
+        f"{MATTERS} A residual turns little whatever small part of it is removed. "
+        + ("" if record.of.real else "A signal is a larger part of a residual of few dimensions. ")
+        + f"{_VECTOR} {signals_note(record.of)}"
     )
-    if together:
-        text += f" Median distance from 1: {off:.4f}, of single signals {off_alone:.4f}."
-    return Told(text, numbered({"": numbers}), note)
+    unless = "most are, and the same removals change the logit difference, in size, so that it matters"
+    return Findings(rows, record.of, first=peaked and size.matters, unless=unless, remark=remark)
 
 
 def _draw(record: Residuals, what: What, together: bool) -> Mapping[str, Figure]:
-    own = record.of(together)
+    own = record.local(together)
     title = f"{'Cosine' if what == 'cosine' else 'Norm ratio'} of residuals after and before removal"
     figure, (axis,) = panels([""], title, (5.2, 3.2), x=what, y="removals")
     axis.hist([getattr(one, what) for one in own], bins=40, color=BLUE)
@@ -128,8 +112,7 @@ def small(what: What, *, together: bool) -> Experiment[Residuals]:
     """Of single signals, or of sets."""
     return Experiment(
         measure,
-        partial(judge, what=what, together=together),
-        partial(_tell, what=what, together=together),
+        partial(findings, what=what, together=together),
         partial(_draw, what=what, together=together),
     )
 

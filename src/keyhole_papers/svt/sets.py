@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
@@ -11,15 +11,14 @@ from matplotlib.figure import Figure
 from keyhole.figures.style import BLUE, GREY
 from keyhole.intervene.remove import CutMode, random_cut
 from keyhole.models.heads import Head, head_name
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, Value, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
 from keyhole_papers.svt.answers import Answers, answers, few
 from keyhole_papers.svt.effects import MODES
-from keyhole_papers.svt.intervals import Interval, numbered
-from keyhole_papers.svt.ioi import LEAST, is_gpt2, judged, role_rule, subject
+from keyhole_papers.svt.ioi import LEAST, is_gpt2, role_rule, subject
 from keyhole_papers.svt.panels import panels, whiskers
-from keyhole_papers.svt.together import Pair, Sums, sums
+from keyhole_papers.svt.together import ADDS, Pair, Sums, sums
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,10 @@ def _out_of(found: Answers, heads: Sequence[Head]) -> OutOf:
     return OutOf(found, tuple(heads), len(having), rows)
 
 
-def _too_few(record: OutOf, none: str) -> Told:
-    text = few(record.prompts, f"edges out of {record.names}") if record.heads else none
-    return Told(text, note=record.answers.note)
+def _prompts(record: OutOf) -> Finding:
+    """In how many were all edges removed? Nothing is judged in too few."""
+    having = f"edges out of {record.names}" if record.heads else "edges out of such heads"
+    return Finding("prompts", record.prompts, part=f"With {having}") if record.rows else few(record.prompts, having)
 
 
 def _draw_out_of(record: OutOf) -> Mapping[str, Figure]:
@@ -109,37 +109,22 @@ def _less(record: OutOf) -> Interval:
     return Interval.over(local.every - everywhere.every for local, everywhere in both)
 
 
-def judge_two(record: OutOf) -> Verdict:
+def found_two(record: OutOf) -> Findings:
     """Do the effects of all edges out of two upstream heads add up, and does local removal do less?"""
-    holds = []
-    for mode in record.rows:
-        both, random = record.means(mode)["both"], record.means(mode)["random"]
-        matters = both.high < 0 and abs(random.mean) < -both.mean / 2
-        holds.append(matters and 0.5 <= _sums(record, mode).share <= 1.5)
-    return judged(record.answers, [*holds, _less(record).low > 0] if holds else [], first=any(holds[:1]))
-
-
-def _tell_two(record: OutOf) -> Told:
-    if not record.rows:
-        return _too_few(record, "No circuit has edges out of two heads.")
-    lines, numbers = [], {}
+    rows, holds = [_prompts(record)], list[bool]()
+    asked = f"a loss whose interval excludes 0, more than twice that of random channels, and {ADDS}"
     for mode in record.rows:
         means, own = record.means(mode), _sums(record, mode)
-        numbers[mode] = {**means, "sum": own.summed, "share of the sum": own.share, "prompts": record.prompts}
-        (one, first), (other, second), (_, both), (_, random) = means.items()
-        lines.append(
-            f"{mode}, {record.prompts} prompts: all edges out of both removed {both}, out of {one} {first}, out of "
-            f"{other} {second} (sum {own.summed}); random channels {random}."
-        )
-    less = _less(record)
-    lines.append(f"Local removal of both leaves the difference higher than global removal, by {less}.")
+        both = means["both"]
+        holds.append(both.high < 0 and abs(means["random"].mean) < -both.mean / 2 and own.adds)
+        values: dict[str, Value] = {**means, "sum": own.summed, "share of the sum": own.share}
+        rows += of_part(mode, *rows_of(values, {"both": (asked, holds[-1])}))
+    if record.rows:
+        less = _less(record)
+        rows.append(Finding("local above global", less, "an interval above 0", less.low > 0))
     why = "Two heads, no name movers, that most often have edges in the same prompt stand for 0.9 and 0.11. "
-    note = (
-        "Asked globally and locally: a loss with both whose interval excludes 0, more than twice that of random "
-        "channels and .5 to 1.5 of the sum; and a smaller loss locally (the interval of the difference is above 0). "
-        f"Nothing without the first, globally. {'' if is_gpt2(record.answers.model) else why}{record.answers.note}"
-    )
-    return Told("\n".join(lines), numbered({**numbers, "": {"local above global": less}}), note)
+    remark = f"{'' if record.answers.of.real else why}{record.answers.note}"
+    return Findings(rows, record.answers.of, first=any(holds[:1]), unless="the first holds globally", remark=remark)
 
 
 def measure_unknown(job: Job) -> OutOf:
@@ -157,33 +142,21 @@ def _sizes(record: OutOf, mode: CutMode) -> tuple[Interval, Interval]:
     return record.over(mode, lambda row: abs(row.every)), record.over(mode, lambda row: abs(row.random))
 
 
-def judge_unknown(record: OutOf) -> Verdict:
+def found_unknown(record: OutOf) -> Findings:
     """Does a head without a known role matter for the answer?"""
-    holds = []
-    for mode in record.rows:
-        size, chance = _sizes(record, mode)
-        holds.append(record.means(mode)["removed"].beyond_doubt and size.low > chance.high)
-    return judged(record.answers, holds)
-
-
-def _tell_unknown(record: OutOf) -> Told:
-    if not record.rows:
-        return _too_few(record, "No edge leaves a head without a role.")
-    lines, numbers = [], {}
+    rows = [_prompts(record)]
     for mode in record.rows:
         means, (size, chance) = record.means(mode), _sizes(record, mode)
-        numbers[mode] = {**means, "prompts": record.prompts, "absolute": size, "absolute, random": chance}
-        lines.append(
-            f"{mode}, {record.prompts} prompts: all edges out of {record.names} removed {means['removed']}, random "
-            f"channels {means['random']}; absolute {size.mean:.3f} against {chance.mean:.3f}."
-        )
-    asked = "Asked globally and locally: a change whose interval excludes 0, in size beyond that of random channels. "
-    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. {role_rule(record.answers)} "
-    note = f"{asked}{'' if is_gpt2(record.answers.model) else why}{record.answers.note}"
-    return Told("\n".join(lines), numbered(numbers), note)
+        matters = means["removed"].beyond_doubt and size.low > chance.high
+        claim = "a change whose interval excludes 0, in size beyond that of random channels", matters
+        values: dict[str, Value] = {**means, "absolute": size, "absolute, random": chance}
+        rows += of_part(mode, *rows_of(values, {"removed": claim}))
+    why = f"{record.names}, of heads without a role that with most edges, stands for 2.8. "
+    of = replace(record.answers.of, heads=role_rule(record.answers.of.model))
+    return Findings(rows, of, remark=f"{'' if of.real else why}{record.answers.note}")
 
 
 RUNS: dict[str, Attempt] = {
-    "svt-fig7": Experiment(measure_two, judge_two, _tell_two, _draw_out_of),
-    "svt-fig28": Experiment(measure_unknown, judge_unknown, _tell_unknown, _draw_out_of),
+    "svt-fig7": Experiment(measure_two, found_two, _draw_out_of),
+    "svt-fig28": Experiment(measure_unknown, found_unknown, _draw_out_of),
 }

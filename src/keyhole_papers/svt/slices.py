@@ -22,11 +22,11 @@ from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
 from keyhole.tasks.example import Example
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.intervals import numbered
-from keyhole_papers.svt.ioi import Measured, judged, measured, measured_on, unrelated
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import Measured, measured, of_gpt2, unrelated
 
 _FEW = 1 / 3  # of a head's slices
 _OFTEN = 1 / 4  # of the firings
@@ -54,8 +54,7 @@ class Split:
 class Extremes:
     """The lowest and the highest score of one head."""
 
-    model: str | None  # as it was asked for
-    about: str  # which prompts
+    of: Provenance
     head: Head
     roles: tuple[str, ...]
     lowest: Split
@@ -70,7 +69,7 @@ def measure_extremes(job: Job) -> Extremes:
     head = next((head for head, (low, high) in places.items() if low.score < 0 < high.score), next(iter(places)))
     lowest, highest = (_split(seen.model.run(one.example.text), one.dest, one.src, head) for one in places[head])
     roles = tuple(role for role, own in seen.roles.items() if head in own)
-    return Extremes(job.model, seen.prompts.about, head, roles, lowest, highest)
+    return Extremes(seen.of, head, roles, lowest, highest)
 
 
 def _heads(seen: Measured, most: int = 4) -> list[Head]:
@@ -120,12 +119,32 @@ def _split(run: Run, dest: int, src: int, head: Head) -> Split:
     return Split(channels, size, int(used[:size].sum()), tuple(map(int, slice_sets(terms).sum(-1))))
 
 
-def judge_extremes(record: Extremes) -> Verdict:
+def found_extremes(record: Extremes) -> Findings:
     """Do a few slices make up a negative and a positive score, and not those of the largest singular values?"""
-    low, high = record.lowest, record.highest
-    holds = low.few if low.channels.score < 0 else [False, False]
-    holds += high.few if high.channels.score >= 0 else [False, False]
-    return judged(record, holds, first=holds[0] and holds[2])
+    rows, few = list[Finding](), list[bool]()
+    for sign, split in (("negative", record.lowest), ("positive", record.highest)):
+        n, size, score = split.n, len(split.channels.terms), split.channels.score
+        holds = split.few if (score < 0) == (sign == "negative") else [False, False]
+        few.append(holds[0])
+        rows += of_part(
+            sign,
+            Finding("score", score, digits=1),
+            Finding("weight", split.channels.attention, digits=2),
+            Finding("slices", n, _ASKED, holds[0]),
+            Finding("of", size),
+            Finding("as few in rotated bases", _as_few(n, split.rotated), percent=True),
+            Finding("rotated", mean(split.rotated), digits=1),
+            Finding("among the largest", split.first, "few, and no more than by chance", holds[1]),
+            Finding("among the largest, chance", n * n / size, digits=1),
+        )
+    remark = (
+        f"Head {head_name(record.head)} ({', '.join(record.roles)}), at END; the paper's 8.6 is for S-inhibition. "
+        "Among the largest: as many of the largest singular values as there are slices."
+    )
+    return Findings(rows, record.of, first=all(few), unless="slices are few in both", remark=remark)
+
+
+_ASKED = f"a third or less, and as few in {_SELDOM:.0%} of rotated bases of the head at most"
 
 
 def few_and_elsewhere(n: int, first: int, size: int, rotated: Sequence[int]) -> list[bool]:
@@ -142,26 +161,6 @@ def few_and_elsewhere(n: int, first: int, size: int, rotated: Sequence[int]) -> 
 
 def _as_few(n: int, rotated: Sequence[int]) -> float:
     return sum(other <= n for other in rotated) / len(rotated)
-
-
-def _tell_extremes(record: Extremes) -> Told:
-    numbers: Numbers = {}
-    lines = []
-    for sign, what, split in (("negative", "Lowest", record.lowest), ("positive", "Highest", record.highest)):
-        n, first, size, score = split.n, split.first, len(split.channels.terms), split.channels.score
-        numbers |= {f"{sign} score": score, f"{sign} slices": n, f"{sign} among the largest": first}
-        numbers |= {f"{sign} among the largest, chance": n * n / size, f"{sign} rotated": mean(split.rotated)}
-        lines.append(
-            f"{what} score {score:.1f} (weight {split.channels.attention:.2f}): {n} of {size} slices make it up (as "
-            f"few in {_as_few(n, split.rotated):.0%} of rotated bases, which take {mean(split.rotated):.1f}), {first} "
-            f"of them among the {n} largest singular values (by chance {n * n / size:.1f})."
-        )
-    note = (
-        f"Few: a third of the slices or less, and as few in {_SELDOM:.0%} of rotated bases of the head at most. Head "
-        f"{head_name(record.head)} ({', '.join(record.roles)}), at END; the paper's 8.6 is for S-inhibition. "
-        f"{measured_on(record, roles=True)}"
-    )
-    return Told("\n".join(lines), numbers, note)
 
 
 def _draw_extremes(record: Extremes) -> Mapping[str, Figure]:
@@ -185,8 +184,7 @@ class Alike:
 class Mapped:
     """Heads with a role, firing or not."""
 
-    model: str | None  # as it was asked for
-    about: str  # which prompts
+    of: Provenance
     firing: bool
     study: SparseStudy
     roles: Mapping[str, tuple[Head, ...]]
@@ -201,39 +199,37 @@ def measure_map(job: Job, firing: bool) -> Mapped:
         own, chance = (found.firing, found.chance) if firing else (found.quiet, found.chance_quiet)
         rotated = max(found.rotated if firing else found.rotated_quiet)
         heads[head] = Alike(table, spread(table.slices, table.pairs[:, 0]), own, chance, rotated, found.between)
-    return Mapped(job.model, seen.prompts.about, firing, seen.ioi, seen.roles, heads)
+    return Mapped(seen.of, firing, seen.ioi, seen.roles, heads)
 
 
-def judge_map(record: Mapped) -> Verdict:
+def found_map(record: Mapped) -> Findings:
     """Does a head use the same slices again and again, and others when it does not fire?"""
-    heads, half = record.heads.values(), len(record.heads) / 2
-    recurs = sum(one.own > _CLEARLY * one.chance and one.own > one.rotated for one in heads) > half
-    others = [] if record.firing else [sum(one.between < one.own for one in heads) > half]
-    return judged(record, [recurs, *others], first=recurs)
-
-
-def _tell_map(record: Mapped) -> Told:
-    numbers: Numbers = {}
-    lines = []
+    rows = list[Finding]()
     for head, one in record.heads.items():
-        name, often = head_name(head), int((one.table.usage >= 0.5).sum())
-        numbers |= {f"{name} slices": one.sizes.mean, f"{name} in half of the pairs": often, f"{name} alike": one.own}
-        numbers |= {f"{name} alike, chance": one.chance, f"{name} alike, firing and not": one.between}
-        numbers[f"{name} alike, rotated"] = one.rotated
-        lines.append(
-            f"{name}: {one.sizes} of {one.table.used.shape[1]} slices, {often} of them in half of the {len(one.table)} "
-            f"pairs; sets are alike by {one.own:.2f} (reshuffled {one.chance:.2f}, in rotated bases up to "
-            f"{one.rotated:.2f}, firing against not {one.between:.2f})."
+        rows += of_part(
+            head_name(head),
+            Finding("pairs", len(one.table)),
+            Finding("slices", Interval.of(one.sizes), digits=1),
+            Finding("of", one.table.used.shape[1]),
+            Finding("in half of the pairs", int((one.table.usage >= 0.5).sum())),
+            Finding("alike", one.own, digits=2),
+            Finding("alike, chance", one.chance, digits=2),
+            Finding("alike, rotated", one.rotated, digits=2),
+            Finding("alike, firing and not", one.between, digits=2),
         )
-    roles = ", ".join(f"{role} {head_name(h)}" for role, own in record.roles.items() for h in own if h in record.heads)
-    note = (
-        f"Asked of most heads: sets {_CLEARLY:g} times as alike as reshuffled ones, and more alike than in each of "
+    heads, half = record.heads.values(), len(record.heads) / 2
+    recurs = sum(one.own > _CLEARLY * one.chance and one.own > one.rotated for one in heads)
+    others = sum(one.between < one.own for one in heads)
+    asked = (
+        f"most, by sets {_CLEARLY:g} times as alike as reshuffled ones, and more alike than in each of "
         f"{record.study.draws} rotated bases (prompts that are alike use alike slices in any basis)"
-        f"{'' if record.firing else '; and more alike than with firings; nothing without the first'}. Alike: shared "
-        f"slices over all slices of two pairs from different prompts. Heads: {roles}. "
-        f"{measured_on(record, roles=True)}"
     )
-    return Told("\n".join(lines), numbers, note)
+    rows.append(Finding("heads with the same slices again", recurs, asked, recurs > half))
+    if not record.firing:
+        rows.append(Finding("heads with others when they fire", others, "most, by sets less alike", others > half))
+    roles = ", ".join(f"{role} {head_name(h)}" for role, own in record.roles.items() for h in own if h in record.heads)
+    remark = f"Alike: shared slices over all slices of two pairs from different prompts. Heads: {roles}."
+    return Findings(rows, record.of, first=recurs > half, unless="the same slices recur", remark=remark)
 
 
 def _draw_map(record: Mapped) -> Mapping[str, Figure]:
@@ -242,7 +238,7 @@ def _draw_map(record: Mapped) -> Mapping[str, Figure]:
 
 def mapped(*, firing: bool) -> Experiment[Mapped]:
     """Pairs that fire, or do not."""
-    return Experiment(partial(measure_map, firing=firing), judge_map, _tell_map, _draw_map)
+    return Experiment(partial(measure_map, firing=firing), found_map, _draw_map)
 
 
 @dataclass(frozen=True)
@@ -261,8 +257,7 @@ class Counted:
 class Sizes:
     """IOI prompts and unrelated text."""
 
-    model: str | None  # as it was asked for
-    about: str  # which prompts
+    of: Provenance
     what: str  # the unrelated text is
     texts: tuple[Counted, ...]
 
@@ -270,7 +265,7 @@ class Sizes:
 def measure_sizes(job: Job) -> Sizes:
     """All firings of all heads."""
     seen, (elsewhere, what) = measured(job), unrelated(job)
-    return Sizes(job.model, seen.prompts.about, what, (_counted(seen.ioi), _counted(elsewhere)))
+    return Sizes(of_gpt2(job.model, seen.prompts.about), what, (_counted(seen.ioi), _counted(elsewhere)))
 
 
 def _counted(study: SparseStudy) -> Counted:
@@ -280,31 +275,26 @@ def _counted(study: SparseStudy) -> Counted:
     return Counted(study, whole, size, whole.slices.quantiles[-2], often, whole.slices_fewer.high < 0)
 
 
-def judge_sizes(record: Sizes) -> Verdict:
+def found_sizes(record: Sizes) -> Findings:
     """How many slices does a firing use, on IOI and on unrelated text, and how many in rotated bases?"""
-    texts, holds = record.texts, []
-    for one in texts:
-        holds += [one.fewer and one.upper <= one.slices * _FEW, one.fewer and one.often >= _OFTEN]
-    return judged(record, holds, first=all(one.fewer for one in texts))
-
-
-def _tell_sizes(record: Sizes) -> Told:
-    lines, numbers = [], {}
+    rows = list[Finding]()
     for one in record.texts:
         whole = one.whole
-        own = {"slices": whole.slices.mean, "rotated": whole.slices_rotated.mean, "upper quartile": one.upper}
-        numbers[one.study.name] = own | {"2 or 3": one.often, "fewer than rotated": -whole.slices_fewer.mean}
-        lines.append(
-            f"{one.study.name}: {whole.slices} of {one.slices} slices in {whole.pairs} firings (median "
-            f"{whole.slices.median:.0f}, upper quartile {one.upper:.0f}), 2 or 3 in {one.often:.0%}; in "
-            f"rotated bases {whole.slices_rotated}, a difference of {whole.slices_fewer}."
+        few, often = one.fewer and one.upper <= one.slices * _FEW, one.fewer and one.often >= _OFTEN
+        rows += of_part(
+            one.study.name,
+            Finding("firings", whole.pairs),
+            Finding("slices", Interval.of(whole.slices), digits=2),
+            Finding("of", one.slices),
+            Finding("rotated", Interval.of(whole.slices_rotated), digits=2),
+            Finding("median", whole.slices.median, digits=0),
+            Finding("upper quartile", one.upper, "a third or less (20 of 64)", few, digits=0),
+            Finding("2 or 3", one.often, "a quarter of the firings or more", often, percent=True),
+            Finding("beyond rotated", Interval.of(whole.slices_fewer), digits=2),
         )
-    note = (
-        "20 of 64 slices are about a third, which is asked of the upper quartile here; often means a quarter of the "
-        "firings or more. The paper names no control; here neither counts unless firings take fewer slices than in "
-        f"rotated bases, with an interval below 0. {record.what} {measured_on(record)}"
-    )
-    return Told("\n".join(lines), numbered(numbers), note)
+    first = all(one.fewer for one in record.texts)
+    unless = "firings take fewer slices than in rotated bases, with an interval below 0 (the paper names no control)"
+    return Findings(rows, record.of, first=first, unless=unless, remark=record.what)
 
 
 def _draw_sizes(record: Sizes) -> Mapping[str, Figure]:
@@ -312,8 +302,8 @@ def _draw_sizes(record: Sizes) -> Mapping[str, Figure]:
 
 
 RUNS: dict[str, Attempt] = {
-    "svt-fig1": Experiment(measure_extremes, judge_extremes, _tell_extremes, _draw_extremes),
+    "svt-fig1": Experiment(measure_extremes, found_extremes, _draw_extremes),
     "svt-fig2": mapped(firing=True),
-    "svt-fig3": Experiment(measure_sizes, judge_sizes, _tell_sizes, _draw_sizes),
+    "svt-fig3": Experiment(measure_sizes, found_sizes, _draw_sizes),
     "svt-fig8": mapped(firing=False),
 }

@@ -14,15 +14,15 @@ from keyhole.figures.style import BLUE, INK, RED
 from keyhole.intervene.cuts import serial
 from keyhole.intervene.remove import CutMode
 from keyhole.models.heads import head_name
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.answers import LOCAL, Answers, answers, few
-from keyhole_papers.svt.effects import MATTERS, MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
-from keyhole_papers.svt.intervals import Interval, numbered
-from keyhole_papers.svt.ioi import LEAST, judged, measured_on
+from keyhole_papers.svt.answers import Answers, answers, few
+from keyhole_papers.svt.effects import MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed
+from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.svt.panels import cloud, panels, whiskers
 
+ADDS = ".5 to 1.5 of the sum"
 _PLACES = [(side, mode) for side in SIDES for mode in MODES]
 _LOCAL_FIRST = [(side, mode) for side in SIDES for mode in reversed(MODES)]
 
@@ -47,9 +47,14 @@ class Sums:
         """Of the sum, that is found together."""
         return self.together.mean / self.summed.mean if self.summed.mean else 0.0
 
+    @property
+    def adds(self) -> bool:
+        """Do they add up?"""
+        return 0.5 <= self.share <= 1.5
+
 
 def sums(pairs: Sequence[Pair]) -> Sums:
-    """Do they add up?"""
+    """The means over prompts."""
     spared = Interval.over(abs(pair.summed) - abs(pair.together) for pair in pairs)
     return Sums(Interval.over(pair.summed for pair in pairs), Interval.over(pair.together for pair in pairs), spared)
 
@@ -71,30 +76,23 @@ def _pairs(record: Into, side: SideName, mode: CutMode) -> list[Pair]:
     return [Pair(single[one.prompt], one.answer) for one in record.at(side, mode, together=True)]
 
 
-def judge_parallel(record: Into) -> Verdict:
+def found_parallel(record: Into) -> Findings:
     """Do the effects of signals that reach a head side by side add up? In two of four places."""
-    adds = [
-        removed(record.at(*place, together=True)).matters and 0.5 <= sums(_pairs(record, *place)).share <= 1.5
-        for place in _PLACES
-    ]
-    return judged(record, [sum(adds) >= 2])
-
-
-def _tell_parallel(record: Into) -> Told:
-    lines, numbers = [], {}
+    rows, adds = list[Finding](), list[bool]()
     for side, mode in _PLACES:
-        where, pairs = record.where(side, mode), _pairs(record, side, mode)
-        if not pairs:
-            lines.append(f"{where}: no firing has two signals.")
-            continue
-        own, random = sums(pairs), removed(record.at(side, mode, together=True)).random
-        numbers[where] = {"together": own.together, "sum": own.summed, "share": own.share, "random": random}
-        lines.append(
-            f"{where}, {len(pairs)} sets: removed together {own.together}, sum of single removals {own.summed}, random "
-            f"channels {random}."
+        change, own = removed(record.at(side, mode, together=True)), sums(_pairs(record, side, mode))
+        adds.append(change.matters and own.adds)
+        rows += of_part(
+            record.where(side, mode),
+            Finding("sets", len(_pairs(record, side, mode))),
+            Finding("together", own.together),
+            Finding("sum", own.summed),
+            Finding("share", own.share),
+            Finding("random", change.random),
         )
-    asked = f"Asked in two of the four or more: an effect together, {MATTERS}; and .5 to 1.5 of the sum."
-    return Told("\n".join(lines), numbered(numbers), f"{asked} {record.note}")
+    asked = f"2 or more, with an effect together that matters, and {ADDS}"
+    rows.append(Finding("places where effects add up", sum(adds), asked, sum(adds) >= 2))
+    return Findings(rows, record.of, remark=record.note)
 
 
 def _draw_parallel(record: Into) -> Mapping[str, Figure]:
@@ -109,31 +107,25 @@ def _at_once(record: Into, side: SideName, mode: CutMode) -> list[Effect]:
     return list({one.prompt: one for one in every}.values())
 
 
-def judge_all(record: Into) -> Verdict:
+def found_all(record: Into) -> Findings:
     """Does the logit difference rise locally and fall globally, when all signals into the head are removed?"""
-    changes = [(removed(_at_once(record, side, "local")), removed(_at_once(record, side, "global"))) for side in SIDES]
-    return judged(record, [local.rises and everywhere.falls for local, everywhere in changes])
-
-
-def _tell_all(record: Into) -> Told:
-    lines, numbers = [], {}
-    for side, mode in _LOCAL_FIRST:
-        own, where = _at_once(record, side, mode), record.where(side, mode)
-        if len(own) < LEAST:
-            lines.append(f"{where}: prompts with signals {len(own)}, too few to judge.")
-            continue
-        change, attention = removed(own), over_prompts(own, lambda one: one.attention)
-        numbers[where] = {"logit difference": change.by, "attention": attention, "random": change.random}
-        lines.append(
-            f"{where}, {len(own)} prompts: all signals removed together change the logit difference by {change.by} "
-            f"and attention by {attention}; random channels the former by {change.random}."
-        )
-    note = (
-        f"Asked at each token: a local rise and a global fall over {LEAST} prompts or more, {MATTERS}. Head "
-        f"{head_name(record.head)} stands where 9.6 is, and {record.push}; its signals at END and at IO are removed in "
-        f"turn, as sets. {LOCAL} {measured_on(record, roles=True)}"
-    )
-    return Told("\n".join(lines), numbered(numbers), note)
+    rows = list[Finding]()
+    for side in SIDES:
+        changes = {mode: removed(_at_once(record, side, mode)) for mode in MODES}
+        opposed = changes["local"].rises and changes["global"].falls
+        for mode, change in changes.items():
+            asked = (
+                ("a gain that matters, where globally there is a loss that does", opposed) if mode == "local" else ()
+            )
+            rows += of_part(
+                record.where(side, mode),
+                Finding("logit difference", change.by, *asked),
+                Finding("attention", over_prompts(_at_once(record, side, mode), lambda one: one.attention)),
+                Finding("random", change.random),
+                Finding("prompts", change.prompts),
+            )
+    which = f"Head {head_name(record.head)} stands where 9.6 is; its signals at END and at IO are removed as sets."
+    return Findings(rows, record.of, remark=f"{which} {record.note}")
 
 
 def _draw_all(record: Into) -> Mapping[str, Figure]:
@@ -187,28 +179,23 @@ def _path(circuit: Circuit) -> list[int]:
     return max(ends, key=lambda chain: (len(chain[0]), chain[1]))[0] if ends else []
 
 
-def judge_along(record: Along) -> Verdict:
+def found_along(record: Along) -> Findings:
     """Do the effects of edges along one path overlap, so that together they do less than their sum?"""
-    own = map(sums, record.pairs.values())
-    return judged(record.answers, [one.together.beyond_doubt and one.spared.low > 0 for one in own])
-
-
-def _tell_along(record: Along) -> Told:
-    if not record.pairs:
-        return Told(few(record.paths, "a path of two steps"), note=record.answers.note)
-    lines, numbers = [], {}
+    rows = [Finding("paths", record.paths) if record.pairs else few(record.paths, "a path of two steps")]
     for mode, pairs in record.pairs.items():
         own = sums(pairs)
-        numbers[mode] = {"together": own.together, "sum": own.summed, "overlap": own.spared}
-        lines.append(
-            f"{mode}, {len(pairs)} paths: removed together {own.together}, sum of single removals {own.summed}; in "
-            f"size, together falls short of the sum by {own.spared}."
+        less = own.together.beyond_doubt and own.spared.low > 0
+        rows += of_part(
+            mode,
+            Finding("together", own.together),
+            Finding("sum", own.summed),
+            Finding("overlap", own.spared, "an interval above 0, and one together that excludes 0", less),
         )
-    note = (
-        "Asked globally and locally: an effect together whose interval excludes 0, in size less than the sum (an "
-        "interval above 0). A path is the longest chain of signals in a prompt's circuit, with two steps or more. "
+    remark = (
+        "Overlap: by which, in size, the change together falls short of the sum. A path is the longest chain of "
+        f"signals in a prompt's circuit, with two steps or more. {record.answers.note}"
     )
-    return Told("\n".join(lines), numbered({"": {"paths": record.paths}, **numbers}), f"{note}{record.answers.note}")
+    return Findings(rows, record.answers.of, remark=remark)
 
 
 def _draw_along(record: Along) -> Mapping[str, Figure]:
@@ -217,7 +204,7 @@ def _draw_along(record: Along) -> Mapping[str, Figure]:
 
 
 RUNS: dict[str, Attempt] = {
-    "svt-fig25": Experiment(partial(into, role="name mover"), judge_parallel, _tell_parallel, _draw_parallel),
-    "svt-fig26": Experiment(measure_along, judge_along, _tell_along, _draw_along),
-    "svt-fig27": Experiment(partial(into, role="name mover", number=ODD), judge_all, _tell_all, _draw_all),
+    "svt-fig25": Experiment(partial(into, role="name mover"), found_parallel, _draw_parallel),
+    "svt-fig26": Experiment(measure_along, found_along, _draw_along),
+    "svt-fig27": Experiment(partial(into, role="name mover", number=ODD), found_all, _draw_all),
 }

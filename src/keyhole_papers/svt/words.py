@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
 
 import torch
 from matplotlib.figure import Figure
@@ -16,10 +15,11 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_use
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import Measured, is_gpt2, judged, measured, measured_on
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import Measured, is_gpt2, measured
 from keyhole_papers.svt.panels import panels
 
 _NINE = 0.9
@@ -41,8 +41,7 @@ class Apart:
 class Words:
     """The signal in a name mover's frequent slices, and in random ones."""
 
-    model: str | None  # as it was asked for
-    about: str  # which prompts
+    of: Provenance
     head: Head
     slices: int
     firings: int
@@ -67,7 +66,7 @@ def measure(job: Job) -> Words:
     named = [{example.position(run, role) for role in ("IO", "S1", "S2")} for example, run in shown]
     apart = _apart(runs, named, head, often)
     others = (_apart(runs, named, head, chosen).share for chosen in _random_slices(seen, head, len(often)))
-    return Words(job.model, seen.prompts.about, head, len(often), len(use.pairs), apart, tuple(others))
+    return Words(seen.of, head, len(often), len(use.pairs), apart, tuple(others))
 
 
 def _apart(runs: Sequence[Run], named: Sequence[set[int]], head: Head, often: list[int]) -> Apart:
@@ -115,23 +114,21 @@ def separates(share: float, others: Sequence[float]) -> bool:
     return share > _NINE and share > _limit(others)
 
 
-def judge(record: Words) -> Verdict:
+def findings(record: Words) -> Findings:
     """Does the residual in a name mover's frequent slices separate names from other words?"""
-    return judged(record, [separates(record.apart.share, record.others)])
-
-
-def _tell(record: Words) -> Told:
     apart, others = record.apart, list(record.others)
-    numbers: Numbers = {"slices": record.slices, "names": apart.name, "other words": apart.other}
-    numbers |= {"name above other word": apart.share, "name above other word, random slices": others}
-    text = (
-        f"Head {head_name(record.head)}, {record.slices} slices seen in 40 % of {record.firings} firings or more: the "
-        f"signal is {apart.name:.2f} in names and {apart.other:.2f} in other words; a name is above another word in "
-        f"{apart.share:.0%}, in as many random slices of the head in {mean(others):.0%} (95 % of them below "
-        f"{_limit(others):.0%})."
-    )
-    note = f"Asked: nine in ten, and more than in 95 % of random choices of slices. {measured_on(record, roles=True)}"
-    return Told(text, numbers, note)
+    asked = f"nine in ten, and more than in {1 - _SELDOM:.0%} of random choices of as many slices"
+    rows = [
+        Finding("slices", record.slices),
+        Finding("firings", record.firings),
+        Finding("names", apart.name),
+        Finding("other words", apart.other),
+        Finding("name above other word", apart.share, asked, separates(apart.share, others)),
+        Finding("name above other word, random slices", others),
+        Finding("limit of random slices", _limit(others)),
+    ]
+    remark = f"The signal is that of head {head_name(record.head)}, in slices seen in 40 % of its firings or more."
+    return Findings(rows, record.of, remark=remark)
 
 
 def _draw(record: Words) -> Mapping[str, Figure]:
@@ -145,4 +142,4 @@ def _draw(record: Words) -> Mapping[str, Figure]:
     return {"words": figure}
 
 
-RUNS: dict[str, Attempt] = {"svt-fig9": Experiment(measure, judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"svt-fig9": Experiment(measure, findings, _draw)}

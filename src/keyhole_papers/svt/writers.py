@@ -8,14 +8,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.models.heads import Head, head_name
-from keyhole.stats import as_text
 from keyhole.tracing.svt import contributions, significant
 from keyhole.tracing.svt_settings import ChannelChoice
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.intervals import Interval
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, judged, listed, subject
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import LEAST, Subject, listed, subject
 from keyhole_papers.svt.known import known_here
 from keyhole_papers.svt.panels import panels
 
@@ -44,9 +43,8 @@ class Heard:
 class Filtered:
     """Two name movers."""
 
-    model: str | None  # as it was asked for
+    of: Provenance
     prompts: int
-    about: str  # which prompts
     inhibits: tuple[Head, ...]
     movers: tuple[Heard, ...]
 
@@ -56,7 +54,7 @@ def measure(job: Job) -> Filtered:
     seen = subject(job)
     movers, inhibits = seen.role("name mover")[:2], seen.role("S-inhibition")
     heard = tuple(_heard(seen, head) for head in movers)
-    return Filtered(job.model, len(seen.examples), seen.prompts.about, inhibits, heard)
+    return Filtered(seen.of, len(seen.examples), inhibits, heard)
 
 
 def _heard(seen: Subject, head: Head) -> Heard:
@@ -77,33 +75,29 @@ def _contributed(seen: Subject, head: Head, kind: ChannelChoice) -> tuple[Tensor
     return torch.stack(total).mean(0), tuple(chosen)
 
 
-def judge(record: Filtered) -> Verdict:
+def findings(record: Filtered) -> Findings:
     """Do the slices of a firing single out the heads that matter, where the whole residual shows many?"""
-    fewer, stands_out = [one.fewer.high < 0 for one in record.movers], []
+    rows, stands_out = list[Finding](), list[bool]()
     for one in record.movers:
-        wanted = _OTHERS.get(one.head, ()) if is_gpt2(record.model) else ()
+        wanted = _OTHERS.get(one.head, ()) if record.of.real else ()
         stands_out.append(one.largest[0] in record.inhibits and set(wanted) <= set(one.largest))
-    return judged(record, [*fewer, *stands_out], first=any(stands_out) and record.prompts >= LEAST)
-
-
-def _tell(record: Filtered) -> Told:
-    numbers: Numbers = {}
-    lines = []
-    for one in record.movers:
-        name, less = head_name(one.head), one.fewer
         some, every = (sum(counts) / len(counts) for counts in (one.some, one.every))
-        numbers |= {f"{name} singular: heads": some, f"{name} all: heads": every, f"{name} fewer": list(less)}
-        lines.append(
-            f"{name} at END: 70 % of all contributions come from {some:.1f} heads in the slices of the firing, and "
-            f"from {every:.1f} in all slices (difference {as_text(less, 1)}); the largest are {listed(one.largest)}."
+        beside = f", with {listed(wanted)} next to it" if wanted else ""
+        rows += of_part(
+            f"{head_name(one.head)} at END",
+            Finding("heads, singular", some, digits=1),
+            Finding("heads, all", every, digits=1),
+            Finding("fewer", one.fewer, "an interval below 0", one.fewer.high < 0, digits=1),
+            Finding("largest", listed(one.largest), f"an S-inhibition head first{beside}", stands_out[-1]),
         )
-    note = (
-        "Asked of each: fewer heads in the slices of the firing (an interval over prompts below 0), and an "
-        f"S-inhibition head as the largest, in GPT-2 also 7.3 and 7.9 next to it for 9.9; nothing if no S-inhibition "
-        f"head is the largest. Means over {record.prompts} prompts. S-inhibition heads: "
-        f"{listed(record.inhibits)}. {known_here(record)}"
+    remark = (
+        "Heads: those that 70 % of all contributions come from, in the slices of the firing (singular) and in all "
+        f"slices; means over {record.prompts} prompts. S-inhibition heads: {listed(record.inhibits)}. "
+        f"{known_here(record.of)}"
     )
-    return Told("\n".join(lines), numbers, note)
+    first = any(stands_out) and record.prompts >= LEAST
+    unless = "an S-inhibition head is the largest of one of them"
+    return Findings(rows, record.of, first=first, unless=unless, remark=remark)
 
 
 def _draw(record: Filtered) -> Mapping[str, Figure]:
@@ -121,4 +115,4 @@ def _draw(record: Filtered) -> Mapping[str, Figure]:
     return {"contributions": figure}
 
 
-RUNS: dict[str, Attempt] = {"svt-fig4": Experiment(measure, judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"svt-fig4": Experiment(measure, findings, _draw)}

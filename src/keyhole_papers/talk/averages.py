@@ -8,12 +8,11 @@ from matplotlib.figure import Figure
 
 from keyhole.family import Average
 from keyhole.figures.style import BLUE, GREY
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import judged, stood_in
+from keyhole_papers.job import Attempt
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.study import Prompts, Study, of_study
+from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
 from keyhole.figures.store.comparison import removals_figure
 from keyhole.figures.style import heading
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.finding import Interval
 from keyhole_papers.job import Attempt
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.intervals import Interval, numbered
-from keyhole_papers.svt.ioi import LEAST, judged, stood_in
+from keyhole_papers.results import Verdict
+from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study
+from keyhole_papers.told import Experiment, Told, judged, numbered, stood_in
 
 _SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
 _OTHER: dict[Which, Which] = {"a": "b", "b": "a"}

@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 from keyhole.family import Agreement, Families, Level
 from keyhole.family.agreement import Beside
 from keyhole.family.clusters import LEVEL
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import judged, stood_in
+from keyhole_papers.job import Attempt
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.talk.signals import published_name
 from keyhole_papers.talk.study import Prompts, Study, of_study, sets_apart
+from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 LABELS = ("order", "wording")
 _CLEAR = 0.5  # of an agreement that is 0 by chance and 1 at most: what families follow, they follow for the most part

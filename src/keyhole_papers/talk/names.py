@@ -24,16 +24,15 @@ from keyhole.naming.namers import Namers, name_by
 from keyhole.naming.naming import seek
 from keyhole.progress import part_of
 from keyhole.stats import fisher
+from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.choices import NAMERS
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Asked, Attempt, Job, Numbers, loaded
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.prompts import prompts_for
-from keyhole_papers.svt.ioi import judged, stood_in
+from keyhole_papers.job import Asked, Attempt, Job, loaded
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.signals import published_name
 from keyhole_papers.talk.study import TRACING, Prompts, prompts_of
 from keyhole_papers.talk.ways import Way, way_of
+from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 SHARES = {"GPT-2 small": 0.63, "Pythia-160M": 0.50, "Gemma-2-2B": 0.31}  # published, by other judges
 _PROMPTS, _SIGNALS, _RANDOM, _TOKENS = 600, 200, 200, 250_000

@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Job, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import LEAST, judged, measured_on, subject, trace_answer
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.svt.ioi import LEAST, subject, trace_answer
 from keyhole_papers.svt.panels import panels
+from keyhole_papers.told import Experiment, Told, judged, measured_on
 
 _EXACT = 1e-4  # of a decomposition, relative
 _PROMPTS = 16

@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from keyhole.family import Families, medoid
 from keyhole.figures.style import BLUE, GREY, INK
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.finding import Interval
 from keyhole_papers.job import Attempt
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.intervals import Interval, numbered
-from keyhole_papers.svt.ioi import LEAST, judged, stood_in
+from keyhole_papers.results import Verdict
+from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study
+from keyhole_papers.told import Experiment, Told, judged, numbered, stood_in
 
 _SPLITS = 100
 _MOST = 0.95  # share of the splits

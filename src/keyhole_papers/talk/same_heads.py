@@ -21,11 +21,11 @@ from keyhole.comparison.signals import (
 from keyhole.family import Agreement
 from keyhole.figures.store.comparison import signals_figure
 from keyhole.models.heads import Head
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import is_gpt2, judged, listed, role_rule, roles_of, stood_in
+from keyhole_papers.job import Attempt
+from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.svt.ioi import is_gpt2, listed, role_rule, roles_of
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study, sets_apart
+from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
 MOVER: Head = (9, 9)
@@ -164,7 +164,7 @@ def _tell_mover(record: Compared) -> Told:
         "Asked: the cosine of a name mover at the end (of GPT-2, 9.9) is negative, and lower than within either order "
         "(below 5 % of its pairs, means of pairs apart); and more heads that attend from the end to IO are told "
         f"something else than in any of {_SHUFFLES} random splits of the same prompts. Orders must set circuits apart. "
-        f"{role_rule(record.of)} {_note(record)}"
+        f"{role_rule(record.of.model)} {_note(record)}"
     )
     numbers: Numbers = {**_numbers(record), "movers": len(rows), "movers told something else": len(different(rows))}
     numbers |= {"in random splits": [float(one) for one in chance]}

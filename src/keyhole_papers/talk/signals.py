@@ -15,13 +15,13 @@ from keyhole.intervene.rows import Row
 from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
 from keyhole.tasks import answered
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Asked, Attempt, Job, Numbers, loaded
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.prompts import IOI, TASKS, prompts_for
-from keyhole_papers.svt.intervals import Interval
+from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
+from keyhole_papers.finding import Interval
+from keyhole_papers.job import Asked, Attempt, Job, loaded
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.ioi import LEAST, trace_answer
 from keyhole_papers.svt.panels import panels
+from keyhole_papers.told import Experiment, Told
 
 _TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
 _QUICK = 3  # prompts of each task

@@ -12,11 +12,11 @@ from keyhole.figures.store.sinks import sinks_figure
 from keyhole.sink.explore import study
 from keyhole.sink.firings import Asked
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
-from keyhole_papers.experiment import Experiment, Told
+from keyhole_papers.finding import Interval
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.intervals import Interval, numbered
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, judged, measured_on, metric_of, subject
+from keyhole_papers.results import Verdict
+from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, metric_of, subject
+from keyhole_papers.told import Experiment, Told, judged, measured_on, numbered
 
 _PROMPTS = 24
 _MANY = 8  # heads

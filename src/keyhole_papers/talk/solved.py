@@ -10,14 +10,13 @@ from keyhole.figures.style import BLUE, GREY
 from keyhole.naming.attached.same import same_direction
 from keyhole.naming.namers import Namers
 from keyhole_papers.choices import NAMERS
-from keyhole_papers.experiment import Experiment, Told
-from keyhole_papers.job import Attempt, Numbers
-from keyhole_papers.outcome import Verdict
-from keyhole_papers.svt.ioi import judged, stood_in
+from keyhole_papers.job import Attempt
+from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.names import NameStudy, of_names
 from keyhole_papers.talk.study import Prompts
 from keyhole_papers.talk.ways import Way
+from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 _SHOWN = 4  # signals that are told
 _WORDS: dict[str, tuple[str, ...]] = {  # what a name would say

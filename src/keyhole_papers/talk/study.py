@@ -18,8 +18,8 @@ from keyhole.models.model import Model
 from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
+from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
 from keyhole_papers.job import Asked, Job, loaded
-from keyhole_papers.prompts import IOI, PromptSet, prompts_for
 from keyhole_papers.svt.ioi import require_solved
 from keyhole_papers.talk.signals import published_name
 

@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.files import require_folder
 
 if TYPE_CHECKING:
-    from keyhole_papers.svf.trainings import Watched
+    from keyhole.lab.training.watched import Watched
 
 _REVISIONS = "Checkpoints of --model, first to last: step1000,step8000, or all of a Pythia, or of a folder of folders."
 MEASURES = ("sparsity", "ambient", "refactor", "n_recon", "n_recon_refactor", "attention")
@@ -55,15 +55,14 @@ def emergence(
         raise KeyholeError(
             "--quick shortens a training made here: with --revisions, give fewer of them or of --prompts."
         )
-    from keyhole_papers.choices import Choices
-    from keyhole_papers.job import Job, require_possible
-    from keyhole_papers.svf.trainings import watched
+    from keyhole.lab.training.checkpoints import require_possible
+    from keyhole.lab.training.watched import Source, watched
 
-    choices = Choices(revisions=revisions)
-    require_possible(model, device, seed, choices)
+    require_possible(model, device, seed, revisions)
     require_folder(out)
     with show.progress_bar("Training and measuring" if model is None else "Following heads") as progress:
-        found = watched(Job(out / "emergence", model, quick, device, seed, progress, choices), prompts)
+        source = Source(model, revisions, device, quick=quick, seed=seed, progress=progress)
+        found = watched(source, out / "trained", prompts)
     _show(found, json=json)
     drawn = emergence_figure(found.heads, window=found.window, over=found.over, unit=found.unit)
     written = save_as(drawn, out / "emergence", kinds)

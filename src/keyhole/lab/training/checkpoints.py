@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.lab.training.emergence import Place
+from keyhole.models.loading.device import require_device
 from keyhole.models.loading.load import load
 from keyhole.models.model import Model
 from keyhole.tasks.example import Example
@@ -168,9 +169,28 @@ _TABLE_2: tuple[tuple[str, tuple[tuple[int, int], ...], str, str], ...] = (
 )
 
 # Heads and token pairs of the paper's Table 2, from the circuit of Tigges et al. (2024).
+_LAST_SEED = 2**31 - 1  # seeds are counted on from it, and some generators end at 2^32
 PYTHIA_160M = Preset(
     model="EleutherAI/pythia-160m",
     prompt=_pythia_prompt(),
     places=tuple(Place(role, head, dest, src) for role, heads, dest, src in _TABLE_2 for head in heads),
     steps=tuple(range(1000, 144_000, 1000)),
 )
+
+
+def require_possible(model: str | None, device: str | None, seed: int, revisions: str | None = None) -> None:
+    """Refuses what nothing could be measured with, before anything is loaded or trained."""
+    if not 0 <= seed <= _LAST_SEED:
+        raise KeyholeError(f"there is no seed {seed}: choose one from 0 to {_LAST_SEED}.")
+    if model is not None and _is_path(model) and not Path(model).expanduser().exists():
+        raise KeyholeError(f"there is no model at {model}: give a folder, a .gguf file, or a name on the hub.")
+    if device is not None:
+        require_device(device)
+    if revisions is not None:
+        if model is None:
+            raise KeyholeError("--revisions are those of a --model: name one.")
+        steps_of(list_revisions(model, revisions))
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith((".", "~", "/")) or model.endswith(".gguf") or len(Path(model).parts) > 2

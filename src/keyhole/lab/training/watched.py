@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.lab.stored import alone, weights_path
@@ -20,13 +22,12 @@ from keyhole.lab.training.curves import Over, together
 from keyhole.lab.training.emergence import Emergence, EmergenceRow, Place, emergence, rotated_terms
 from keyhole.lab.training.roles import IOI_ROLES, RULE, bystanders, find_roles
 from keyhole.models.model import Model
-from keyhole.progress import Progress
+from keyhole.progress import Progress, silent
 from keyhole.qk.channels import Channels
 from keyhole.qk.sparsity import sparsity
 from keyhole.tasks import ioi
 from keyhole.tasks.example import Example
-from keyhole_papers.job import Asked, Job, torch_dtype
-from keyhole_papers.prompts import prompts_for
+from keyhole.tasks.prompt_sets import prompts_for
 
 if TYPE_CHECKING:
     from keyhole.lab.training.language import Trained
@@ -37,6 +38,19 @@ _PYTHIA_STEPS = (*(1000 * 2**i for i in range(7)), 96_000, 128_000, 143_000)
 _WINDOW = 8  # checkpoints that the paper averages over; of fewer than two windows, none are averaged
 PROMPTS = 32  # of indirect objects, for a model whose heads are chosen by role
 _FEWEST = 0.3  # attention of a head with a role
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which training is followed, and how; who watches does not matter."""
+
+    model: str | None = None  # None: small ones, trained here
+    revisions: str | None = None  # its checkpoints, by commas, or all; None: some that are known to exist
+    device: str | None = None
+    dtype: torch.dtype | Literal["auto"] = torch.float32
+    quick: bool = False  # one seed and few steps, or the first checkpoint and the last
+    seed: int = 0
+    progress: Progress = field(default=silent, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -81,29 +95,25 @@ class Watched:
         return _WINDOW if len(self.heads.steps) >= 2 * _WINDOW else 1
 
 
-def watched(job: Job, prompts: int = PROMPTS) -> Watched:
-    """The trainings of a job, made and measured once for all figures; by so many prompts where heads are sought."""
-    return _watched(job.asked, job.folder.parent / "trained", prompts)
-
-
 @lru_cache(maxsize=2)
-def _watched(asked: Asked, folder: Path, prompts: int) -> Watched:
+def watched(asked: Source, folder: Path, prompts: int = PROMPTS) -> Watched:
+    """The trainings, made and measured once and kept in a folder; by so many prompts where heads are sought."""
     if asked.model is None:
         return _small(asked, folder)
     return _revisions(asked, asked.model, prompts)
 
 
-def _revisions(asked: Asked, source: str, prompts: int) -> Watched:
+def _revisions(asked: Source, source: str, prompts: int) -> Watched:
     """Checkpoints of one model: the published heads of Pythia-160M, of others those that play a role at the end."""
     published = _last(source) == _last(PYTHIA_160M.model)
-    if not published and asked.choices.revisions is None:
+    if not published and asked.revisions is None:
         raise MissingModelError(
             f"no checkpoints of {source} are known: give {PYTHIA_160M.model}, --revisions, or no model, to train small "
             "ones."
         )
     revisions = _listed(asked, source)
     steps, unit = steps_of(revisions)
-    how: dict[str, Any] = {"device": asked.device, "dtype": torch_dtype(asked.choices.dtype)}
+    how: dict[str, Any] = {"device": asked.device, "dtype": asked.dtype}
     examples: Sequence[Example]
     if published:
         places, examples, name = PYTHIA_160M.places, (PYTHIA_160M.prompt,), "Pythia-160M"
@@ -134,9 +144,9 @@ def _last(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2].lower()
 
 
-def _listed(asked: Asked, source: str) -> tuple[str, ...]:
+def _listed(asked: Source, source: str) -> tuple[str, ...]:
     """The checkpoints that are followed: those chosen, of a folder all, of the hub's Pythia some."""
-    chosen, on_disk = asked.choices.revisions, Path(source).expanduser().is_dir()
+    chosen, on_disk = asked.revisions, Path(source).expanduser().is_dir()
     if chosen is None and not on_disk:
         revisions = tuple(PYTHIA_160M.revision(step) for step in _PYTHIA_STEPS)
     else:
@@ -168,7 +178,7 @@ def _counted(models: Iterable[tuple[int, Model]], count: int, progress: Progress
         progress(next(done), count)
 
 
-def _small(asked: Asked, folder: Path) -> Watched:
+def _small(asked: Source, folder: Path) -> Watched:
     """Small language models of several seeds, one after another; those in which no head has a role are left out."""
     count = 1 if asked.quick else _SEEDS
     right: list[float] = []
@@ -190,7 +200,7 @@ def _small(asked: Asked, folder: Path) -> Watched:
     return Watched(heads, others, splits, _about(asked, right, sorted(found), heads))
 
 
-def _about(asked: Asked, right: Sequence[float], kept: Sequence[int], heads: Emergence) -> str:
+def _about(asked: Source, right: Sequence[float], kept: Sequence[int], heads: Emergence) -> str:
     idle = [str(seed) for seed in range(asked.seed, asked.seed + len(right)) if seed not in kept]
     carried = {(row.source, row.head) for row in heads.rows[0]}
     told = (
@@ -215,17 +225,17 @@ def _part(progress: Progress, number: int, count: int) -> Progress:
     return lambda done, total: progress(number * total + done, count * total)
 
 
-def _prompts(asked: Asked) -> list[Example]:
+def _prompts(asked: Source) -> list[Example]:
     """In the wordings that the small models were trained on: they know no others."""
     each = 2 if asked.quick else 16
     return ioi(each, 11, order="ABBA", held_out=True) + ioi(each, 12, order="BABA", held_out=True)
 
 
-def _one(asked: Asked, seed: int, trained: "Trained") -> Watched | None:
+def _one(asked: Source, seed: int, trained: "Trained") -> Watched | None:
     """One training: heads that play a role in its end, and as many that play none, at every snapshot."""
     from keyhole.lab.training import language
 
-    checkpoints = partial(language.checkpoints, trained, dtype=torch_dtype(asked.choices.dtype))
+    checkpoints = partial(language.checkpoints, trained, dtype=asked.dtype)
     prompts = _prompts(asked)
     *_, (_, finished) = checkpoints()
     heads, threshold = (1, 0.02) if asked.quick else (3, _FEWEST)
@@ -292,7 +302,7 @@ def _ends(views: dict[Place, list[_View]]) -> tuple[Split, ...]:
     )
 
 
-def _trained(asked: Asked, folder: Path, seed: int, progress: Progress) -> "Trained":
+def _trained(asked: Source, folder: Path, seed: int, progress: Progress) -> "Trained":
     """The model of a seed, read from the folder or else trained and kept there."""
     from keyhole.lab.training import language
 
