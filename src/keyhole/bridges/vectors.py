@@ -11,7 +11,7 @@ from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
-from keyhole.naming.subjects.signals import run_of
+from keyhole.intervene.cuts import fresh_run
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.firings.signals import Flavour, signal_vector
 
@@ -30,7 +30,7 @@ def edge_vector(
     if own.side not in ("dest", "src"):
         raise KeyholeError(f"edge {edge} ends at an answer, an MLP or a value: it is no signal, and has no channels.")
     assert into.layer is not None and into.head is not None and weight is not None
-    run = run_of(circuit, model)
+    run = fresh_run(circuit, model)
     firing = Firing(into.layer, into.head, into.dest, into.src, weight, 0.0, 0, (), run)
     signal = circuit.signal(own)
     return signal_vector(firing, signal, flavour=flavour)

@@ -92,3 +92,11 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
     run = model.run(list(circuit.token_ids), bos=False)
     require_fits(circuit, run)
     return run
+
+
+def fresh_run(circuit: Circuit, model: "Model | None") -> "Run":
+    """The run that a circuit came from, if its model is as it was, or its prompt run again by the model that made it."""
+    if circuit.run is None:
+        return run_of(circuit, model)
+    circuit.run.require_fresh()
+    return circuit.run

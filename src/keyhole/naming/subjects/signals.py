@@ -10,7 +10,7 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.text import node_label
 from keyhole.circuits.writer import Signal, Writer
-from keyhole.intervene.cuts import run_of as run_again
+from keyhole.intervene.cuts import fresh_run
 from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def signal_subjects(circuit: Circuit, model: "Model | None" = None) -> list[Subject]:
     """The signals of a circuit, in the order of its edges; one from a file needs the `model` that made it."""
-    run = run_of(circuit, model)
+    run = fresh_run(circuit, model)
     found = []
     with exact_matmul():
         for number, edge in signal_edges(circuit):
@@ -66,14 +66,6 @@ def coordinates(run: "Run", head: Head, signal: Signal) -> Float[Tensor, "channe
     if signal.side == "dest":
         return run.layer(head[0]).rule.scaling * (read @ om.G_d[head[1]])[ks]
     return (om.G_s[head[1]] @ read)[ks]
-
-
-def run_of(circuit: Circuit, model: "Model | None") -> "Run":
-    """The run that a circuit came from, or its prompt run again by the model that made it."""
-    if circuit.run is not None:
-        circuit.run.require_fresh()
-        return circuit.run
-    return run_again(circuit, model)
 
 
 def term_text(head: Head, side: str, channels: tuple[int, ...], writer: Writer) -> str:
