@@ -95,7 +95,7 @@ def run_of(circuit: Circuit, model: "Model | None") -> "Run":
 
 
 def fresh_run(circuit: Circuit, model: "Model | None") -> "Run":
-    """The run that a circuit came from, if its model is as it was, or its prompt run again by the model that made it."""
+    """The run that a circuit came from, if its model is as it was; of a circuit from a file, its prompt run again."""
     if circuit.run is None:
         return run_of(circuit, model)
     circuit.run.require_fresh()

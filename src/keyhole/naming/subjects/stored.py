@@ -14,13 +14,13 @@ from torch import Tensor
 from keyhole.circuits.circuit import Circuit, Edge
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
+from keyhole.intervene.cuts import fresh_run
 from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.pairs import paired
 from keyhole.naming.subjects.signals import (
     coordinates,
-    run_of,
     signal_edges,
     told_basis,
     told_channels,
@@ -95,7 +95,7 @@ def _sums(store: Store, model: "Model", wanted: dict[int, set[_Term]], progress:
     with exact_matmul():
         chosen = store.circuits({"prompt": sorted(wanted)})  # each part of the store is read once
         for done, (prompt, circuit) in enumerate(chosen, start=1):
-            run = run_of(circuit, model)
+            run = fresh_run(circuit, model)
             for _, edge in signal_edges(circuit):
                 term = _term(circuit, edge)
                 if term in wanted[prompt]:
