@@ -37,7 +37,7 @@ MAKERS = {  # in this order, and before all others, which read the files
     "trace-svt": f"trace {MARY} --method svt --threshold 0.3 --out svt.json",
     "trace-sufficient": f"trace {MARY} {ANSWER} --sufficient --effects --like like.jsonl --out sufficient.json",
     "trace-short": 'trace "Mary and John gave" --tau 0.2 --out short.json --out short.mib --out short.neuronpedia.json',
-    "discover-head": "discover --head 3.0 --prompts 60 --rank 3 --features features.json",
+    "discover-head": "discover --head 3.1 --prompts 60 --rank 3 --features features.json",
     "name": "name heads.json --tokens 3000 --random 4 --most 2 --out names.json",
 }
 RECORDS = MAKERS | {
