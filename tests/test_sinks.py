@@ -14,7 +14,7 @@ import planted_sinks as planted
 from commands import keyhole as typed
 from conftest import tiny_model
 from drawn import check_drawn
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.writer import Component, SideName
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.qk.firings import find_firings
@@ -39,6 +39,7 @@ from keyhole.sink.firings import Asked, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
 from keyhole.sink.removal import energy, explained, passed
+from keyhole.stats import Interval
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.writes.upstream import Writes
@@ -82,7 +83,7 @@ def test_massive_coordinates_are_named(shared: Sinks, common: Sinks) -> None:
     assert {one.coordinate for one in shared.massive} == set(planted.COORDINATES) and not common.massive
     for one in shared.massive:
         assert (one.first, one.last) == (1, planted.LAYERS - 1) and one.times > 100 > 10 > one.elsewhere
-        assert one.writer == one.maker == ("mlp", 0, None) and one.share == pytest.approx(1, abs=0.05)
+        assert one.writer == one.maker == Component("mlp", 0, None) and one.share == pytest.approx(1, abs=0.05)
     assert shared.side("src").along == pytest.approx(0.81, abs=0.03) and shared.side("dest").along < 0.05
 
 
@@ -215,9 +216,22 @@ def test_only_heads_of_different_layers_are_compared() -> None:
 
 HEADS = tuple(SinkHead(1 + i // 2, i % 2, 8, 0.1, True, 0, 1.0, ()) for i in range(8))
 LIKE = Likeness(
-    None, 24, 1.0, (0.9, 0.8, 1.0), (0.8, 0.7, 0.9), 2, (0.0, 0.0, 0.0), (0.0, -0.1, 0.1), (7.0, 6.0, 8.0), 0.01, 0.01
+    None,
+    24,
+    1.0,
+    Interval(0.9, 0.8, 1.0),
+    Interval(0.8, 0.7, 0.9),
+    2,
+    (0.0, 0.0, 0.0),
+    (0.0, -0.1, 0.1),
+    (7.0, 6.0, 8.0),
+    0.01,
+    0.01,
 )
-GONE = Removal(None, 1, 0.1, 0.1, (0.9, 0.8, 1.0), (0.1, 0.2), (0.9,), (0.1, 0.0, 0.2), (1.0, 0.0, 2.0), (0.5, 0.6))
+GONE = Removal(
+    *(None, 1, 0.1, 0.1, Interval(0.9, 0.8, 1.0), (0.1, 0.2), (0.9,)),
+    *(Interval(0.1, 0.0, 0.2), Interval(1.0, 0.0, 2.0), (0.5, 0.6)),
+)
 EMPTY = np.zeros((8, 8))
 
 
@@ -231,14 +245,17 @@ def side_of(
 def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     ways, cleaned = [replace(LIKE, taken=top) for top in (None, 0, 1, 3)], [GONE, replace(GONE, taken=3)]
     assert side_of(ways, cleaned).found == "shared"
-    part = [replace(one, near=(0.1, 0.0, 0.2)) for one in ways]
+    part = [replace(one, near=Interval(0.1, 0.0, 0.2)) for one in ways]
     assert side_of(part, cleaned).found == "a shared part"
-    wide = [replace(one, cosine=(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
+    wide = [replace(one, cosine=Interval(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
     assert side_of(wide, cleaned).found == "not shared"
     assert side_of([*ways[:3], part[3]], cleaned).found == "a shared part"
     mean = [
         ways[0],
-        *[replace(one, near=(0.0, 0.0, 0.0), cosine=(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5) for one in ways[1:]],
+        *[
+            replace(one, near=Interval(0.0, 0.0, 0.0), cosine=Interval(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5)
+            for one in ways[1:]
+        ],
     ]
     assert side_of(mean, cleaned).found == "not shared"
     assert side_of([*ways[:3], replace(ways[3], p=0.05, p_cosine=0.05)], cleaned).found == "not shared"
@@ -258,7 +275,7 @@ def test_the_published_claim_needs_nearly_equal_signals(shared: Sinks, common: S
     assert judge(replace(gpt2, sinks=common)) == "not" and judge(replace(other, sinks=common)) == "needs a model"
     one = replace(shared, sides=(shared.sides[0], common.sides[1]))
     assert judge(replace(gpt2, sinks=one)) == "partly" and judge(replace(gpt2, prompts=4)) == "not"
-    ways = [replace(LIKE, taken=top, near=(0.1, 0.0, 0.2)) for top in (None, 3)]
+    ways = [replace(LIKE, taken=top, near=Interval(0.1, 0.0, 0.2)) for top in (None, 3)]
     part = side_of(ways, [GONE])
     assert part.found == "a shared part" and judge(replace(gpt2, sinks=replace(shared, sides=(part, part)))) == "not"
 

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from keyhole.circuits.writer import SideName
 from keyhole.comparison.members import Member
 from keyhole.progress import Progress, silent
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -61,9 +61,6 @@ class Aggregated:
         return self.dest if name == "dest" else self.src
 
 
-Spread = tuple[float, float, float]  # a mean with its 95 % interval
-
-
 @dataclass(frozen=True)
 class HeadRow:
     """One head at one place, on one side, in two representatives and in pairs of other prompts."""
@@ -72,9 +69,9 @@ class HeadRow:
     side: SideName
     cosine: float  # between the representatives
     floor: float  # of pairs within a family, the lower of both families' 5 % quantiles; NaN: too few pairs
-    within_a: Spread | None  # means over pairs of which no two share a prompt
-    within_b: Spread | None
-    between: Spread | None  # one prompt of each family
+    within_a: Interval | None  # means over pairs of which no two share a prompt
+    within_b: Interval | None
+    between: Interval | None  # one prompt of each family
     pairs: tuple[int, int, int]  # how many: within a, within b, between
     verdict: Verdict
 
@@ -177,7 +174,9 @@ def head_row(
     return HeadRow(place, side, cosine, floor, *within, between, counts, judge(cosine, floor, within, between))
 
 
-def judge(cosine: float, floor: float, within: tuple[Spread | None, Spread | None], between: Spread | None) -> Verdict:
+def judge(
+    cosine: float, floor: float, within: tuple[Interval | None, Interval | None], between: Interval | None
+) -> Verdict:
     """Is a cosine between families lower than noise makes it?
 
     `different`: the representatives are below the floor, and pairs between families are less alike than those within,
@@ -210,7 +209,7 @@ def _cosines(pairs: Sequence[tuple[Vector, Vector]]) -> list[float]:
     return [float(one @ other) for one, other in pairs]
 
 
-def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Spread | None:
+def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Interval | None:
     return interval(_cosines(pairs)) if len(pairs) > 1 else None
 
 

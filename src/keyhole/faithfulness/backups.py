@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Removed
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
@@ -32,7 +33,6 @@ from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
 from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP
-from keyhole.faithfulness.wiring import Source
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.rows import Stopped
 from keyhole.intervene.silence import Silence
@@ -115,7 +115,7 @@ class Lab:
         run = self.asked.run
         off = torch.zeros(run.model.dims.heads, len(run), len(run), dtype=torch.bool, device=writes.device)
         off[head[1]] = True
-        number = self.asked.masked.wiring.writer_number(Source("head", *head))
+        number = self.asked.masked.wiring.writer_number(Component("head", *head))
         return Silence("head", head[0], off, writes[number])
 
     def answers(self, copies: Sequence[Edits], progress: Progress | None = None) -> list[float]:

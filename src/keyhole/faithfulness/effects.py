@@ -16,13 +16,14 @@ from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
 from keyhole.faithfulness.question import Question, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
-from keyhole.faithfulness.wiring import Source, Wiring
+from keyhole.faithfulness.wiring import Wiring
 from keyhole.intervene.verification import metric_of, run_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
@@ -161,7 +162,7 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     """The writer that a node is, whole, and its token; None: a constant, or the answer."""
     if node.kind not in ("embedding", "head", "mlp"):
         return None
-    return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
+    return wiring.writer_number(Component.of(node)), node.dest
 
 
 def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:

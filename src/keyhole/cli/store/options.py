@@ -39,10 +39,10 @@ def require_places(out: list[Path] | None) -> list[Path]:
 
 def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
     """The model that made a store, checked by its weights."""
+    from keyhole.models.organism import source_named
     from keyhole.store import model_of
 
-    name = store.manifest.model.get("name")
-    source = given if given is not None else None if name == "organism" else name
+    source = source_named(store.manifest.model.get("name")) if given is None else given
     return model_of(store, load_model(source, revision, dtype, device))
 
 
