@@ -20,7 +20,7 @@ from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backup
 from keyhole.faithfulness.baseline import Baseline
 from keyhole.faithfulness.handover import handed_on, handovers, predicted_row
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.question import Question
+from keyhole.faithfulness.question import MaskedQuestion
 from keyhole.faithfulness.token_masks import all_but
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
@@ -65,7 +65,7 @@ def lab_of(variant: str) -> tuple[Lab, Masked]:
     run = runs[0]
     assert made.baseline is not None
     one = replace(made, words=made.words[:1])
-    return Lab(Question(run, Metric(len(run) - 1, (5,), (7,)), Baseline("mean", "", made.baseline), one)), one
+    return Lab(MaskedQuestion(run, Metric(len(run) - 1, (5,), (7,)), Baseline("mean", "", made.baseline), one)), one
 
 
 def out_of_heads(made: Masked, heads: list[Head]) -> np.ndarray:

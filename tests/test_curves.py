@@ -16,7 +16,7 @@ from conftest import edge_name, prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.writer import Component
-from keyhole.faithful.cohort import Group, Question, StandIn, groups_of, means_of, usable
+from keyhole.faithful.cohort import CohortQuestion, Group, StandIn, groups_of, means_of, usable
 from keyhole.faithful.curves import _halves, compare_methods, curves, own_circuits
 from keyhole.faithful.cutting import kept
 from keyhole.faithful.edge_scores import circuit_scores, slopes
@@ -303,7 +303,7 @@ def known() -> Known:
 
 
 @pytest.fixture(scope="module")
-def asked(known: Known) -> list[Question]:
+def asked(known: Known) -> list[CohortQuestion]:
     cues, nouns = (
         list(itertools.permutations(("big", "red", "old"))),
         list(itertools.permutations(("cat", "dog", "sun"))),
@@ -316,11 +316,11 @@ def asked(known: Known) -> list[Question]:
     for prompt in spread(prompts, 53):  # a number that shares no cycle with theirs
         own, run = known.ask(prompt), known.model.run(prompt)
         right, wrong = (token_id(known.model, word) for word in (own.answer, own.against))
-        found.append(Question(run, Metric(len(run) - 1, (right,), (wrong,))))
+        found.append(CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,))))
     return found
 
 
-def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Question]) -> None:
+def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[CohortQuestion]) -> None:
     """The 13 true edges alone do; one of them less, or as many random ones, do not; and ACC++ finds just these."""
     means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
     (group,) = groups_of(asked[:10], means)
@@ -345,7 +345,7 @@ def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Questi
     assert own[0] == pytest.approx(1, abs=0.02) and other[0] == pytest.approx(1, abs=0.02)  # one circuit for all
 
 
-def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None:
+def test_own_circuits_are_their_own(known: Known, asked: list[CohortQuestion]) -> None:
     """A prompt keeps its answer with its own circuit, and loses it with one that has nothing."""
     empty = replace(known.model.run(known.prompt).trace(known.answer), nodes=(), edges=(), influence=(1.0,))
     means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
@@ -362,14 +362,14 @@ def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None
 
 def test_groups_are_of_one_length(organism: Model) -> None:
     runs = organism.run_many(["Mary and John went", "Mary and John went to", "John and Mary went"])
-    questions = [Question(run, Metric(len(run) - 1, (3,), (5,))) for run in runs]
+    questions = [CohortQuestion(run, Metric(len(run) - 1, (3,), (5,))) for run in runs]
     assert [group.numbers for group in groups_of(questions)] == [(0, 2), (1,)]
     only = StandIn("mean", {("", len(runs[1])): masked(runs[1:2]).written()[:, 0]})
     assert groups_of(questions, only)[0].numbers == (1,)
     few = means_of(organism, [("", run.token_ids) for run in runs])
     assert few == {}
     with pytest.raises(KeyholeError, match="last token"):
-        Question(runs[0], Metric(1, (3,), (5,)))
+        CohortQuestion(runs[0], Metric(1, (3,), (5,)))
     with pytest.raises(KeyholeError, match="to take a mean over"):
         compare_methods(questions, questions, CurveSettings(methods=("random",)), stand_in=StandIn("mean", few))
     with pytest.raises(KeyholeError, match="at least one method"):

@@ -17,7 +17,7 @@ from keyhole.circuits.mib import MibEdge, Scored, is_mib, mib_from, read_mib
 from keyhole.circuits.writer import Component
 from keyhole.comparison.compare import compare
 from keyhole.comparison.unified import unify
-from keyhole.faithful.cohort import Question, groups_of
+from keyhole.faithful.cohort import CohortQuestion, groups_of
 from keyhole.faithful.curves import compare_methods
 from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes, write_mib_scores
 from keyhole.faithful.settings import CurveSettings
@@ -215,7 +215,7 @@ def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: 
     runs = organism.run_many(prompts)
     answers = [(230, 280), (280, 230)]
     asked = [
-        Question(run, Metric(len(run) - 1, (right,), (wrong,)))
+        CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,)))
         for run, (right, wrong) in zip(runs, answers, strict=True)
     ]
     groups = groups_of(asked)

@@ -35,7 +35,7 @@ from keyhole.shared.alike import (
 from keyhole.shared.ambient import Moments, orthonormal
 from keyhole.shared.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
-from keyhole.sink.firings import Asked, firing, listen
+from keyhole.sink.firings import StoredQuestion, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
 from keyhole.sink.removal import energy, explained, passed
@@ -370,7 +370,7 @@ def test_firings_are_those_that_are_found_run_by_run(organism: keyhole.Model) ->
 @pytest.mark.parametrize("variant", ["gpt2", "llama"])
 def test_explained_firings_against_scores_by_hand(variant: str) -> None:
     model = tiny_model(variant)
-    asked = [Asked(i, tuple(range(3 + 5 * i, 13 + 4 * i)), Metric(3, (1,), (2,))) for i in range(3)]
+    asked = [StoredQuestion(i, tuple(range(3 + 5 * i, 13 + 4 * i)), Metric(3, (1,), (2,))) for i in range(3)]
     basis = orthonormal(torch.randn(model.dims.d_model, 3, generator=torch.Generator().manual_seed(0)).double())
     cuts: list[tuple[SideName, torch.Tensor]] = [("dest", basis), ("src", basis)]
     found = explained(model, asked, cuts, "dynamic")
@@ -400,7 +400,7 @@ def _weight_without(run: keyhole.Run, site: keyhole.qk.firings.Site, side: SideN
 
 
 def test_passes_without_a_subspace(gpt2: keyhole.Model) -> None:
-    asked = [Asked(i, tuple(range(3 + i, 16 - i)), Metric(5, (1,), (2,))) for i in range(3)]
+    asked = [StoredQuestion(i, tuple(range(3 + i, 16 - i)), Metric(5, (1,), (2,))) for i in range(3)]
     d = gpt2.dims.d_model
     one = orthonormal(torch.randn(d, 2, generator=torch.Generator().manual_seed(0)).double())
     clean, none, dest, src = passed(gpt2, asked, [None, ("dest", one[:, :0]), ("dest", one), ("src", one)], 1)
@@ -425,7 +425,7 @@ def _in(x: torch.Tensor, basis: torch.Tensor) -> float:
     return float(((x.double() @ basis).square().sum(1) / x.double().square().sum(1)).mean())
 
 
-def _pass_by_hand(model: keyhole.Model, asked: Asked, basis: torch.Tensor, side: str) -> float:
+def _pass_by_hand(model: keyhole.Model, asked: StoredQuestion, basis: torch.Tensor, side: str) -> float:
     """The model as it is, one prompt at a time, with a hook before every block above the first."""
     B, at = basis.float(), slice(1, None) if side == "dest" else slice(0, 1)
 
@@ -460,13 +460,13 @@ def test_massive_is_told_by_coordinate(gpt2: keyhole.Model) -> None:
 
 def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> None:
     with pytest.raises(KeyholeError, match=r"no head .* fires on the first token"):
-        study(gpt2, [Asked(i, (3, 4), Metric(1, (1,))) for i in range(6)])
+        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)])
     from tiny import Sizes
 
     with pytest.raises(KeyholeError, match="one attention layer"):
         study(tiny_model("gpt2", Sizes(layers=1)), planted.prompts(6))
     with pytest.raises(KeyholeError, match="threshold"):
-        study(gpt2, [Asked(i, (3, 4), Metric(1, (1,))) for i in range(6)], tau=2.0)
+        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)], tau=2.0)
 
 
 def test_stores(whole: Path, organism: keyhole.Model, gpt2: keyhole.Model, tmp_path: Path) -> None:

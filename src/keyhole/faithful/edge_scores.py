@@ -26,7 +26,7 @@ from keyhole.circuits.mib import MibFile, mib_edge_name
 from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.faithful.attribution import along_masks, eap, eap_ig_inputs, gim
-from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.cohort import CohortQuestion, Group
 from keyhole.faithful.settings import EdgeMethod
 from keyhole.faithfulness.connected import reach_of
 from keyhole.faithfulness.effects import edge_of
@@ -45,7 +45,7 @@ _FLOATS = 1 << 22  # of what all components write: the way back keeps as much fo
 PromptScores = Float[np.ndarray, "prompt writer reader pos"]
 
 
-def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[Question]) -> PromptScores:
+def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[CohortQuestion]) -> PromptScores:
     """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
     if method == "random":
         raise KeyholeError("random edges have no scores: they are drawn.")
@@ -74,7 +74,7 @@ _ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
 }
 
 
-def sufficient(group: Group, questions: Sequence[Question]) -> list[Float[np.ndarray, "writer reader pos"]]:
+def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[np.ndarray, "writer reader pos"]]:
     """For each prompt of a group: 1 on the edges of a circuit that suffices; all others by their share, far below.
 
     Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
@@ -95,7 +95,7 @@ def sufficient(group: Group, questions: Sequence[Question]) -> list[Float[np.nda
     return scores
 
 
-def traced(method: EdgeMethod, question: Question) -> Circuit:
+def traced(method: EdgeMethod, question: CohortQuestion) -> Circuit:
     """By one of the methods that trace: the store's own, or traced with default settings."""
     stored, metric = question.circuit, question.metric
     through: ThroughOption = "mlps" if method == "accpp" else "heads"

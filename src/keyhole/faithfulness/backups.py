@@ -31,7 +31,7 @@ from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Remove
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.rows import Stopped
@@ -95,7 +95,7 @@ def backups(
 class Lab:
     """One prompt in copies from which heads are removed, in the model's own pass."""
 
-    def __init__(self, asked: Question) -> None:
+    def __init__(self, asked: MaskedQuestion) -> None:
         self.asked, dims = asked, asked.run.model.dims
         self.heads: list[Head] = [(layer, head) for layer in range(dims.layers) for head in range(dims.heads)]
 

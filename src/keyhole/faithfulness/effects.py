@@ -20,7 +20,7 @@ from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
-from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
 from keyhole.faithfulness.wiring import Wiring
@@ -86,7 +86,7 @@ def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) 
 
 
 def measure(
-    circuit: Circuit, asked: Question, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
+    circuit: Circuit, asked: MaskedQuestion, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
 ) -> Measured:
     """What is asked of a circuit, with one baseline."""
     wiring, n = asked.masked.wiring, len(asked.run)
@@ -130,7 +130,7 @@ def measure(
     return measured
 
 
-def circuit_edges(circuit: Circuit, asked: Question) -> EdgeList:
+def circuit_edges(circuit: Circuit, asked: MaskedQuestion) -> EdgeList:
     """The token-level edges of a circuit; constants, which no mask can take away, have none.
 
     Of a circuit that suffices, those that do, without the signals that are attached to its heads.
@@ -165,7 +165,7 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     return wiring.writer_number(Component.of(node)), node.dest
 
 
-def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+def _shares(circuit: Circuit, asked: MaskedQuestion, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     values = asked.shares.values
     places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {

@@ -25,7 +25,7 @@ from keyhole.qk.firings import check_tau
 from keyhole.shared.alike import ALIKE, clusters, cosines, directions, likeness, shuffled, spread
 from keyhole.shared.ambient import TAKEN
 from keyhole.shared.heard import Heard, author_name
-from keyhole.sink.firings import Asked, Listened, layers_of, listen
+from keyhole.sink.firings import Listened, StoredQuestion, layers_of, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
@@ -65,19 +65,19 @@ def sinks(
     return study(own, asked, tau=tau, draws=draws, controls=controls, seed=seed, stage=stage)
 
 
-def prompts_of(store: Store, prompts: int) -> list[Asked]:
+def prompts_of(store: Store, prompts: int) -> list[StoredQuestion]:
     """So many prompts with circuits, evenly over a store's templates."""
     chosen = some_prompts(store, prompts)
     if len(chosen) < 2 * _HELD_OUT:
         raise KeyholeError(f"{store.path} has {len(chosen)} circuits, and a study needs {2 * _HELD_OUT} or more.")
     circuits = dict(store.circuits({"prompt": chosen}))
     # in the order of templates, since one in three is held out
-    return [Asked(i, circuits[i].token_ids, metric_of(circuits[i])) for i in chosen]
+    return [StoredQuestion(i, circuits[i].token_ids, metric_of(circuits[i])) for i in chosen]
 
 
 def study(
     model: Model,
-    asked: Sequence[Asked],
+    asked: Sequence[StoredQuestion],
     *,
     tau: Tau = "dynamic",
     draws: int = 99,

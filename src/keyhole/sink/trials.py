@@ -18,7 +18,7 @@ from keyhole.progress import Progress
 from keyhole.shared.alike import directions, shuffled
 from keyhole.shared.ambient import TAKEN, Ambient
 from keyhole.shared.heard import Heard
-from keyhole.sink.firings import Asked, layers_of
+from keyhole.sink.firings import StoredQuestion, layers_of
 from keyhole.sink.record import HALF, Removal
 from keyhole.sink.removal import Basis, Passed, energy, explained, passed
 from keyhole.stats import Interval, interval
@@ -32,7 +32,7 @@ class Trial:
     """What removals are tried on."""
 
     model: Model
-    asked: Sequence[Asked]
+    asked: Sequence[StoredQuestion]
     ambient: Ambient
     tau: Tau
     ranks: tuple[int, ...]

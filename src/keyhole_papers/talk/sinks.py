@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.store.sinks import sinks_figure
 from keyhole.sink.explore import study
-from keyhole.sink.firings import Asked
+from keyhole.sink.firings import StoredQuestion
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole_papers.experiment import Experiment, Told
 from keyhole_papers.job import Attempt, Job
@@ -44,11 +44,11 @@ def measure(job: Job) -> Rest:
     return Rest(job.model, len(asked), found, seen.prompts.first(_PROMPTS).about)
 
 
-def _asked(seen: Subject, number: int) -> Asked:
+def _asked(seen: Subject, number: int) -> StoredQuestion:
     """A prompt by its tokens, measured by IO against S."""
     example = seen.examples[number]
     run = seen.model.run(example.text)
-    return Asked(number, run.token_ids, metric_of(example, run))
+    return StoredQuestion(number, run.token_ids, metric_of(example, run))
 
 
 def _holds(side: SinkSide) -> bool:

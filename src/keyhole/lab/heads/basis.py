@@ -38,7 +38,7 @@ import torch
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import baseline
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, channel_masks, require_plain, top_edges
@@ -219,7 +219,7 @@ def basis_study(
 
 
 def prompt_counts(
-    asked: Question, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
+    asked: MaskedQuestion, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
 ) -> PromptCounts | None:
     """One prompt's counts in every basis; None where its edges carry less than a logit."""
     require_plain(asked.masked.blocks)
