@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -29,7 +29,7 @@ from keyhole.comparison.operands import medoid_of, operand
 from keyhole.comparison.placed import PlacedEdge, cut_in, of_both, of_one_alone, placed_edges
 from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
 from keyhole.comparison.score import Score, overlap, score
-from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, cosine_matrix, head_row
+from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, head_row
 from keyhole.comparison.signals import judge as judge_signals
 from keyhole.comparison.terms import compare_terms, halves
 from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
@@ -43,7 +43,7 @@ from keyhole.lab.known import Known, build
 from keyhole.lab.known.words import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
-from keyhole.stats import difference, interval, median_interval
+from keyhole.stats import Interval, difference, interval, median_interval
 from keyhole.store import Outcome, Store
 from keyhole.tasks.example import Example
 from keyhole.tracing.writes.written import written_by
@@ -53,6 +53,15 @@ OF_ANY_MODEL = replace(PUBLISHED["gpt2-ioi"], model="")  # to be scored against 
 
 CUES = ("big", "red")
 TRUE_HEADS, TRUE_MLPS = ((1, 0), (2, 0), (2, 1)), (0, 2)
+
+
+def cosine_matrix(a: Aggregated, b: Aggregated, side: Literal["dest", "src"]) -> np.ndarray:
+    """Cosines between all heads of two circuits, in the order of their places."""
+    mine, its = a.side(side), b.side(side)
+    if not mine or not its:
+        return np.zeros((len(mine), len(its)))
+    rows, columns = (np.stack([one[place] for place in sorted(one)]) for one in (mine, its))
+    return np.asarray(rows @ columns.T)
 
 
 def known_example(prompt: str) -> Example:
@@ -380,17 +389,21 @@ def test_the_floor_is_the_lower_of_two_quantiles() -> None:
     assert row.pairs == (4, 4, 8)
 
 
-WITHIN = ((0.9, 0.8, 1.0), (0.8, 0.6, 1.0))
+WITHIN = (Interval(0.9, 0.8, 1.0), Interval(0.8, 0.6, 1.0))
 
 
 @pytest.mark.parametrize(
     ("cosine", "between", "verdict"),
     [
-        (0.4, (0.4, 0.3, 0.5), "different"),
-        (0.8, (0.4, 0.3, 0.5), "less alike"),
-        (0.4, (0.5, 0.3, 0.7), "unclear"),  # below the means of both families, but an interval overlaps
-        (0.8, (0.6, 0.5, 0.7), "as within"),  # less alike than those of one family, and no less than the other's
-        (0.7, (0.9, 0.8, 1.0), "as within"),
+        (0.4, Interval(0.4, 0.3, 0.5), "different"),
+        (0.8, Interval(0.4, 0.3, 0.5), "less alike"),
+        (0.4, Interval(0.5, 0.3, 0.7), "unclear"),  # below the means of both families, but an interval overlaps
+        (
+            0.8,
+            Interval(0.6, 0.5, 0.7),
+            "as within",
+        ),  # less alike than those of one family, and no less than the other's
+        (0.7, Interval(0.9, 0.8, 1.0), "as within"),
         (0.4, None, "no floor"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     assert side_of([*ways[:3], replace(ways[3], p=0.05, p_cosine=0.05)], cleaned).found == "not shared"
     assert side_of(ways, cleaned, near=0.95).found == "not shared"  # as alike on other tokens
     assert side_of(ways, [GONE]).found == "shared" and side_of(ways, []).found == "not shared"
-    for weak in ({"explained": (0.4, 0.3, 0.5)}, {"random_explained": (0.95, 0.0)}, {"random_sinks": (0.05,)}):
+    for weak in ({"explained": Interval(0.4, 0.3, 0.5)}, {"random_explained": (0.95, 0.0)}, {"random_sinks": (0.05,)}):
         assert side_of(ways, [GONE, replace(GONE, taken=3, **weak)]).found == "not shared"
     assert side_of(ways, [GONE, replace(GONE, taken=3, sinks=None)]).found == "not shared"
     assert side_of(ways, cleaned, heads=HEADS[:3]).found == "not shared"

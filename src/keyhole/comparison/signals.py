@@ -107,15 +107,6 @@ def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = Tr
     return Aggregated(_unit(sums["dest"]), _unit(sums["src"]))
 
 
-def cosine_matrix(a: Aggregated, b: Aggregated, side: SideName) -> Float[np.ndarray, "a b"]:
-    """Cosines between all heads of two circuits, in the order of their places."""
-    mine, its = a.side(side), b.side(side)
-    if not mine or not its:
-        return np.zeros((len(mine), len(its)))
-    rows, columns = (np.stack([one[place] for place in sorted(one)]) for one in (mine, its))
-    return np.asarray(rows @ columns.T)
-
-
 def compare_signals(
     pair: tuple[Member, Member],
     families: tuple[Sequence[Member], Sequence[Member]],

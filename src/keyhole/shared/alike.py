@@ -135,13 +135,6 @@ def rank_of(vectors: Float[Tensor, "*draws heads d_model"]) -> Int[Tensor, "*dra
     return energy_rank(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1), ENERGY)
 
 
-def subspace_of(vectors: Float[Tensor, "heads d_model"], share: float = ENERGY) -> Float[Tensor, "d_model rank"]:
-    """Those dimensions, largest first."""
-    _, S, Vh = torch.linalg.svd(vectors, full_matrices=False)
-    basis: Tensor = Vh[: int(energy_rank(S, share))].T
-    return basis
-
-
 def likeness(
     heard: Sequence[Heard],
     taken: Mapping[int, Float[Tensor, "d_model q"]],

@@ -10,8 +10,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Dtype
-from keyhole.cli.options import load_model
-from keyhole.errors import KeyholeError
+from keyhole.cli.options import load_model, write_each
 from keyhole.files import require_file
 from keyhole.stats import cell_text
 
@@ -61,14 +60,4 @@ def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json
         return
     from keyhole.figures.results import save_result
 
-    failed = []
-    for path in places:  # after the answer, which a full disk must not cost; nor may one file the others
-        try:
-            save_result(result, path)
-        except KeyholeError as error:
-            failed.append(error)
-            continue
-        if not json:
-            show.plain(f"wrote {path}")
-    if failed:
-        raise failed[0]
+    write_each(places, lambda path: save_result(result, path), json=json)
