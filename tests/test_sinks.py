@@ -35,6 +35,7 @@ from keyhole.shared.alike import (
 from keyhole.shared.ambient import Moments, orthonormal
 from keyhole.shared.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
+from keyhole.sink.explore import SinkSettings
 from keyhole.sink.firings import StoredQuestion, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
@@ -466,7 +467,7 @@ def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> No
     with pytest.raises(KeyholeError, match="one attention layer"):
         study(tiny_model("gpt2", Sizes(layers=1)), planted.prompts(6))
     with pytest.raises(KeyholeError, match="threshold"):
-        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)], tau=2.0)
+        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)], SinkSettings(tau=2.0))
 
 
 def test_stores(whole: Path, organism: keyhole.Model, gpt2: keyhole.Model, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ remove    the few directions that control signals share most, in prompts that th
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -40,6 +40,25 @@ _HELD_OUT = 3  # one prompt in three
 RANKS = (1, 4, 16)
 
 
+@dataclass(frozen=True)
+class SinkSettings:
+    """What can be chosen about a study of sinks."""
+
+    tau: Tau = "dynamic"
+    draws: int = 99  # of shuffled heads and resampled prompts
+    controls: int = 9  # other subspaces that are removed, of each kind
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.tau) and self.tau != "dynamic":
+            check_tau(self.tau)
+
+    def record(self) -> dict[str, Any]:
+        """As a study keeps them."""
+        plain: Any = "function" if callable(self.tau) else self.tau
+        return {"tau": plain, "draws": self.draws, "controls": self.controls, "seed": self.seed}
+
+
 def sinks(
     store: Store | Path | str,
     model: Model | Source | None = None,
@@ -62,7 +81,7 @@ def sinks(
     store = store if isinstance(store, Store) else open_store(store)
     own = model_of(store, model)
     asked = prompts_of(store, prompts)
-    return study(own, asked, tau=tau, draws=draws, controls=controls, seed=seed, stage=stage)
+    return study(own, asked, SinkSettings(tau, draws, controls, seed), stage=stage)
 
 
 def prompts_of(store: Store, prompts: int) -> list[StoredQuestion]:
@@ -76,18 +95,11 @@ def prompts_of(store: Store, prompts: int) -> list[StoredQuestion]:
 
 
 def study(
-    model: Model,
-    asked: Sequence[StoredQuestion],
-    *,
-    tau: Tau = "dynamic",
-    draws: int = 99,
-    controls: int = 9,
-    seed: int = 0,
-    stage: Stage = quiet,
+    model: Model, asked: Sequence[StoredQuestion], settings: SinkSettings | None = None, *, stage: Stage = quiet
 ) -> Sinks:
     """The same of any prompts of a model."""
-    if not callable(tau) and tau != "dynamic":
-        check_tau(tau)
+    settings = settings or SinkSettings()
+    tau, controls, seed = settings.tau, settings.controls, settings.seed
     layers_of(model)
     if len(asked) < _HELD_OUT:
         raise KeyholeError(f"{len(asked)} prompts are too few: one in {_HELD_OUT} is held out for removals.")
@@ -107,10 +119,9 @@ def study(
     with stage("Comparing heads") as progress:
         sides = []
         for number, side in enumerate(get_args(SideName)):
-            made = _side(heard, side, own[side], draws=draws, seed=seed)
+            made = _side(heard, side, own[side], draws=settings.draws, seed=seed)
             sides.append(replace(made, removals=done.of[side], along=along(directions(own[side]), big)))
             progress(number + 1, 2)
-    settings = {"tau": "function" if callable(tau) else tau, "draws": draws, "controls": controls, "seed": seed}
     return Sinks(
         model=model.name,
         prompts=len(fit),
@@ -121,7 +132,7 @@ def study(
         layer=done.layer,
         sides=(sides[0], sides[1]),
         massive=big,
-        settings=settings,
+        settings=settings.record(),
     )
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.store.sinks import sinks_figure
-from keyhole.sink.explore import study
+from keyhole.sink.explore import SinkSettings, study
 from keyhole.sink.firings import StoredQuestion
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole_papers.experiment import Experiment, Told
@@ -38,7 +38,8 @@ def measure(job: Job) -> Rest:
     asked = [_asked(seen, number) for number in range(min(_PROMPTS, len(seen.examples)))]
     draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
     try:
-        found = study(seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress))
+        settings = SinkSettings(draws=draws, controls=controls)
+        found = study(seen.model, asked, settings, stage=lambda what: nullcontext(seen.progress))
     except NoSinksError as error:
         raise (KeyholeError if is_gpt2(job.model) else MissingModelError)(str(error)) from error
     return Rest(job.model, len(asked), found, seen.prompts.first(_PROMPTS).about)
