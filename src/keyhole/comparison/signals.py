@@ -173,13 +173,14 @@ def judge(
     `different`: the representatives are below the floor, and pairs between families are less alike than those within,
     intervals apart. `less alike`: the second alone. `unclear`: the first alone, so the representatives may be odd.
 
-    >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (-0.2, -0.5, 0.1))
+    >>> same = Interval(0.9, 0.8, 1.0), Interval(0.9, 0.7, 1.1)
+    >>> judge(-0.4, 0.7, same, Interval(-0.2, -0.5, 0.1))
     'different'
-    >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.7, 0.5, 0.9))
+    >>> judge(-0.4, 0.7, same, Interval(0.7, 0.5, 0.9))
     'unclear'
-    >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.9, 0.8, 1.0))
+    >>> judge(0.8, 0.7, same, Interval(0.9, 0.8, 1.0))
     'as within'
-    >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.4, 0.3, 0.5))
+    >>> judge(0.8, 0.7, same, Interval(0.4, 0.3, 0.5))
     'less alike'
     """
     if np.isnan(floor) or between is None or within[0] is None or within[1] is None:

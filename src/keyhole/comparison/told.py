@@ -19,6 +19,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns, rows; > before
 def term_text(term: Term) -> str:
     """A term as it is written.
 
+    >>> from keyhole.circuits.writer import Component
     >>> term_text(Term(Component("head", 1, 6), Component("head", 3, 1), "dest", 5))
     '1.6 -> 3.1 dest [5]'
     """
