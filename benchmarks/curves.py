@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import get_args
 
 import keyhole
-from keyhole.faithful.cohort import Question, StandIn, groups_of, questions_from
+from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, questions_from
 from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.faithfulness import Curves
 from keyhole.faithful.ranked import Ranked, ranked
@@ -41,13 +41,13 @@ ALL: tuple[tuple[Tokens, Ranking], ...] = (
 DRAWN = 40  # prompts for each that is needed: of few templates, and answered rightly
 
 
-def questions(model: keyhole.Model, task: str, n: int) -> list[Question]:
+def questions(model: keyhole.Model, task: str, n: int) -> list[CohortQuestion]:
     """Prompts of few kinds that the model gets right and that have a counterfactual; of each kind an even number."""
     drawn = _drawn(model, task, DRAWN * n)
     templates = sorted({example.template for example in drawn})
-    picked: list[Question] = []
+    picked: list[CohortQuestion] = []
     for chosen in (templates[:TEMPLATES], templates):
-        kinds: dict[object, list[Question]] = {}
+        kinds: dict[object, list[CohortQuestion]] = {}
         for start in range(0, len(drawn), 64):
             some = [example for example in drawn[start : start + 64] if example.template in chosen]
             for question in questions_from(model, some, counterfactuals=True) if some else []:
@@ -59,7 +59,7 @@ def questions(model: keyhole.Model, task: str, n: int) -> list[Question]:
     return picked
 
 
-def _picked(kinds: Mapping[object, list[Question]], n: int) -> list[Question]:
+def _picked(kinds: Mapping[object, list[CohortQuestion]], n: int) -> list[CohortQuestion]:
     """The largest kinds, at most half of all prompts of each."""
     some = sorted(kinds.values(), key=len, reverse=True)
     if not some:

@@ -30,6 +30,7 @@ from typing import Any
 
 import keyhole
 from keyhole import Model
+from keyhole.faithfulness.wiring import Wiring
 from keyhole.tracing.answers.linear import Probe
 from keyhole.tracing.exactness import random_ids
 from keyhole.tracing.trace import trace
@@ -49,6 +50,12 @@ SMOLLM2 = ROOT / ".cache" / "smollm2.gguf"
 
 def tiny_model(variant: str, sizes: Sizes = DEFAULT, dtype: torch.dtype = torch.float32) -> Model:
     return keyhole.load((tiny(variant, sizes, dtype), None))
+
+
+def edge_name(wiring: Wiring, edge: int) -> str:
+    """An edge in words, by its number."""
+    writer, reader = wiring.edges[edge]
+    return f"{wiring.writers[writer]} -> {wiring.readers[reader]}"
 
 
 @pytest.fixture(scope="session")

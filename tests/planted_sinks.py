@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import keyhole
 from keyhole.intervene.remove import Metric
-from keyhole.sink.firings import Asked
+from keyhole.sink.firings import StoredQuestion
 
 D, LAYERS, HEADS, D_HEAD, WORDS, POSITIONS = 64, 4, 4, 16, 40, 16
 LISTENERS = (LAYERS - 1) * HEADS  # heads above the first layer
@@ -82,14 +82,14 @@ def common_mean(seed: int = 0) -> keyhole.Model:
     return _model(hf, "mean")
 
 
-def prompts(n: int = 18, pairs: int = 6, seed: int = 0) -> list[Asked]:
+def prompts(n: int = 18, pairs: int = 6, seed: int = 0) -> list[StoredQuestion]:
     """A word, and then pairs that differ in who rests alone: what rests is then no part of the mean."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     for number in range(n):
         chosen = torch.randint(1, WORDS // 2, (pairs,), generator=generator)
         ids = torch.cat([2 * chosen, 2 * chosen + 1])[torch.randperm(2 * pairs, generator=generator)].tolist()
-        found.append(Asked(number, (number % (WORDS - 1) + 1, *ids), Metric(2 * pairs, (5,), (6,))))
+        found.append(StoredQuestion(number, (number % (WORDS - 1) + 1, *ids), Metric(2 * pairs, (5,), (6,))))
     return found
 
 

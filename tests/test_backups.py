@@ -13,16 +13,15 @@ from typer.testing import CliRunner
 from conftest import tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import Signal, Writer
+from keyhole.circuits.writer import Component, Signal, Writer
 from keyhole.cli.app import app
 from keyhole.faithfulness.backup_record import Backups
 from keyhole.faithfulness.backups import JOINT, LEAST, Lab, PairSettings, backups
 from keyhole.faithfulness.baseline import Baseline
 from keyhole.faithfulness.handover import handed_on, handovers, predicted_row
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.question import Question
+from keyhole.faithfulness.question import MaskedQuestion
 from keyhole.faithfulness.token_masks import all_but
-from keyhole.faithfulness.wiring import Source
 from keyhole.intervene.deltas import Cut
 from keyhole.intervene.remove import Metric, intervene
 from keyhole.lab.known import Known, build, compare
@@ -66,12 +65,12 @@ def lab_of(variant: str) -> tuple[Lab, Masked]:
     run = runs[0]
     assert made.baseline is not None
     one = replace(made, words=made.words[:1])
-    return Lab(Question(run, Metric(len(run) - 1, (5,), (7,)), Baseline("mean", "", made.baseline), one)), one
+    return Lab(MaskedQuestion(run, Metric(len(run) - 1, (5,), (7,)), Baseline("mean", "", made.baseline), one)), one
 
 
 def out_of_heads(made: Masked, heads: list[Head]) -> np.ndarray:
     edges = all_edges(made)
-    return edges[np.isin(edges[:, 0], [made.wiring.writer_number(Source("head", *head)) for head in heads])]
+    return edges[np.isin(edges[:, 0], [made.wiring.writer_number(Component("head", *head)) for head in heads])]
 
 
 @pytest.mark.parametrize("variant", TAKEN)
@@ -90,7 +89,7 @@ def test_reactions_are_what_masks_say(variant: str) -> None:
     """A head held at what it wrote in the prompt is a removed one whose baseline that is."""
     lab, made = lab_of(variant)
     first, second = (0, 1), (2, 0)
-    number = made.wiring.writer_number(Source("head", *second))
+    number = made.wiring.writer_number(Component("head", *second))
     assert made.baseline is not None
     base = made.baseline.clone()
     base[number] = lab.written[number]

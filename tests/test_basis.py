@@ -12,7 +12,7 @@ from conftest import tiny_model
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Baseline
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab import known
@@ -37,7 +37,7 @@ NAMES: tuple[BasisName, ...] = ("singular", *OTHERS)
 PLAIN = ("llama", "gpt2", "qwen2")
 
 
-def asked_of(variant: str) -> Question:
+def asked_of(variant: str) -> MaskedQuestion:
     """A tiny model's prompt, at the mean of three."""
     runs = runs_of(variant, 3, torch.float64, 9)
     made = masked(runs)

@@ -19,6 +19,7 @@ from keyhole.errors import MissingModelError, NothingToTraceError
 from keyhole.lab.training.push import Push
 from keyhole.models.organism import folder as organism_folder
 from keyhole.progress import silent
+from keyhole.stats import Interval
 from keyhole.tasks import ioi
 from keyhole.tasks.prompt_sets import PromptSet
 from keyhole.tracing.svt import trace_svt
@@ -285,7 +286,7 @@ def an_effect(prompt: int, weight: float, answer: float, **more: Any) -> Effect:
 def verdict(experiment: Attempt, own: list[Effect], folder: Path) -> str:
     """How effects on GPT-2 are judged; told and drawn as well."""
     assert isinstance(experiment, Experiment)
-    push = Push((1.0, 0.5, 1.5), (-0.5, -0.75, -0.25))
+    push = Push(Interval(1.0, 0.5, 1.5), Interval(-0.5, -0.75, -0.25))
     of = of_gpt2("gpt2", "256 published indirect objects (mixed)", roles=True)
     record = Into(of, "name mover", (9, 6), tuple(own), {}, push)
     outcome: Result = experiment.result(record, folder)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -19,6 +19,7 @@ from scipy.sparse import csr_array
 import keyhole
 from commands import keyhole as command
 from drawn import check_drawn
+from keyhole.circuits.writer import Component
 from keyhole.comparison import compare as comparing
 from keyhole.comparison.compare import Comparison, compare
 from keyhole.comparison.effects import EdgeEffect, edge_effects, prune_by_effect
@@ -28,12 +29,12 @@ from keyhole.comparison.operands import medoid_of, operand
 from keyhole.comparison.placed import PlacedEdge, cut_in, of_both, of_one_alone, placed_edges
 from keyhole.comparison.published import MISSING, PUBLISHED, Published, published
 from keyhole.comparison.score import Score, overlap, score
-from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, cosine_matrix, head_row
+from keyhole.comparison.signals import Aggregated, Place, _unit, aggregated, compare_signals, head_row
 from keyhole.comparison.signals import judge as judge_signals
 from keyhole.comparison.terms import compare_terms, halves
 from keyhole.comparison.unified import TARGET, Link, Often, Unified, part, prune, unify
 from keyhole.family.sets import Sets, circuit_sets, store_sets
-from keyhole.family.terms import Component, Term
+from keyhole.family.terms import Term
 from keyhole.figures.store import comparison as drawing
 from keyhole.figures.style import save
 from keyhole.intervene import Cut, edge_cut, intervene
@@ -42,7 +43,7 @@ from keyhole.lab.known import Known, build
 from keyhole.lab.known.words import places
 from keyhole.models.model import Model
 from keyhole.qk.omega import omega
-from keyhole.stats import difference, interval, median_interval
+from keyhole.stats import Interval, difference, interval, median_interval
 from keyhole.store import Outcome, Store
 from keyhole.tasks.example import Example
 from keyhole.tracing.writes.written import written_by
@@ -52,6 +53,15 @@ OF_ANY_MODEL = replace(PUBLISHED["gpt2-ioi"], model="")  # to be scored against 
 
 CUES = ("big", "red")
 TRUE_HEADS, TRUE_MLPS = ((1, 0), (2, 0), (2, 1)), (0, 2)
+
+
+def cosine_matrix(a: Aggregated, b: Aggregated, side: Literal["dest", "src"]) -> np.ndarray:
+    """Cosines between all heads of two circuits, in the order of their places."""
+    mine, its = a.side(side), b.side(side)
+    if not mine or not its:
+        return np.zeros((len(mine), len(its)))
+    rows, columns = (np.stack([one[place] for place in sorted(one)]) for one in (mine, its))
+    return np.asarray(rows @ columns.T)
 
 
 def known_example(prompt: str) -> Example:
@@ -97,8 +107,8 @@ def planted(machine: Known) -> dict[str, list[Member]]:
 def reference() -> Published:
     """What the weights say that the machine's circuit is."""
     classes = {
-        "heads": frozenset(("head", *head) for head in TRUE_HEADS),
-        "MLPs": frozenset(("mlp", layer, None) for layer in TRUE_MLPS),
+        "heads": frozenset(Component("head", *head) for head in TRUE_HEADS),
+        "MLPs": frozenset(Component("mlp", layer, None) for layer in TRUE_MLPS),
     }
     told = {"model": "known", "task": "known", "method": "written down", "source": "machine.py"}
     return Published(name="known", classes=classes, kinds=frozenset({"head", "mlp"}), shape=(3, 3), **told)
@@ -195,7 +205,7 @@ def test_effects_are_those_of_one_removal_at_a_time(store: Store, organism: Mode
     for edge in circuit.edges:
         source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
         if edge.side in ("dest", "src") and source.kind in ("head", "mlp"):
-            ends = [Component(node.kind, node.layer, node.head) for node in (source, target)]
+            ends = [Component.of(node) for node in (source, target)]
             cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
     assert set(effects) == set(cuts) and len(cuts) > 5
     for term in list(cuts)[:6]:
@@ -214,7 +224,7 @@ def test_pruning_by_effect_keeps_what_acts(planted: dict[str, list[Member]], mac
     weak = [EdgeEffect(one.term, tuple(change * 1e-6 for change in one.changes)) for one in effects]
     left = prune_by_effect(whole, weak, 1.0)
     assert {edge.term.side for edge in left.edges} <= {"target", "mlp", "value"}
-    assert ("head", 1, 0) not in left.named and ("head", 2, 0) in left.named
+    assert Component("head", 1, 0) not in left.named and Component("head", 2, 0) in left.named
     few = prune_by_effect(whole, effects, 1.0, least=len(members) + 1)
     assert few.named == left.named
     with pytest.raises(keyhole.KeyholeError, match="at least 0"):
@@ -243,10 +253,10 @@ def test_random_circuits_are_as_large(reference: Published) -> None:
 
 def test_a_wrong_reference_scores_low(planted: dict[str, list[Member]], reference: Published) -> None:
     unified = unify([one.circuit for family in planted.values() for one in family])
-    distractors = {"heads": frozenset({("head", 0, 0), ("head", 1, 1), ("head", 2, 2)})}
+    distractors = {"heads": frozenset(Component("head", i, i) for i in range(3))}
     (found,) = score(unified, replace(reference, classes=distractors, kinds=frozenset({"head"})), thresholds=[0.1])
     assert found.score == Score(found=3, there=3, both=0) and found.score.f1 == 0.0 < found.random_f1
-    assert found.missed == (("head", 0, 0), ("head", 1, 1), ("head", 2, 2))
+    assert found.missed == tuple(Component("head", i, i) for i in range(3))
 
 
 def test_only_kinds_that_could_be_named_are_scored(planted: dict[str, list[Member]], reference: Published) -> None:
@@ -270,8 +280,8 @@ def test_published_circuits_are_as_large_as_they_say() -> None:
     assert sum(sizes.values()) == 26 == len(published("gpt2-ioi").components)
     assert list(sizes.values()) == [3, 8, 2, 4, 4, 3, 2]
     years = published("gpt2-greater-than")
-    assert sum(one[0] == "head" for one in years.components) == 8
-    assert {one[1] for one in years.components if one[0] == "mlp"} == {8, 9, 10, 11}
+    assert sum(one.kind == "head" for one in years.components) == 8
+    assert {one.layer for one in years.components if one.kind == "mlp"} == {8, 9, 10, 11}
     for one in PUBLISHED.values():
         assert one.components <= set(one.universe) and one.source
     for name in MISSING:
@@ -379,17 +389,21 @@ def test_the_floor_is_the_lower_of_two_quantiles() -> None:
     assert row.pairs == (4, 4, 8)
 
 
-WITHIN = ((0.9, 0.8, 1.0), (0.8, 0.6, 1.0))
+WITHIN = (Interval(0.9, 0.8, 1.0), Interval(0.8, 0.6, 1.0))
 
 
 @pytest.mark.parametrize(
     ("cosine", "between", "verdict"),
     [
-        (0.4, (0.4, 0.3, 0.5), "different"),
-        (0.8, (0.4, 0.3, 0.5), "less alike"),
-        (0.4, (0.5, 0.3, 0.7), "unclear"),  # below the means of both families, but an interval overlaps
-        (0.8, (0.6, 0.5, 0.7), "as within"),  # less alike than those of one family, and no less than the other's
-        (0.7, (0.9, 0.8, 1.0), "as within"),
+        (0.4, Interval(0.4, 0.3, 0.5), "different"),
+        (0.8, Interval(0.4, 0.3, 0.5), "less alike"),
+        (0.4, Interval(0.5, 0.3, 0.7), "unclear"),  # below the means of both families, but an interval overlaps
+        (
+            0.8,
+            Interval(0.6, 0.5, 0.7),
+            "as within",
+        ),  # less alike than those of one family, and no less than the other's
+        (0.7, Interval(0.9, 0.8, 1.0), "as within"),
         (0.4, None, "no floor"),
     ],
 )
@@ -439,7 +453,7 @@ def test_edges_are_placed_where_they_were(store: Store) -> None:
 def test_edges_without_a_place_are_left_out(store: Store) -> None:
     one = member(store, 6)
     assert one.names is not None
-    edge = next(edge for edge in placed_edges(one) if edge.writer[0] == "head")
+    edge = next(edge for edge in placed_edges(one) if edge.writer.kind == "head")
     assert cut_in(replace(edge, dest="NOBODY"), one.names) is None
     back, here = tuple(reversed(one.names)), one.names[1]
     assert cut_in(edge, one.names) is not None and here not in (edge.dest, edge.src)
@@ -475,7 +489,7 @@ def test_planted_edges_act_on_their_own_family(planted: dict[str, list[Member]],
         assert found.verdict(which) == (True, "acts on its own family")
     assert found.shared == (1, 1) == (len(found.a), len(found.b))
     assert found.interaction[2] < -0.25
-    assert all(edge.writer == ("head", 1, 0) and edge.head == (2, 0) for edge in (*found.a, *found.b))
+    assert all(edge.writer == Component("head", 1, 0) and edge.head == (2, 0) for edge in (*found.a, *found.b))
 
 
 def test_as_many_shared_edges_are_removed(store: Store, organism: Model) -> None:
@@ -498,8 +512,7 @@ def without(circuit: keyhole.Circuit, edge: PlacedEdge) -> keyhole.Circuit:
         one
         for one in circuit.edges
         for source, into in [(circuit.nodes[one.source], circuit.nodes[one.target])]
-        if (source.kind, source.layer, source.head, into.layer, into.head, one.side)
-        != (*edge.writer, *edge.head, edge.side)
+        if (Component.of(source), into.layer, into.head, one.side) != (edge.writer, *edge.head, edge.side)
     ]
     return replace(circuit, edges=tuple(kept))
 

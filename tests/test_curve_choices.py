@@ -14,7 +14,7 @@ from commands import keyhole as typed
 from conftest import tiny_model
 from keyhole import KeyholeError, Model
 from keyhole.circuits.mib import read_mib
-from keyhole.faithful.cohort import Question, StandIn, groups_of, questions_from
+from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, questions_from
 from keyhole.faithful.curves import compare_methods, curves
 from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.edge_scores import prompt_scores
@@ -34,15 +34,15 @@ from test_curves import runs_of
 PATCHED = StandIn("counterfactual")
 
 
-def tiny_questions(n: int = 4) -> list[Question]:
+def tiny_questions(n: int = 4) -> list[CohortQuestion]:
     """Prompts of one kind, each with a counterfactual of its own."""
     runs = runs_of("gpt2", 2 * n)
     pairs = zip(runs[:n], runs[n:], strict=True)
-    return [Question(run, Metric(8, (3,), (5,)), counterfactual=tuple(other.token_ids)) for run, other in pairs]
+    return [CohortQuestion(run, Metric(8, (3,), (5,)), counterfactual=tuple(other.token_ids)) for run, other in pairs]
 
 
 @pytest.fixture(scope="module")
-def asked(organism: Model) -> list[Question]:
+def asked(organism: Model) -> list[CohortQuestion]:
     drawn = [example for example in examples("ioi", organism, 600, 3) if example.template == "ABBA-0"]
     return questions_from(organism, drawn[:16], counterfactuals=True)
 
@@ -89,7 +89,7 @@ def test_counterfactuals_of_tasks_have_as_many_tokens(organism: Model) -> None:
 # -- scores and orders -----------------------------------------------------------------------------------------------
 
 
-def test_all_methods_have_scores_of_one_shape(asked: list[Question]) -> None:
+def test_all_methods_have_scores_of_one_shape(asked: list[CohortQuestion]) -> None:
     (group,) = groups_of(asked[:2], PATCHED)
     shape = (2, *group.masked.wiring.joined.shape, len(asked[0].run))
     absent = ~group.masked.wiring.joined
@@ -181,7 +181,7 @@ def test_edges_are_kept_at_their_tokens() -> None:
 
 @pytest.mark.parametrize("tokens", ["dropped", "kept"])
 @pytest.mark.parametrize("per", ["task", "prompt"])
-def test_all_choices_make_curves(asked: list[Question], tokens: str, per: str) -> None:
+def test_all_choices_make_curves(asked: list[CohortQuestion], tokens: str, per: str) -> None:
     chosen = ("accpp", "share", "sufficient", "random")
     settings = CurveSettings(methods=chosen, tokens=tokens, per=per, ranking="absolute", draws=2)  # type: ignore[arg-type]
     seconds: list[float] = []
@@ -202,7 +202,7 @@ def test_all_choices_make_curves(asked: list[Question], tokens: str, per: str) -
     assert result.plot() is not None and "1,000 edges" in result.to_html()
 
 
-def test_distances_are_those_of_the_definition(asked: list[Question]) -> None:
+def test_distances_are_those_of_the_definition(asked: list[CohortQuestion]) -> None:
     settings = CurveSettings(methods=("share",))
     groups = groups_of(asked[:4], PATCHED)
     cutting = Cutting(groups, replace(settings, baseline="counterfactual"), silent)
@@ -217,7 +217,7 @@ def test_distances_are_those_of_the_definition(asked: list[Question]) -> None:
     assert over.distances("share")[100] == pytest.approx((1, 1, 1))
 
 
-def test_scores_are_saved_and_read_back_to_the_same_curves(asked: list[Question], tmp_path: Path) -> None:
+def test_scores_are_saved_and_read_back_to_the_same_curves(asked: list[CohortQuestion], tmp_path: Path) -> None:
     shown, tried = asked[:6], asked[6:12]
     settings = CurveSettings(methods=("share", "accpp", "random"))
     result = compare_methods(shown, tried, settings, stand_in=PATCHED)
@@ -239,7 +239,7 @@ def test_scores_are_saved_and_read_back_to_the_same_curves(asked: list[Question]
         )
 
 
-def test_what_cannot_be_asked_is_refused(organism: Model, asked: list[Question]) -> None:
+def test_what_cannot_be_asked_is_refused(organism: Model, asked: list[CohortQuestion]) -> None:
     for method in ("share", "integrated", "sufficient", "eap-ig-inputs"):
         with pytest.raises(KeyholeError, match="zero is no baseline under a norm"):
             CurveSettings(methods=(method,), baseline="zero")

@@ -12,10 +12,11 @@ from torch import Tensor
 
 import keyhole
 from commands import keyhole as typed
-from conftest import prompts_of, tiny_model
+from conftest import edge_name, prompts_of, tiny_model
 from keyhole import KeyholeError, Model, Run
 from keyhole.circuits.circuit import Circuit, Edge, Node
-from keyhole.faithful.cohort import Group, Question, StandIn, groups_of, means_of, usable
+from keyhole.circuits.writer import Component
+from keyhole.faithful.cohort import CohortQuestion, Group, StandIn, groups_of, means_of, usable
 from keyhole.faithful.curves import _halves, compare_methods, curves, own_circuits
 from keyhole.faithful.cutting import kept
 from keyhole.faithful.edge_scores import circuit_scores, slopes
@@ -23,7 +24,7 @@ from keyhole.faithful.faithfulness import SHARES, Curve, Curves, OwnCircuits, ar
 from keyhole.faithful.ranked import ordered
 from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness.masked import Masked, masked
-from keyhole.faithfulness.wiring import Reader, Source
+from keyhole.faithfulness.wiring import Reader
 from keyhole.intervene import Metric, answers_without, mean_writes, places
 from keyhole.lab.known import Known, build
 from keyhole.models.tokens.prompts import token_id
@@ -83,13 +84,13 @@ def test_every_writer_reaches_every_later_reader() -> None:
     below = [1 + layer * (dims.heads + 1) for layer in range(dims.layers)]
     expected = sum(3 * dims.heads * n + n + dims.heads for n in below) + 1 + dims.layers * (dims.heads + 1)
     assert len(wiring) == expected == sum(wiring.sides().values())
-    at = wiring.writers.index(Source("head", 1, 2))
+    at = wiring.writers.index(Component("head", 1, 2))
     readers = {wiring.readers[r] for w, r in wiring.edges if w == at}
     assert Reader("mlp", 1) in readers and Reader("target") in readers and Reader("src", 2, 0) in readers
     assert not readers & {Reader("mlp", 0), Reader("dest", 1, 3), Reader("value", 0, 0)}
-    assert wiring.name(0) == "words -> 0.0 dest" and wiring.name(len(wiring) - 1) == "MLP 2 -> answer"
+    assert edge_name(wiring, 0) == "embedding -> 0.0 dest" and edge_name(wiring, len(wiring) - 1) == "MLP 2 -> answer"
     beside = masked(runs_of("gptj", 1)).wiring  # its MLPs read what its heads read
-    assert not beside.joined[beside.writers.index(Source("head", 1, 2)), beside.readers.index(Reader("mlp", 1))]
+    assert not beside.joined[beside.writers.index(Component("head", 1, 2)), beside.readers.index(Reader("mlp", 1))]
 
 
 def by_hand(run: Run, mask: Tensor, baseline: Tensor, made: Masked) -> Tensor:
@@ -140,7 +141,7 @@ def test_a_component_without_any_edge_is_silent(variant: str, mean: bool) -> Non
     run, made = pool[0], masked(pool[:1])
     made = replace(made, baseline=masked(pool).written().mean(1)) if mean else made
     instead = mean_writes(pool) if mean else None
-    for source in (Source("head", 0, 1), Source("head", 1, 2), Source("mlp", 1)):
+    for source in (Component("head", 0, 1), Component("head", 1, 2), Component("mlp", 1, None)):
         mask = torch.ones(made.wiring.joined.shape)
         mask[made.wiring.writers.index(source)] = 0
         gone = [w for w in places(run) if (w.kind, w.layer, w.head) == (source.kind, source.layer, source.head)]
@@ -208,21 +209,21 @@ def small_circuit(run: Run, influence: bool) -> Circuit:
 def test_circuits_are_added_up_without_tokens() -> None:
     (run,) = runs_of("gpt2", 1)
     wiring = masked([run]).wiring
-    numbers = {wiring.name(i): i for i in range(len(wiring))}
+    numbers = {edge_name(wiring, i): i for i in range(len(wiring))}
     circuit = small_circuit(run, True)
     by_token = circuit_scores(circuit, wiring, 9)
     value, key = (wiring.readers.index(Reader(side, 1, 2)) for side in ("value", "src"))
     assert by_token[0, value, 3] == 0.5 and by_token[0, value].sum() == 0.5  # where the head looks
-    assert by_token[wiring.writers.index(Source("head", 0, 1)), key, 3] == pytest.approx(0.45)
-    assert by_token[-1, -1, 8] == 0 and by_token[wiring.writers.index(Source("mlp", 1)), -1, 8] == 0.5
+    assert by_token[wiring.writers.index(Component("head", 0, 1)), key, 3] == pytest.approx(0.45)
+    assert by_token[-1, -1, 8] == 0 and by_token[wiring.writers.index(Component("mlp", 1, None)), -1, 8] == 0.5
     found = by_token.sum(-1)[tuple(wiring.edges.T)]
-    expected = {"0.1 -> 1.2 src": 0.45, "words -> 1.2 value": 0.5, "1.2 -> MLP 1": 0.75}
+    expected = {"0.1 -> 1.2 src": 0.45, "embedding -> 1.2 value": 0.5, "1.2 -> MLP 1": 0.75}
     expected |= {"MLP 1 -> answer": 0.5, "1.2 -> answer": 0.25}
     assert {name: found[numbers[name]] for name in expected} == pytest.approx(expected)
     assert (found > 0).sum() == len(expected)
     without = circuit_scores(small_circuit(run, False), wiring, 9)
     found = without.sum(-1)[tuple(wiring.edges.T)]  # shares of all into the same firing and side
-    expected |= {"0.1 -> 1.2 src": 0.5, "words -> 1.2 value": 1.0, "1.2 -> MLP 1": 1.0, "MLP 1 -> answer": 0.75}
+    expected |= {"0.1 -> 1.2 src": 0.5, "embedding -> 1.2 value": 1.0, "1.2 -> MLP 1": 1.0, "MLP 1 -> answer": 0.75}
     assert {name: found[numbers[name]] for name in expected} == pytest.approx(expected)
 
 
@@ -302,7 +303,7 @@ def known() -> Known:
 
 
 @pytest.fixture(scope="module")
-def asked(known: Known) -> list[Question]:
+def asked(known: Known) -> list[CohortQuestion]:
     cues, nouns = (
         list(itertools.permutations(("big", "red", "old"))),
         list(itertools.permutations(("cat", "dog", "sun"))),
@@ -315,11 +316,11 @@ def asked(known: Known) -> list[Question]:
     for prompt in spread(prompts, 53):  # a number that shares no cycle with theirs
         own, run = known.ask(prompt), known.model.run(prompt)
         right, wrong = (token_id(known.model, word) for word in (own.answer, own.against))
-        found.append(Question(run, Metric(len(run) - 1, (right,), (wrong,))))
+        found.append(CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,))))
     return found
 
 
-def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Question]) -> None:
+def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[CohortQuestion]) -> None:
     """The 13 true edges alone do; one of them less, or as many random ones, do not; and ACC++ finds just these."""
     means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
     (group,) = groups_of(asked[:10], means)
@@ -344,7 +345,7 @@ def test_the_planted_circuit_carries_the_answer(known: Known, asked: list[Questi
     assert own[0] == pytest.approx(1, abs=0.02) and other[0] == pytest.approx(1, abs=0.02)  # one circuit for all
 
 
-def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None:
+def test_own_circuits_are_their_own(known: Known, asked: list[CohortQuestion]) -> None:
     """A prompt keeps its answer with its own circuit, and loses it with one that has nothing."""
     empty = replace(known.model.run(known.prompt).trace(known.answer), nodes=(), edges=(), influence=(1.0,))
     means = StandIn("mean", means_of(known.model, [("", question.run.token_ids) for question in asked]))
@@ -361,14 +362,14 @@ def test_own_circuits_are_their_own(known: Known, asked: list[Question]) -> None
 
 def test_groups_are_of_one_length(organism: Model) -> None:
     runs = organism.run_many(["Mary and John went", "Mary and John went to", "John and Mary went"])
-    questions = [Question(run, Metric(len(run) - 1, (3,), (5,))) for run in runs]
+    questions = [CohortQuestion(run, Metric(len(run) - 1, (3,), (5,))) for run in runs]
     assert [group.numbers for group in groups_of(questions)] == [(0, 2), (1,)]
     only = StandIn("mean", {("", len(runs[1])): masked(runs[1:2]).written()[:, 0]})
     assert groups_of(questions, only)[0].numbers == (1,)
     few = means_of(organism, [("", run.token_ids) for run in runs])
     assert few == {}
     with pytest.raises(KeyholeError, match="last token"):
-        Question(runs[0], Metric(1, (3,), (5,)))
+        CohortQuestion(runs[0], Metric(1, (3,), (5,)))
     with pytest.raises(KeyholeError, match="to take a mean over"):
         compare_methods(questions, questions, CurveSettings(methods=("random",)), stand_in=StandIn("mean", few))
     with pytest.raises(KeyholeError, match="at least one method"):

@@ -27,7 +27,7 @@ from keyhole.lab.training.checkpoints import (
     snapshot_checkpoints,
     steps_of,
 )
-from keyhole.lab.training.curves import MEASURES, Interval, change, curve, gap, together
+from keyhole.lab.training.curves import MEASURES, Point, change, curve, gap, together
 from keyhole.lab.training.emergence import Emergence, Place, emergence, measure
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.lab.training.language import (
@@ -46,7 +46,7 @@ from keyhole.lab.training.watched import Source
 from keyhole.models.tokens.prompts import token_id
 from keyhole.qk.controls import ambient_draws, refactor_draws, refactored, rotation_control, rotations
 from keyhole.qk.sparsity import sparsity
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 from keyhole.tasks import Example, ioi, published_ioi
 from keyhole_papers.choices import Choices
 from keyhole_papers.job import torch_dtype
@@ -318,7 +318,7 @@ def test_roles_at_the_end_are_given_by_effect(
     inhibits = next(role for role in IOI_ROLES if role.name == "S-inhibition")
     (first,) = find_roles(organism, balanced, [inhibits])
     assert first.place.head == (1, 4) and first.push is not None and first.push.total[1] > 0
-    doubtful = Push((2.0, 1.0, 3.0), (0.5, -0.1, 1.1))  # of a name mover, that would do
+    doubtful = Push(Interval(2.0, 1.0, 3.0), Interval(0.5, -0.1, 1.1))  # of a name mover, that would do
     monkeypatch.setattr(roles, "pushes", lambda ran, heads: dict.fromkeys(heads, doubtful))
     assert find_roles(organism, balanced, [inhibits], required=False) == []
     with pytest.raises(KeyholeError, match=r"those that look there do not push the answer \(1\.4 adds 2\.000"):
@@ -334,14 +334,14 @@ def test_the_first_of_a_role_pushes_most(
     role = next(role for role in IOI_ROLES if role.name == "induction")
     heads = [one.place.head for one in find_roles(organism, balanced, [role], heads=32, threshold=0.1)]
     assert len(heads) > 1  # most attention first
-    given = {head: Push((1.0 + i, 0.5, 9.0), (0.0, -1.0, 1.0)) for i, head in enumerate(heads)}
+    given = {head: Push(Interval(1.0 + i, 0.5, 9.0), Interval(0.0, -1.0, 1.0)) for i, head in enumerate(heads)}
     monkeypatch.setattr(roles, "pushes", lambda ran, some: {head: given[head] for head in some})
     found = find_roles(organism, balanced, [replace(role, pushes="directly")], heads=32, threshold=0.1)
     assert [one.place.head for one in found] == heads[::-1]
 
 
 def test_which_pushes_count() -> None:
-    up, doubt, down = (1.0, 0.5, 1.5), (0.1, -0.4, 0.6), (-1.0, -1.5, -0.5)
+    up, doubt, down = Interval(1.0, 0.5, 1.5), Interval(0.1, -0.4, 0.6), Interval(-1.0, -1.5, -0.5)
     assert [Push(up, total).directly for total in (up, doubt, down)] == [True, True, False]
     assert not any(Push(direct, up).directly for direct in (doubt, down))
     assert [Push(down, total).by_all_paths for total in (up, doubt, down)] == [True, False, False]
@@ -517,10 +517,10 @@ def test_steps_of_revisions() -> None:
 
 
 def test_what_does_not_fall_proves_nothing() -> None:
-    still, down, up = (Interval(mean, mean - 0.03, mean + 0.03, 12, 0) for mean in (-0.009, -0.3, 0.1))
+    still, down, up = (Point(Interval(mean, mean - 0.03, mean + 0.03), 12, 0) for mean in (-0.009, -0.3, 0.1))
     names = ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor", "ambient control", "refactor control")
 
-    def holds(*changes: Interval) -> list[bool]:
+    def holds(*changes: Point) -> list[bool]:
         return fall(dict(zip(names, changes, strict=True)))
 
     assert holds(still, down, down, up, up) == [False] * 5

@@ -10,13 +10,14 @@ import pytest
 
 import keyhole
 from commands import keyhole as typed
-from conftest import tiny_model
+from conftest import edge_name, tiny_model
 from keyhole import Circuit, KeyholeError, Model
 from keyhole.circuits.exports import to_mib
 from keyhole.circuits.mib import MibEdge, Scored, is_mib, mib_from, read_mib
+from keyhole.circuits.writer import Component
 from keyhole.comparison.compare import compare
 from keyhole.comparison.unified import unify
-from keyhole.faithful.cohort import Question, groups_of
+from keyhole.faithful.cohort import CohortQuestion, groups_of
 from keyhole.faithful.curves import compare_methods
 from keyhole.faithful.edge_scores import circuit_scores, file_scores, slopes, write_mib_scores
 from keyhole.faithful.settings import CurveSettings
@@ -104,10 +105,10 @@ def test_a_file_is_read_as_it_says(tmp_path: Path) -> None:
     path.write_text(json.dumps(told))
     assert is_mib(path) and is_mib(tmp_path / "any.mib")
     file = read_mib(path)
-    key = MibEdge(("head", 0, 1), ("head", 2, 3), "src")
-    last = MibEdge(("mlp", 3, None), ("target", None, None), "target")
+    key = MibEdge(Component("head", 0, 1), Component("head", 2, 3), "src")
+    last = MibEdge(Component("mlp", 3, None), Component("target", None, None), "target")
     assert file.edges[key] == Scored(-0.5, True) and file.kept == {key, last}
-    assert file.edges[MibEdge(("embedding", 0, None), ("mlp", 0, None), "mlp")] == Scored(0.25, False)
+    assert file.edges[MibEdge(Component("embedding", 0, None), Component("mlp", 0, None), "mlp")] == Scored(0.25, False)
 
 
 def test_files_that_are_older_than_neurons_are_read() -> None:
@@ -184,7 +185,8 @@ def test_a_file_of_ours_is_the_circuit(circuit: Circuit) -> None:
         dict.fromkeys(["m0->logits", "a0.h1->a2.h3<v>"], (0.0, True)), **json.loads(to_mib(circuit))["cfg"]
     )
     marked = file_scores(mib_from(plain, "binary"), made.wiring, dims)
-    assert sorted(made.wiring.name(int(i)) for i in np.flatnonzero(marked)) == ["0.1 -> 2.3 value", "MLP 0 -> answer"]
+    names = sorted(edge_name(made.wiring, int(i)) for i in np.flatnonzero(marked))
+    assert names == ["0.1 -> 2.3 value", "MLP 0 -> answer"]
     assert set(marked) == {0.0, 1.0}
 
 
@@ -213,7 +215,7 @@ def test_a_file_is_scored_as_the_method_that_made_it(organism: Model, tmp_path: 
     runs = organism.run_many(prompts)
     answers = [(230, 280), (280, 230)]
     asked = [
-        Question(run, Metric(len(run) - 1, (right,), (wrong,)))
+        CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,)))
         for run, (right, wrong) in zip(runs, answers, strict=True)
     ]
     groups = groups_of(asked)

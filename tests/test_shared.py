@@ -17,7 +17,8 @@ from keyhole.family.distances import in_common
 from keyhole.qk.omega import omega
 from keyhole.shared.record import Shared, SharedSide
 from keyhole.shared.signals import _used, shared
-from keyhole.shared.tasks import HeadUse, Place, Use, benjamini_hochberg, channel_use, compare_use
+from keyhole.shared.tasks import HeadUse, Place, Use, channel_use, compare_use
+from keyhole.stats import Interval, benjamini_hochberg
 from stores import stored
 
 
@@ -75,8 +76,11 @@ def test_overlaps_by_hand() -> None:
     )
     (made,) = compare_use(*many)
     assert made.overlap == pytest.approx(0.2) and made.found == "others"
-    assert benjamini_hochberg(np.array([])).tolist() == []
-    assert benjamini_hochberg(np.array([0.5, 0.001])).tolist() == [0.5, 0.002]
+    same = {("dest", 2, 0): many[0]["dest", 1, 0]}
+    first, second = compare_use(many[0] | same, many[1] | same)
+    assert [first.q, second.q] == benjamini_hochberg([first.p, second.p]) and first.q == 2 * first.p
+    assert benjamini_hochberg([]) == []
+    assert benjamini_hochberg([0.5, 0.001]) == [0.5, 0.002]
 
 
 def test_tasks_are_compared_by_as_many_prompts_as_halves_have() -> None:
@@ -160,7 +164,7 @@ def side_of(near: list[float], p: list[float]) -> SharedSide:
 
     control = (0.0, 0.0, 0.0)
     made = [
-        Likeness(None, 10, 1.0, (n, n, n), control, 2, control, control, control, x, x)
+        Likeness(None, 10, 1.0, Interval(n, n, n), Interval(*control), 2, control, control, control, x, x)
         for n, x in zip(near, p, strict=True)
     ]
     return SharedSide("dest", ((1, 0), (2, 0)), np.eye(2), (), tuple(made), 0, ())

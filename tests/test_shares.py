@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyhole import Model
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.masked import Masked
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.search import LEAST_GAP
 from keyhole.faithfulness.shares import FEWEST, WITHIN, along, channel_shares, integrated, placed, shares
 from keyhole.faithfulness.token_masks import EdgeList
@@ -27,7 +27,7 @@ from test_token_masks import all_edges, at_a_mean, exists
 KINDS = ["gpt2", "llama", "gemma2", "olmo2", "qwen3", "gpt_oss", "falcon-alibi", "gptj", "mixtral"]
 
 
-def question_of(model: Model, example: Example, n: int = 32) -> Question:
+def question_of(model: Model, example: Example, n: int = 32) -> MaskedQuestion:
     """A task's prompt, at the mean of prompts like it."""
     run, answer = model.run(example.text), answer_ids(model, example)
     mean = baseline(run, like=like(example, model, n))

@@ -14,7 +14,7 @@ import planted_sinks as planted
 from commands import keyhole as typed
 from conftest import tiny_model
 from drawn import check_drawn
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.writer import Component, SideName
 from keyhole.errors import KeyholeError
 from keyhole.intervene.remove import Metric
 from keyhole.qk.firings import find_firings
@@ -35,10 +35,12 @@ from keyhole.shared.alike import (
 from keyhole.shared.ambient import Moments, orthonormal
 from keyhole.shared.heard import Heard, hear, joined, of_circuit, of_firings
 from keyhole.sink import Removal, SinkHead, Sinks, SinkSide, study
-from keyhole.sink.firings import Asked, firing, listen
+from keyhole.sink.explore import SinkSettings
+from keyhole.sink.firings import StoredQuestion, firing, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import Others
 from keyhole.sink.removal import energy, explained, passed
+from keyhole.stats import Interval
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.writes.upstream import Writes
@@ -82,7 +84,7 @@ def test_massive_coordinates_are_named(shared: Sinks, common: Sinks) -> None:
     assert {one.coordinate for one in shared.massive} == set(planted.COORDINATES) and not common.massive
     for one in shared.massive:
         assert (one.first, one.last) == (1, planted.LAYERS - 1) and one.times > 100 > 10 > one.elsewhere
-        assert one.writer == one.maker == ("mlp", 0, None) and one.share == pytest.approx(1, abs=0.05)
+        assert one.writer == one.maker == Component("mlp", 0, None) and one.share == pytest.approx(1, abs=0.05)
     assert shared.side("src").along == pytest.approx(0.81, abs=0.03) and shared.side("dest").along < 0.05
 
 
@@ -215,9 +217,22 @@ def test_only_heads_of_different_layers_are_compared() -> None:
 
 HEADS = tuple(SinkHead(1 + i // 2, i % 2, 8, 0.1, True, 0, 1.0, ()) for i in range(8))
 LIKE = Likeness(
-    None, 24, 1.0, (0.9, 0.8, 1.0), (0.8, 0.7, 0.9), 2, (0.0, 0.0, 0.0), (0.0, -0.1, 0.1), (7.0, 6.0, 8.0), 0.01, 0.01
+    None,
+    24,
+    1.0,
+    Interval(0.9, 0.8, 1.0),
+    Interval(0.8, 0.7, 0.9),
+    2,
+    (0.0, 0.0, 0.0),
+    (0.0, -0.1, 0.1),
+    (7.0, 6.0, 8.0),
+    0.01,
+    0.01,
 )
-GONE = Removal(None, 1, 0.1, 0.1, (0.9, 0.8, 1.0), (0.1, 0.2), (0.9,), (0.1, 0.0, 0.2), (1.0, 0.0, 2.0), (0.5, 0.6))
+GONE = Removal(
+    *(None, 1, 0.1, 0.1, Interval(0.9, 0.8, 1.0), (0.1, 0.2), (0.9,)),
+    *(Interval(0.1, 0.0, 0.2), Interval(1.0, 0.0, 2.0), (0.5, 0.6)),
+)
 EMPTY = np.zeros((8, 8))
 
 
@@ -231,20 +246,23 @@ def side_of(
 def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
     ways, cleaned = [replace(LIKE, taken=top) for top in (None, 0, 1, 3)], [GONE, replace(GONE, taken=3)]
     assert side_of(ways, cleaned).found == "shared"
-    part = [replace(one, near=(0.1, 0.0, 0.2)) for one in ways]
+    part = [replace(one, near=Interval(0.1, 0.0, 0.2)) for one in ways]
     assert side_of(part, cleaned).found == "a shared part"
-    wide = [replace(one, cosine=(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
+    wide = [replace(one, cosine=Interval(0.8, 0.05, 1.0)) for one in part]  # beside other channels at 0 up to 0.1
     assert side_of(wide, cleaned).found == "not shared"
     assert side_of([*ways[:3], part[3]], cleaned).found == "a shared part"
     mean = [
         ways[0],
-        *[replace(one, near=(0.0, 0.0, 0.0), cosine=(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5) for one in ways[1:]],
+        *[
+            replace(one, near=Interval(0.0, 0.0, 0.0), cosine=Interval(0.0, -0.1, 0.1), p=1.0, p_cosine=0.5)
+            for one in ways[1:]
+        ],
     ]
     assert side_of(mean, cleaned).found == "not shared"
     assert side_of([*ways[:3], replace(ways[3], p=0.05, p_cosine=0.05)], cleaned).found == "not shared"
     assert side_of(ways, cleaned, near=0.95).found == "not shared"  # as alike on other tokens
     assert side_of(ways, [GONE]).found == "shared" and side_of(ways, []).found == "not shared"
-    for weak in ({"explained": (0.4, 0.3, 0.5)}, {"random_explained": (0.95, 0.0)}, {"random_sinks": (0.05,)}):
+    for weak in ({"explained": Interval(0.4, 0.3, 0.5)}, {"random_explained": (0.95, 0.0)}, {"random_sinks": (0.05,)}):
         assert side_of(ways, [GONE, replace(GONE, taken=3, **weak)]).found == "not shared"
     assert side_of(ways, [GONE, replace(GONE, taken=3, sinks=None)]).found == "not shared"
     assert side_of(ways, cleaned, heads=HEADS[:3]).found == "not shared"
@@ -258,7 +276,7 @@ def test_the_published_claim_needs_nearly_equal_signals(shared: Sinks, common: S
     assert judge(replace(gpt2, sinks=common)) == "not" and judge(replace(other, sinks=common)) == "needs a model"
     one = replace(shared, sides=(shared.sides[0], common.sides[1]))
     assert judge(replace(gpt2, sinks=one)) == "partly" and judge(replace(gpt2, prompts=4)) == "not"
-    ways = [replace(LIKE, taken=top, near=(0.1, 0.0, 0.2)) for top in (None, 3)]
+    ways = [replace(LIKE, taken=top, near=Interval(0.1, 0.0, 0.2)) for top in (None, 3)]
     part = side_of(ways, [GONE])
     assert part.found == "a shared part" and judge(replace(gpt2, sinks=replace(shared, sides=(part, part)))) == "not"
 
@@ -353,7 +371,7 @@ def test_firings_are_those_that_are_found_run_by_run(organism: keyhole.Model) ->
 @pytest.mark.parametrize("variant", ["gpt2", "llama"])
 def test_explained_firings_against_scores_by_hand(variant: str) -> None:
     model = tiny_model(variant)
-    asked = [Asked(i, tuple(range(3 + 5 * i, 13 + 4 * i)), Metric(3, (1,), (2,))) for i in range(3)]
+    asked = [StoredQuestion(i, tuple(range(3 + 5 * i, 13 + 4 * i)), Metric(3, (1,), (2,))) for i in range(3)]
     basis = orthonormal(torch.randn(model.dims.d_model, 3, generator=torch.Generator().manual_seed(0)).double())
     cuts: list[tuple[SideName, torch.Tensor]] = [("dest", basis), ("src", basis)]
     found = explained(model, asked, cuts, "dynamic")
@@ -383,7 +401,7 @@ def _weight_without(run: keyhole.Run, site: keyhole.qk.firings.Site, side: SideN
 
 
 def test_passes_without_a_subspace(gpt2: keyhole.Model) -> None:
-    asked = [Asked(i, tuple(range(3 + i, 16 - i)), Metric(5, (1,), (2,))) for i in range(3)]
+    asked = [StoredQuestion(i, tuple(range(3 + i, 16 - i)), Metric(5, (1,), (2,))) for i in range(3)]
     d = gpt2.dims.d_model
     one = orthonormal(torch.randn(d, 2, generator=torch.Generator().manual_seed(0)).double())
     clean, none, dest, src = passed(gpt2, asked, [None, ("dest", one[:, :0]), ("dest", one), ("src", one)], 1)
@@ -408,7 +426,7 @@ def _in(x: torch.Tensor, basis: torch.Tensor) -> float:
     return float(((x.double() @ basis).square().sum(1) / x.double().square().sum(1)).mean())
 
 
-def _pass_by_hand(model: keyhole.Model, asked: Asked, basis: torch.Tensor, side: str) -> float:
+def _pass_by_hand(model: keyhole.Model, asked: StoredQuestion, basis: torch.Tensor, side: str) -> float:
     """The model as it is, one prompt at a time, with a hook before every block above the first."""
     B, at = basis.float(), slice(1, None) if side == "dest" else slice(0, 1)
 
@@ -443,13 +461,13 @@ def test_massive_is_told_by_coordinate(gpt2: keyhole.Model) -> None:
 
 def test_models_and_prompts_without_sinks_are_refused(gpt2: keyhole.Model) -> None:
     with pytest.raises(KeyholeError, match=r"no head .* fires on the first token"):
-        study(gpt2, [Asked(i, (3, 4), Metric(1, (1,))) for i in range(6)])
+        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)])
     from tiny import Sizes
 
     with pytest.raises(KeyholeError, match="one attention layer"):
         study(tiny_model("gpt2", Sizes(layers=1)), planted.prompts(6))
     with pytest.raises(KeyholeError, match="threshold"):
-        study(gpt2, [Asked(i, (3, 4), Metric(1, (1,))) for i in range(6)], tau=2.0)
+        study(gpt2, [StoredQuestion(i, (3, 4), Metric(1, (1,))) for i in range(6)], SinkSettings(tau=2.0))
 
 
 def test_stores(whole: Path, organism: keyhole.Model, gpt2: keyhole.Model, tmp_path: Path) -> None:

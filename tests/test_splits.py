@@ -10,7 +10,7 @@ import pytest
 import keyhole
 from commands import keyhole as typed
 from keyhole import KeyholeError, Model
-from keyhole.faithful.cohort import Question, StandIn, questions_from
+from keyhole.faithful.cohort import CohortQuestion, StandIn, questions_from
 from keyhole.faithful.curves import compare_methods
 from keyhole.faithful.settings import CurveSettings
 from keyhole.faithful.splits import compare_splits, splits
@@ -19,10 +19,10 @@ from keyhole.tasks import examples
 
 PATCHED = StandIn("counterfactual")
 SHARE = CurveSettings(methods=("share",), ranking="absolute", draws=4)
-Halves = tuple[list[Question], list[Question]]
+Halves = tuple[list[CohortQuestion], list[CohortQuestion]]
 
 
-def of_task(organism: Model, task: str, n: int) -> list[Question]:
+def of_task(organism: Model, task: str, n: int) -> list[CohortQuestion]:
     drawn = questions_from(organism, examples(task, organism, 4 * n, 3), counterfactuals=True)
     return [question for question in drawn if question.counterfactual is not None][:n]
 

@@ -20,7 +20,7 @@ from keyhole.faithfulness import other_words
 from keyhole.faithfulness.baseline import baseline
 from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.other_words import COPIES, words_of
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import all_but, only
 from keyhole.intervene import answers_without, estimate
 from keyhole.intervene.cuts import metric_of
@@ -148,13 +148,13 @@ def test_a_story_leaves_nothing_out_of_account(tiny_circuit: Circuit) -> None:
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-def question_of(circuit: Circuit) -> Question:
+def question_of(circuit: Circuit) -> MaskedQuestion:
     run = circuit.run
     assert run is not None
     return question(run, metric_of(circuit), baseline(run))
 
 
-def at_baseline(asked: Question, writers: tuple[Writer, ...]) -> float:
+def at_baseline(asked: MaskedQuestion, writers: tuple[Writer, ...]) -> float:
     """The answer in the model's own pass with these writers, heads with all their sources, at the baseline."""
     numbers = {(w.kind, w.layer, w.head): i for i, w in enumerate(asked.masked.wiring.writers)}
     instead: dict[Writer, torch.Tensor] = {}

@@ -93,7 +93,7 @@ def test_some_prompts_are_of_all_orders(organism: keyhole.Model, tmp_path: Path)
 def test_likeness_is_the_same_in_every_run() -> None:
     """Sums over a set differ in their last digits from run to run, since texts are hashed by chance."""
     code = (
-        "from keyhole.comparison.terms import likeness; from keyhole.family.terms import Component, Term;"
+        "from keyhole.comparison.terms import likeness; from keyhole.family import Component, Term;"
         "terms = [Term(Component('head', i // 12, i % 12), side=s) for i in range(144) for s in ('dest', 'src')];"
         "print(repr([likeness({t: (3 * i + k) % 101 / 101 for i, t in enumerate(terms)},"
         " {t: (7 * i + k) % 103 / 103 for i, t in enumerate(terms)}) for k in range(9)]))"

@@ -18,7 +18,7 @@ from keyhole.comparison.score import Score
 from keyhole.faithfulness.connected import Reach
 from keyhole.faithfulness.effects import circuit_edges, effects, measure
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
-from keyhole.faithfulness.question import Question
+from keyhole.faithfulness.question import MaskedQuestion
 from keyhole.faithfulness.search import LEAST_GAP, Search, search, small_gap
 from keyhole.faithfulness.shares import Shares
 from keyhole.faithfulness.sufficient import Chosen, searched, sufficient
@@ -133,7 +133,7 @@ def example() -> Example:
 
 
 @pytest.fixture(scope="module")
-def asked(organism: Model, example: Example) -> Question:
+def asked(organism: Model, example: Example) -> MaskedQuestion:
     return question_of(organism, example)
 
 
@@ -143,11 +143,11 @@ def others(organism: Model, example: Example) -> list[Example]:
 
 
 @pytest.fixture(scope="module")
-def circuit(asked: Question, example: Example, others: list[Example]) -> Circuit:
+def circuit(asked: MaskedQuestion, example: Example, others: list[Example]) -> Circuit:
     return asked.run.sufficient(example.answer, against=example.wrong, like=others)
 
 
-def test_effects_are_plain_masks(asked: Question, example: Example, others: list[Example]) -> None:
+def test_effects_are_plain_masks(asked: MaskedQuestion, example: Example, others: list[Example]) -> None:
     """Of words, nodes and edges of a traced circuit: what the answer loses, one pass each."""
     traced = asked.run.trace(example.answer, against=example.wrong, through="mlps")
     measured = effects(traced, like=others).measured
@@ -194,7 +194,7 @@ def test_effects_are_plain_masks(asked: Question, example: Example, others: list
     assert measured.completeness == pytest.approx(1, abs=0.05)
 
 
-def test_some_can_be_measured_alone(asked: Question, circuit: Circuit, others: list[Example]) -> None:
+def test_some_can_be_measured_alone(asked: MaskedQuestion, circuit: Circuit, others: list[Example]) -> None:
     words = effects(circuit, like=others, what=["words"]).measured
     assert words is not None and len(words.words) == len(asked.run) and words.faithfulness is None
     assert (words.nodes, words.edges, words.edge_shares) == ((), (), ())
@@ -202,7 +202,7 @@ def test_some_can_be_measured_alone(asked: Question, circuit: Circuit, others: l
         effects(circuit, like=others, what=["paths"])  # type: ignore[list-item]
 
 
-def test_a_small_gap_is_noted_and_not_shared_out(asked: Question, circuit: Circuit) -> None:
+def test_a_small_gap_is_noted_and_not_shared_out(asked: MaskedQuestion, circuit: Circuit) -> None:
     """Effects are there; shares and faithfulness are not."""
     itself = replace(asked.baseline, writes=asked.masked.written()[:, 0].detach())
     from keyhole.faithfulness.question import question
@@ -214,7 +214,7 @@ def test_a_small_gap_is_noted_and_not_shared_out(asked: Question, circuit: Circu
     assert "too small" in small_gap(-0.9) and "more than the prompt does" in small_gap(-LEAST_GAP)
 
 
-def test_faithfulness_is_of_plain_masks(asked: Question) -> None:
+def test_faithfulness_is_of_plain_masks(asked: MaskedQuestion) -> None:
     edges = search(Search(asked.masked, asked.metric, asked.shares, asked.reach)).edges
     found = faithfulness(edges, asked, draws=3)
     whole, none = asked.ends
@@ -239,7 +239,9 @@ def test_faithfulness_is_of_plain_masks(asked: Question) -> None:
     assert nothing.rest == pytest.approx(nothing.random, abs=1e-6)  # no edges in place of none
 
 
-def test_other_prompts_are_tried_at_their_own_mean(organism: Model, asked: Question, others: list[Example]) -> None:
+def test_other_prompts_are_tried_at_their_own_mean(
+    organism: Model, asked: MaskedQuestion, others: list[Example]
+) -> None:
     edges = search(Search(asked.masked, asked.metric, asked.shares, asked.reach)).edges
     found = kept_on_others(edges, asked.run, asked.baseline, others)
     assert 4 <= len(found) <= 8 and len(kept_on_others(edges, asked.run, asked.baseline, [o.text for o in others])) == 0
@@ -253,7 +255,7 @@ def test_other_prompts_are_tried_at_their_own_mean(organism: Model, asked: Quest
     assert found == pytest.approx(slow, abs=1e-2)
 
 
-def question_of_list(model: Model, example: Example, prompts: list[object]) -> Question:
+def question_of_list(model: Model, example: Example, prompts: list[object]) -> MaskedQuestion:
     from keyhole.faithfulness.baseline import baseline
     from keyhole.faithfulness.question import question
     from keyhole.intervene import Metric
@@ -284,7 +286,7 @@ def test_small_circuits_suffice(organism: Model, task: object, most: int) -> Non
     assert len(sizes) > 3 and np.median(sizes) <= most
 
 
-def test_levels_and_both_signs(asked: Question) -> None:
+def test_levels_and_both_signs(asked: MaskedQuestion) -> None:
     def found(**choices: object) -> tuple[int, float, EdgeList]:
         result = search(Search(asked.masked, asked.metric, asked.shares, asked.reach, **choices))  # type: ignore[arg-type]
         return len(result.edges), result.kept, result.edges
@@ -309,7 +311,7 @@ def kept_by(worth: Callable[[EdgeList], float]) -> Callable[..., Any]:
     return lambda self, sets: at_once(np.array([worth(edges) for edges in sets]))
 
 
-def test_a_search_that_overshoots_goes_on(asked: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_overshoots_goes_on(asked: MaskedQuestion, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest best edges keep .5, or 1.5 and more: others are left out, or more taken, until it is inside."""
     values = np.zeros((1, 1, 40))
     values[0, 0] = np.linspace(2, 0.05, 40)
@@ -330,7 +332,7 @@ def test_a_search_that_overshoots_goes_on(asked: Question, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("single", [128, 8])
 def test_edges_are_taken_away_one_by_one_where_shares_mislead(
-    asked: Question, monkeypatch: pytest.MonkeyPatch, single: int
+    asked: MaskedQuestion, monkeypatch: pytest.MonkeyPatch, single: int
 ) -> None:
     """Five of forty edges carry all of the answer, and have the least shares: taking each away says so.
 
@@ -371,7 +373,7 @@ def test_searches_together_find_what_each_finds_alone(organism: Model) -> None:
         assert found.kept == pytest.approx(expected.kept, abs=1e-4) and np.array_equal(found.edges, expected.edges)
 
 
-def test_a_search_reports_how_far_it_is(asked: Question) -> None:
+def test_a_search_reports_how_far_it_is(asked: MaskedQuestion) -> None:
     done: list[tuple[int, int]] = []
     search(Search(asked.masked, asked.metric, asked.shares, asked.reach), lambda *told: done.append(told))
     assert done == sorted(done) and done[-1][0] == done[-1][1]
@@ -380,7 +382,7 @@ def test_a_search_reports_how_far_it_is(asked: Question) -> None:
 # -- as circuits -------------------------------------------------------------------------------------------------------
 
 
-def test_a_circuit_that_suffices_is_a_circuit(circuit: Circuit, asked: Question, tmp_path: Path) -> None:
+def test_a_circuit_that_suffices_is_a_circuit(circuit: Circuit, asked: MaskedQuestion, tmp_path: Path) -> None:
     """Saved and loaded equal; verified; shown; its edges are those of the search, with all of what was measured."""
     path = tmp_path / "sufficient.json"
     circuit.save(path)
@@ -429,7 +431,7 @@ def test_an_answer_before_the_end(organism: Model, example: Example, others: lis
         assert again is not None and again.edges == pytest.approx(cut.measured.edges, abs=1e-3)
 
 
-def test_levels_that_cannot_be_are_refused(asked: Question, example: Example, others: list[Example]) -> None:
+def test_levels_that_cannot_be_are_refused(asked: MaskedQuestion, example: Example, others: list[Example]) -> None:
     for level in (0.0, 1.5, float("nan")):
         with pytest.raises(KeyholeError, match="between 0 and 1"):
             asked.run.sufficient(example.answer, against=example.wrong, like=others, level=level)

@@ -10,7 +10,7 @@ from torch import Tensor
 from conftest import prompts_of, tiny_model
 from keyhole import Run
 from keyhole.faithfulness.masked import Masked, masked, rows_at_once
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, everything, no_edges, only
 from keyhole.faithfulness.wiring import Wiring
 from test_curves import METRIC, REFUSED, by_hand, runs_of
@@ -139,7 +139,7 @@ def test_copies_side_by_side_do_not_touch(monkeypatch: pytest.MonkeyPatch) -> No
         assert rows_at_once(made) == 5 and close(made.masked_logits(masks), alone)
 
 
-def asked_of(variant: str, length: int = 9) -> Question:
+def asked_of(variant: str, length: int = 9) -> MaskedQuestion:
     """A question about a tiny model; the baseline is the mean of its three prompts."""
     from keyhole.faithfulness.baseline import Baseline
 

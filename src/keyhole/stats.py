@@ -2,10 +2,36 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
+class Interval(NamedTuple):
+    """A mean (or another number), and where it lies with 95 %: NaN where that cannot be said.
+
+    >>> print(Interval(0.5, 0.25, 0.75), Interval(2.0, math.nan, math.nan))
+    0.500 [0.250, 0.750] 2.000
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Iterable[float]) -> "Interval":
+        """Of independent observations."""
+        return interval(list(values))
+
+    @property
+    def beyond_doubt(self) -> bool:
+        """Does it exclude 0?"""
+        return self.low * self.high > 0
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def interval(values: Sequence[float]) -> Interval:
     """Mean and its 95 % interval; a single value has none (NaN).
 
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
@@ -16,43 +42,44 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     n = len(values)
     mean = sum(values) / n
     if n < 2:
-        return mean, math.nan, math.nan
+        return Interval(mean, math.nan, math.nan)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
     half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
-    return mean, mean - half, mean + half
+    return Interval(mean, mean - half, mean + half)
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float]) -> Interval:
     """Median and its 95 % interval, between two of the values, whatever they are drawn from; fewer than 6 have none.
 
-    >>> median_interval([5.0, 1.0, 2.0, 3.0, 4.0, 100.0, 6.0])
-    (4.0, 1.0, 100.0)
+    >>> print(median_interval([5.0, 1.0, 2.0, 3.0, 4.0, 100.0, 6.0]))
+    4.000 [1.000, 100.000]
     """
     from scipy.special import bdtr
 
     ordered, n = sorted(values), len(values)
     middle = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     rank = sum(float(bdtr(k, n, 0.5)) <= 0.025 for k in range(n // 2))  # how many may be left out on each side
-    return (middle, ordered[rank - 1], ordered[n - rank]) if rank else (middle, math.nan, math.nan)
+    low, high = (ordered[rank - 1], ordered[n - rank]) if rank else (math.nan, math.nan)
+    return Interval(middle, low, high)
 
 
-def difference(mine: Sequence[float], its: Sequence[float]) -> tuple[float, float, float]:
+def difference(mine: Sequence[float], its: Sequence[float]) -> Interval:
     """The difference of two means with Welch's 95 % interval; NaN with fewer than two values on a side.
 
     >>> [round(x, 2) for x in difference([1.0, 2.0, 3.0], [0.0, 0.1, 0.2])]
     [1.9, -0.55, 4.35]
     """
     if min(len(mine), len(its)) < 2:
-        return math.nan, math.nan, math.nan
+        return Interval(math.nan, math.nan, math.nan)
     from scipy.special import stdtrit
 
     parts = [statistics.variance(values) / len(values) for values in (mine, its)]
     found, error = statistics.mean(mine) - statistics.mean(its), math.sqrt(sum(parts))
     if not error:
-        return found, found, found
+        return Interval(found, found, found)
     freedom = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (mine, its), strict=True))
     half = float(stdtrit(freedom, 0.975)) * error
-    return found, found - half, found + half
+    return Interval(found, found - half, found + half)
 
 
 def told(values: Sequence[float], digits: int = 3) -> str:
@@ -78,10 +105,10 @@ def with_interval(values: Sequence[float], digits: int = 3, least: float = -math
 def as_text(value: tuple[float, float, float], digits: int = 3) -> str:
     """A mean with its interval, where it has one.
 
-    >>> as_text((0.5, 0.25, 0.75)), as_text(interval([2.0]), 1)
+    >>> as_text(Interval(0.5, 0.25, 0.75)), as_text(interval([2.0]), 1)
     ('0.500 [0.250, 0.750]', '2.0')
     """
-    mean, low, high = (f"{one:.{digits}f}" for one in value)
+    mean, low, high = (f"{number:.{digits}f}" for number in value)
     return mean if math.isnan(value[1]) else f"{mean} [{low}, {high}]"
 
 
@@ -98,18 +125,18 @@ def cell_text(cell: str | float | int | None, missing: str = "-") -> str:
     return f"{cell:,}" if isinstance(cell, int) else cell
 
 
-def wilson(right: int, of: int) -> tuple[float, float, float]:
+def wilson(right: int, of: int) -> Interval:
     """A share with Wilson's 95 % interval; of nothing, anything is possible.
 
-    >>> [round(x, 2) for x in wilson(10, 10)], wilson(0, 0)
-    ([1.0, 0.72, 1.0], (0.0, 0.0, 1.0))
+    >>> print(wilson(10, 10), wilson(0, 0))
+    1.000 [0.722, 1.000] 0.000 [0.000, 1.000]
     """
     if of == 0:
-        return 0.0, 0.0, 1.0
+        return Interval(0.0, 0.0, 1.0)
     from scipy.stats import binomtest
 
     found = binomtest(right, of).proportion_ci(confidence_level=0.95, method="wilson")
-    return right / of, float(found.low), float(found.high)
+    return Interval(right / of, float(found.low), float(found.high))
 
 
 def fisher(some: int, of: int, others: int, of_others: int) -> float:
@@ -138,8 +165,9 @@ def benjamini_hochberg(values: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in benjamini_hochberg([0.01, 0.5, 0.02])]
     [0.03, 0.5, 0.03]
     """
-    corrected, least = [0.0] * len(values), 1.0
-    for rank, i in reversed(list(enumerate(sorted(range(len(values)), key=lambda i: values[i]), 1))):
-        least = min(least, values[i] * len(values) / rank)
-        corrected[i] = least
+    if not len(values):
+        return []
+    from scipy.stats import false_discovery_control
+
+    corrected: list[float] = false_discovery_control(values).tolist()
     return corrected

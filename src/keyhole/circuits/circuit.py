@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Parameters
-from keyhole.circuits.writer import Kind, Removal, SideName, Signal, Writer
+from keyhole.circuits.writer import NodeKind, Removal, SideName, Signal, Writer
 from keyhole.errors import KeyholeError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from keyhole.web.notebook import Widget
 
 SCHEMA = 3  # of circuits that were measured, or suffice; others are written as 1 (of heads) or 2 (through MLPs)
-NodeKind = Literal[Kind, "target"]
 EdgeSide = Literal[SideName, "target", "mlp", "value"]
 
 

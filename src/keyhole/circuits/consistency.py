@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keyhole.circuits.circuit import Circuit, Node, Traced
 from keyhole.circuits.parameters import Accpp, Parameters, Sufficient, Svt
 from keyhole.circuits.writer import Removal, Writer
-from keyhole.errors import KeyholeError
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.strict import is_index, printable, quoted, require
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def require_consistent(circuit: Circuit) -> None:
 
 def require_model(circuit: Circuit, model: "Model") -> None:
     """Refuse another model than the one that made a circuit."""
-    if model.fingerprint() != circuit.model["fingerprint"]:
-        raise KeyholeError(
-            f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "
-            "load the model that made it."
-        )
+    require_same_weights(
+        model.fingerprint(),
+        circuit.model["fingerprint"],
+        f"the circuit was traced on {circuit.model['name']} with other weights than {model.name} has: "
+        "load the model that made it.",
+    )
 
 
 def require_fits(circuit: Circuit, run: "Run") -> None:

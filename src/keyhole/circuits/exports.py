@@ -11,6 +11,7 @@ from keyhole.circuits.circuit import Circuit, Node
 from keyhole.circuits.consistency import require_model
 from keyhole.circuits.mib import mib_edge_name, mib_node_name
 from keyhole.circuits.text import node_label, score_of, sufficing
+from keyhole.circuits.writer import Component
 from keyhole.dataframes import Table, as_dataframe
 from keyhole.errors import KeyholeError
 from keyhole.files import xml_text
@@ -140,8 +141,7 @@ def _mib_scores(circuit: Circuit) -> dict[str, dict[Hashable, float]]:
     shares = circuit.measured.edge_shares if circuit.measured is not None else ()
     for index, edge in enumerate(circuit.edges[: sufficing(circuit)]):
         writer, reader = circuit.nodes[edge.source], circuit.nodes[edge.target]
-        source, target = ((node.kind, node.layer, node.head) for node in (writer, reader))
-        name = mib_edge_name(source, target, edge.side)
+        name = mib_edge_name(Component.of(writer), Component.of(reader), edge.side)
         if name is None or (edge.influence == 0 and not shares):
             continue
         share = shares[index] if shares else None

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, NodeKind, Traced, TracedMlp
+from keyhole.circuits.circuit import SCHEMA, Circuit, Edge, EdgeSide, Node, Traced, TracedMlp
 from keyhole.circuits.consistency import require_consistent
 from keyhole.circuits.measured import measured_from
 from keyhole.circuits.parameters import Accpp, Sufficient, parameters_from
-from keyhole.circuits.writer import Kind, Removal, Writer
+from keyhole.circuits.writer import Kind, NodeKind, Removal, Writer
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, require_file, write_at_once
 from keyhole.strict import is_index, is_list, is_number, parse_json, quoted, read_text, require, require_fields

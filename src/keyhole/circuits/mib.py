@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.circuits.circuit import EdgeSide
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.strict import is_index, is_number, is_whole, parse_json, quoted, read_text, require
 
-Place = tuple[str, int | None, int | None]  # kind, layer, head
 _MOST = 1_000_000  # heads: all of a model's are listed, to draw random ones
 _SIDES: dict[str | None, EdgeSide] = {"q": "dest", "k": "src", "v": "value"}
 _NODE = r"input|logits|m[0-9]{1,6}|a[0-9]{1,6}\.h[0-9]{1,6}"  # Python makes no numbers of thousands of digits
@@ -29,8 +29,8 @@ _EDGE = re.compile(rf"(?P<source>{_NODE})->(?P<target>{_NODE})(?:<(?P<slot>[qkv]
 class MibEdge:
     """From whom to whom, into which of a head's three inputs."""
 
-    source: Place
-    target: Place
+    source: Component
+    target: Component
     side: EdgeSide
 
 
@@ -126,13 +126,13 @@ def mib_node_name(kind: str, layer: int | None = None, head: int | None = None) 
     return {"head": f"a{layer}.h{head}", "mlp": f"m{layer}", "embedding": "input", "target": "logits"}.get(kind)
 
 
-def mib_edge_name(source: Place, target: Place, side: EdgeSide) -> str | None:
+def mib_edge_name(source: Component, target: Component, side: EdgeSide) -> str | None:
     """An edge as those files call it, from a writer into a side of a reader; None: they have no name for an end.
 
-    >>> mib_edge_name(("head", 1, 2), ("head", 3, 0), "dest")
+    >>> mib_edge_name(Component("head", 1, 2), Component("head", 3, 0), "dest")
     'a1.h2->a3.h0<q>'
     """
-    writer, reader = mib_node_name(*source), mib_node_name(*target)
+    writer, reader = (mib_node_name(end.kind, end.layer, end.head) for end in (source, target))
     slot = next((f"<{slot}>" for slot, name in _SIDES.items() if name == side), "")
     return None if writer is None or reader is None else f"{writer}->{reader}{slot}"
 
@@ -144,29 +144,29 @@ def _edge(text: str, file: MibFile) -> MibEdge:
     )
     assert parts is not None
     source, target = (_place(parts[end], file) for end in ("source", "target"))
-    of_head = target[0] == "head"
+    of_head = target.kind == "head"
     require(
         of_head == (parts["slot"] is not None),
         f"{quoted(text)}: edges into heads, and no others, end in <q>, <k> or <v>.",
     )
     early = _when(source, file, reads=False) < _when(target, file, reads=True)
-    require(early and source[0] != "target", f"{quoted(text)}: what is written there is not read here.")
-    own: EdgeSide = "target" if target[0] == "target" else "mlp"
+    require(early and source.kind != "target", f"{quoted(text)}: what is written there is not read here.")
+    own: EdgeSide = "target" if target.kind == "target" else "mlp"
     return MibEdge(source, target, _SIDES[parts["slot"]] if of_head else own)
 
 
-def _place(text: str, file: MibFile) -> Place:
+def _place(text: str, file: MibFile) -> Component:
     if text in ("input", "logits"):
-        return ("embedding", 0, None) if text == "input" else ("target", None, None)
+        return Component("embedding", 0, None) if text == "input" else Component("target", None, None)
     layer, head = (int(number) for number in [*re.findall(r"\d+", text), "0"][:2])
     there = is_index(layer, file.layers) and is_index(head, file.heads)
     require(there, f"it names {text}, and has {file.layers} layers of {file.heads} heads.")
-    return ("head", layer, head) if text[0] == "a" else ("mlp", layer, None)
+    return Component("head", layer, head) if text[0] == "a" else Component("mlp", layer, None)
 
 
-def _when(place: Place, file: MibFile, *, reads: bool) -> float:
+def _when(place: Component, file: MibFile, *, reads: bool) -> float:
     """The order of the forward pass: when a component reads, or has written."""
-    kind, layer = place[0], place[1] or 0
+    kind, layer = place.kind, place.layer or 0
     if kind in ("embedding", "target"):
         return -1.0 if kind == "embedding" else float(file.layers)
     late = 0.5 if kind == "mlp" and not (reads and file.parallel) else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -229,3 +230,21 @@ def read_tau(text: str) -> Tau:
         return float(text)
     except ValueError as error:
         raise KeyholeError(f"--tau takes dynamic or a number such as 0.2, not {quoted(text)}.") from error
+
+
+def write_each(places: Sequence[Path], save: Callable[[Path], object], *, json: bool) -> None:
+    """Write a result to every place, and say so; with an error only when all were tried.
+
+    It is called after the answer is shown, which a full disk must not cost; nor may one file cost the others.
+    """
+    failed = []
+    for path in places:
+        try:
+            save(path)
+        except KeyholeError as error:
+            failed.append(error)
+            continue
+        if not json:
+            show.plain(f"wrote {path}")
+    if failed:
+        raise failed[0]

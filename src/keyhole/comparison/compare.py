@@ -18,6 +18,7 @@ from keyhole.comparison.unified import Unified
 from keyhole.errors import KeyholeError
 from keyhole.family.columns import Granularity
 from keyhole.intervene.remove import CutMode
+from keyhole.models.organism import source_named
 from keyhole.progress import Stage, quiet
 from keyhole.store.model import model_of
 
@@ -203,12 +204,12 @@ def _is_its_model(ours: Operand, reference: Published) -> bool:
 def _require_fit(unified: Unified, reference: Published) -> None:
     """Refuse a circuit of a smaller model, where the reference does not tell by its name."""
     layers, heads = reference.shape
-    beyond = [one for one in unified.named if one[1] >= layers or (one[2] or 0) >= heads]
+    beyond = [end for end in unified.named if (end.layer or 0) >= layers or (end.head or 0) >= heads]
     if beyond and not reference.model:
-        _, layer, head = max(beyond)
+        last = max(beyond, key=lambda component: (component.kind, component.key))
         raise KeyholeError(
-            f"{reference.name} is of a model of {layers} layers and {heads} heads, and here is layer {layer}"
-            + ("" if head is None else f" and head {head}")
+            f"{reference.name} is of a model of {layers} layers and {heads} heads, and here is layer {last.layer}"
+            + ("" if last.head is None else f" and head {last.head}")
             + ": they are of another model."
         )
 
@@ -298,4 +299,4 @@ def _model(mine: Operand, its: Operand, given: "Model | Source | None") -> "Mode
     if isinstance(given, Model):
         return given
     name = str(mine.model.get("name"))
-    return load(given if given is not None else None if name == "organism" else name)
+    return load(source_named(name) if given is None else given)

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyhole.circuits.writer import Component
 from keyhole.comparison.members import Member
 from keyhole.comparison.placed import WRITERS
 from keyhole.comparison.unified import Unified, part
 from keyhole.errors import KeyholeError
-from keyhole.family.terms import Component, Term
+from keyhole.family.terms import Term
 from keyhole.intervene import Cut, edge_cut, intervene
 from keyhole.intervene.cuts import distinct_edges, metric_of, run_of
 from keyhole.intervene.remove import CutMode
 from keyhole.progress import Progress, silent
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -34,7 +35,7 @@ class EdgeEffect:
     changes: tuple[float, ...]  # a prompt each
 
     @property
-    def spread(self) -> tuple[float, float, float]:
+    def spread(self) -> Interval:
         """Mean with its 95 % interval."""
         return interval(self.changes)
 
@@ -54,7 +55,7 @@ def edge_effects(
         for edge in distinct_edges(circuit, signals):
             source, into = circuit.nodes[edge.source], circuit.nodes[edge.target]
             if source.kind in WRITERS:
-                ends = [Component(node.kind, node.layer, node.head) for node in (source, into)]
+                ends = [Component.of(node) for node in (source, into)]
                 cuts.setdefault(Term(ends[0], ends[1], edge.side), []).append(edge_cut(circuit, edge))
         outcomes = intervene(run_of(circuit, model), list(cuts.values()), metric_of(circuit), mode=mode)
         for term, outcome in zip(cuts, outcomes, strict=True):

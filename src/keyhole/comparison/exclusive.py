@@ -20,7 +20,7 @@ from keyhole.intervene import Cut, intervene, random_cut
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.remove import CutMode
 from keyhole.progress import Progress, silent
-from keyhole.stats import difference, interval, median_interval
+from keyhole.stats import Interval, difference, interval, median_interval
 
 if TYPE_CHECKING:
     import torch
@@ -51,14 +51,14 @@ class Cell:
         return tuple(effect for effect in self.effects if not math.isnan(effect))
 
     @property
-    def spread(self) -> tuple[float, float, float]:
+    def spread(self) -> Interval:
         """Mean effect with its 95 % interval over prompts; NaN if there is nothing."""
-        return interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
+        return interval(self.measured) if self.measured else Interval(math.nan, math.nan, math.nan)
 
     @property
-    def median(self) -> tuple[float, float, float]:
+    def median(self) -> Interval:
         """The same for the median, which a prompt whose answer was hardly there to begin with does not move."""
-        return median_interval(self.measured) if self.measured else (math.nan, math.nan, math.nan)
+        return median_interval(self.measured) if self.measured else Interval(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Exclusive:
         return judge(self.cell(which, which), self.cell(which, other), self.cell(which, which, "random"))
 
     @property
-    def interaction(self) -> tuple[float, float, float]:
+    def interaction(self) -> Interval:
         """Mean effect on the own family less that on the other, with its 95 % interval. Below 0: each hurts its own.
 
         Per prompt, the effect of a's edges less that of b's; the mean over a's prompts less that over b's, halved. So
         neither prompts that lose more to anything, nor a set of edges that hurts all prompts more, counts.
         """
         found, low, high = difference(self._differences("a"), self._differences("b"))
-        return found / 2, low / 2, high / 2
+        return Interval(found / 2, low / 2, high / 2)
 
     def _differences(self, prompts: Which) -> list[float]:
         mine, its = self.cell("a", prompts).effects, self.cell("b", prompts).effects

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.parameters import Accpp
-from keyhole.circuits.writer import Kind, SideName, Signal, Writer
+from keyhole.circuits.writer import Component, Kind, SideName, Signal
 from keyhole.comparison.members import Member
 from keyhole.errors import KeyholeError
-from keyhole.family.terms import Component, Term
+from keyhole.family.terms import Term
 from keyhole.intervene import Cut
 from keyhole.intervene.cuts import distinct_edges
 from keyhole.models.heads import Head, head_name
@@ -27,7 +27,7 @@ WRITERS: tuple[Kind, ...] = ("head", "mlp", "mixer")  # whose signals count, as 
 class PlacedEdge:
     """A signal of one firing, its tokens called by their roles."""
 
-    writer: tuple[Kind, int, int | None]
+    writer: Component
     writer_dest: str
     writer_src: str
     head: Head
@@ -41,14 +41,13 @@ class PlacedEdge:
     @property
     def terms(self) -> tuple[Term, ...]:
         """What it counts as, a channel at a time."""
-        source, target = Component(*self.writer), Component("head", *self.head)
-        return tuple(Term(source, target, self.side, channel) for channel in self.channels)
+        target = Component("head", *self.head)
+        return tuple(Term(self.writer, target, self.side, channel) for channel in self.channels)
 
     def __str__(self) -> str:
-        moved = f"{self.writer_dest} <- {self.writer_src}" if self.writer[0] == "head" else self.writer_dest
+        moved = f"{self.writer_dest} <- {self.writer_src}" if self.writer.kind == "head" else self.writer_dest
         channels = ",".join(map(str, self.channels))
-        told = Component(*self.writer)
-        return f"{told} ({moved}) -> {head_name(self.head)} ({self.dest} <- {self.src}) {self.side} [{channels}]"
+        return f"{self.writer} ({moved}) -> {head_name(self.head)} ({self.dest} <- {self.src}) {self.side} [{channels}]"
 
 
 def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
@@ -65,8 +64,8 @@ def placed_edges(member: Member) -> tuple[PlacedEdge, ...]:
         who, layer, head = source.writer, into.layer, into.head
         assert layer is not None and head is not None and (edge.side == "dest" or edge.side == "src")
         tokens = (names[who.dest], names[who.src]), (names[into.dest], names[into.src])
-        kind = (who.kind, who.layer, who.head)
-        found.append(PlacedEdge(kind, *tokens[0], (layer, head), *tokens[1], edge.side, edge.channels, keys, basis))
+        ends = (*tokens[0], (layer, head), *tokens[1])
+        found.append(PlacedEdge(Component.of(who), *ends, edge.side, edge.channels, keys, basis))
     return tuple(found)
 
 
@@ -102,7 +101,7 @@ def cut_in(edge: PlacedEdge, names: tuple[str, ...]) -> Cut | None:
     writer_dest, writer_src, dest, src = at
     if writer_src > writer_dest or src > dest or writer_dest != (dest if edge.side == "dest" else src):
         return None
-    writer = Writer(*edge.writer, writer_dest, writer_src)
+    writer = edge.writer.at(writer_dest, writer_src)
     return Cut(*edge.head, dest, src, (Signal(writer, edge.side, edge.channels, basis=edge.basis),), edge.keys)
 
 

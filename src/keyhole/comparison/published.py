@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keyhole.circuits.mib import MibEdge, MibFile
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
-
-Named = tuple[str, int, int | None]  # kind, layer, head
+from keyhole.models.heads import head_named
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Published:
     task: str
     method: str
     source: str
-    classes: Mapping[str, frozenset[Named]]  # heads and MLPs by what they are called
+    classes: Mapping[str, frozenset[Component]]  # heads and MLPs by what they are called
     kinds: frozenset[str]  # of components that the study could have named: no other kind is scored
     shape: tuple[int, int]  # layers of the model, heads of each
     note: str = ""
@@ -32,25 +32,25 @@ class Published:
     possible_edges: int = 0  # of the model, between components that could have been named, and the answer
 
     @property
-    def components(self) -> frozenset[Named]:
+    def components(self) -> frozenset[Component]:
         """All components, whatever their class."""
-        return frozenset[Named]().union(*self.classes.values())
+        return frozenset[Component]().union(*self.classes.values())
 
     @property
-    def universe(self) -> tuple[Named, ...]:
+    def universe(self) -> tuple[Component, ...]:
         """Every component of the model that could have been named."""
         layers, heads = self.shape
-        found: list[Named] = [("head", layer, head) for layer in range(layers) for head in range(heads)]
-        found += [("mlp", layer, None) for layer in range(layers)]
-        return tuple(one for one in found if one[0] in self.kinds)
+        found: list[Component] = [Component("head", layer, head) for layer in range(layers) for head in range(heads)]
+        found += [Component("mlp", layer, None) for layer in range(layers)]
+        return tuple(component for component in found if component.kind in self.kinds)
 
 
-def _heads(*texts: str) -> frozenset[Named]:
-    return frozenset(("head", int(layer), int(head)) for layer, head in (text.split(".") for text in texts))
+def _heads(*texts: str) -> frozenset[Component]:
+    return frozenset(Component("head", *head) for head in map(head_named, texts) if head)
 
 
-def _mlps(*layers: int) -> frozenset[Named]:
-    return frozenset(("mlp", layer, None) for layer in layers)
+def _mlps(*layers: int) -> frozenset[Component]:
+    return frozenset(Component("mlp", layer, None) for layer in layers)
 
 
 PUBLISHED: Mapping[str, Published] = {
@@ -112,14 +112,13 @@ def published(name: str) -> Published:
 
 def published_in(file: MibFile) -> Published:
     """A circuit of EAP-IG or MIB as one to compare with: the edges that are in it, and the components they join."""
-    edges = frozenset(edge for edge in file.kept if edge.source[0] != "embedding")
+    edges = frozenset(edge for edge in file.kept if edge.source.kind != "embedding")
     if not edges:
         raise KeyholeError(
             f"{file.name} has scores, but no circuit: no edge between components is in_graph. Score it by `keyhole "
             "curves --file`, or take its best edges first."
         )
-    ends = {place for edge in file.kept for place in (edge.source, edge.target)}
-    named = frozenset((kind, layer, head) for kind, layer, head in ends if layer is not None and kind != "embedding")
+    ends = {component for edge in file.kept for component in (edge.source, edge.target)}
     kinds = {"head": "heads", "mlp": "MLPs"}
     return Published(
         name=file.name,
@@ -127,7 +126,7 @@ def published_in(file: MibFile) -> Published:
         task="",
         method="",
         source=file.name,
-        classes={told: frozenset(one for one in named if one[0] == kind) for kind, told in kinds.items()},
+        classes={name: frozenset(end for end in ends if end.kind == kind) for kind, name in kinds.items()},
         kinds=frozenset(kinds),
         shape=(file.layers, file.heads),
         note="the file does not tell its model nor its prompts: that they are the same is for you to know",

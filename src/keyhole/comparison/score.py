@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from keyhole.circuits.mib import MibEdge
-from keyhole.comparison.published import Named, Published
+from keyhole.circuits.writer import Component
+from keyhole.comparison.published import Published
 from keyhole.comparison.unified import Link, Unified, prune
 from keyhole.errors import KeyholeError
 
@@ -49,7 +50,7 @@ class Against:
     threshold: float
     score: Score
     classes: tuple[tuple[str, Score], ...]  # recall alone means something here: what is of other classes is no error
-    missed: tuple[Named, ...]
+    missed: tuple[Component, ...]
     random_f1: float  # mean F1 of random circuits of as many components
     edges: Score | None = None  # the same edge by edge, where the reference knows them
     random_edges_f1: float = 0.0  # expected of as many random edges
@@ -85,11 +86,11 @@ def score(
     found = []
     for threshold in thresholds:
         pruned = prune(unified, threshold)
-        ours = frozenset(one for one in pruned.named if one[0] in reference.kinds)
+        ours = frozenset(component for component in pruned.named if component.kind in reference.kinds)
         size = min(len(ours), len(pool))
         chance = mean(overlap(set(generator.sample(pool, size)), there).f1 for _ in range(draws)) if draws else 0.0
         classes = tuple((name, overlap(ours & own, own)) for name, own in reference.classes.items())
-        missed = tuple(sorted(there - ours, key=lambda one: (one[1], -1 if one[2] is None else one[2])))
+        missed = tuple(sorted(there - ours, key=lambda component: component.key))
         edges = _edges(pruned, reference)
         found.append(Against(threshold, overlap(ours, there), classes, missed, chance, *edges))
     return tuple(found)
@@ -100,7 +101,7 @@ def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
     if not reference.edges:
         return None, 0.0
     named = {*reference.kinds, "target"}
-    ours = {edge for edge in map(_edge, pruned.edges) if {edge.source[0], edge.target[0]} <= named}
+    ours = {edge for edge in map(_edge, pruned.edges) if {edge.source.kind, edge.target.kind} <= named}
     told = overlap(ours, reference.edges)
     hits = told.found * told.there / reference.possible_edges
     return told, 2 * hits / (told.found + told.there)
@@ -109,5 +110,4 @@ def _edges(pruned: Unified, reference: Published) -> tuple[Score | None, float]:
 def _edge(link: Link) -> MibEdge:
     source, target, side = link.term.source, link.term.target, link.term.side
     assert target is not None and side is not None, "an edge leads somewhere"
-    ends = [(one.kind, one.layer, one.head) for one in (source, target)]
-    return MibEdge(ends[0], ends[1], side)  # type: ignore[arg-type]
+    return MibEdge(source, target, side)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from keyhole.circuits.writer import SideName
 from keyhole.comparison.members import Member
 from keyhole.progress import Progress, silent
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
@@ -61,9 +61,6 @@ class Aggregated:
         return self.dest if name == "dest" else self.src
 
 
-Spread = tuple[float, float, float]  # a mean with its 95 % interval
-
-
 @dataclass(frozen=True)
 class HeadRow:
     """One head at one place, on one side, in two representatives and in pairs of other prompts."""
@@ -72,9 +69,9 @@ class HeadRow:
     side: SideName
     cosine: float  # between the representatives
     floor: float  # of pairs within a family, the lower of both families' 5 % quantiles; NaN: too few pairs
-    within_a: Spread | None  # means over pairs of which no two share a prompt
-    within_b: Spread | None
-    between: Spread | None  # one prompt of each family
+    within_a: Interval | None  # means over pairs of which no two share a prompt
+    within_b: Interval | None
+    between: Interval | None  # one prompt of each family
     pairs: tuple[int, int, int]  # how many: within a, within b, between
     verdict: Verdict
 
@@ -108,15 +105,6 @@ def aggregated(member: Member, model: "Model | None" = None, *, roles: bool = Tr
         place, found = Place(into.layer, into.head, *told), sums[edge.side]
         found[place] = found[place] + vector if place in found else vector.astype(np.float64)
     return Aggregated(_unit(sums["dest"]), _unit(sums["src"]))
-
-
-def cosine_matrix(a: Aggregated, b: Aggregated, side: SideName) -> Float[np.ndarray, "a b"]:
-    """Cosines between all heads of two circuits, in the order of their places."""
-    mine, its = a.side(side), b.side(side)
-    if not mine or not its:
-        return np.zeros((len(mine), len(its)))
-    rows, columns = (np.stack([one[place] for place in sorted(one)]) for one in (mine, its))
-    return np.asarray(rows @ columns.T)
 
 
 def compare_signals(
@@ -177,19 +165,22 @@ def head_row(
     return HeadRow(place, side, cosine, floor, *within, between, counts, judge(cosine, floor, within, between))
 
 
-def judge(cosine: float, floor: float, within: tuple[Spread | None, Spread | None], between: Spread | None) -> Verdict:
+def judge(
+    cosine: float, floor: float, within: tuple[Interval | None, Interval | None], between: Interval | None
+) -> Verdict:
     """Is a cosine between families lower than noise makes it?
 
     `different`: the representatives are below the floor, and pairs between families are less alike than those within,
     intervals apart. `less alike`: the second alone. `unclear`: the first alone, so the representatives may be odd.
 
-    >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (-0.2, -0.5, 0.1))
+    >>> same = Interval(0.9, 0.8, 1.0), Interval(0.9, 0.7, 1.1)
+    >>> judge(-0.4, 0.7, same, Interval(-0.2, -0.5, 0.1))
     'different'
-    >>> judge(-0.4, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.7, 0.5, 0.9))
+    >>> judge(-0.4, 0.7, same, Interval(0.7, 0.5, 0.9))
     'unclear'
-    >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.9, 0.8, 1.0))
+    >>> judge(0.8, 0.7, same, Interval(0.9, 0.8, 1.0))
     'as within'
-    >>> judge(0.8, 0.7, ((0.9, 0.8, 1.0), (0.9, 0.7, 1.1)), (0.4, 0.3, 0.5))
+    >>> judge(0.8, 0.7, same, Interval(0.4, 0.3, 0.5))
     'less alike'
     """
     if np.isnan(floor) or between is None or within[0] is None or within[1] is None:
@@ -210,7 +201,7 @@ def _cosines(pairs: Sequence[tuple[Vector, Vector]]) -> list[float]:
     return [float(one @ other) for one, other in pairs]
 
 
-def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Spread | None:
+def _spread(pairs: Sequence[tuple[Vector, Vector]]) -> Interval | None:
     return interval(_cosines(pairs)) if len(pairs) > 1 else None
 
 

@@ -74,7 +74,7 @@ def frequencies(sets: Sets) -> dict[Term, float]:
 def likeness(mine: Mapping[Term, float], its: Mapping[Term, float]) -> float:
     """Sum of the smaller frequencies over that of the larger.
 
-    >>> from keyhole.family.terms import Component
+    >>> from keyhole.circuits.writer import Component
     >>> one, other = (Term(Component("head", 9, head)) for head in (6, 9))
     >>> likeness({one: 1.0, other: 0.5}, {one: 0.75})
     0.5

@@ -8,10 +8,10 @@ from typing import Any
 from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import Exclusive, What, Which
 from keyhole.comparison.score import Score
-from keyhole.comparison.signals import HeadRow, SignalComparison, Spread
+from keyhole.comparison.signals import HeadRow, SignalComparison
 from keyhole.comparison.terms import TermComparison, TermRow
-from keyhole.family.terms import Component, Term
-from keyhole.stats import as_text
+from keyhole.family.terms import Term
+from keyhole.stats import Interval, as_text
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns, rows; > before a name: numbers
 
@@ -19,6 +19,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns, rows; > before
 def term_text(term: Term) -> str:
     """A term as it is written.
 
+    >>> from keyhole.circuits.writer import Component
     >>> term_text(Term(Component("head", 1, 6), Component("head", 3, 1), "dest", 5))
     '1.6 -> 3.1 dest [5]'
     """
@@ -188,7 +189,7 @@ def comparison_record(found: Comparison) -> dict[str, Any]:
                 **_score(one.score),
                 "edges": None if one.edges is None else {**_score(one.edges), "random_f1": one.random_edges_f1},
                 "classes": {name: own.recall for name, own in one.classes},
-                "missed": [str(Component(*named)) for named in one.missed],
+                "missed": [str(component) for component in one.missed],
             }
             for one in found.published
         ]
@@ -210,8 +211,8 @@ def _share(value: float) -> str:
     return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
-def _spread(one: Spread | None) -> str:
-    return "" if one is None else as_text((one[0], max(one[1], -1.0), min(one[2], 1.0)), 2)
+def _spread(one: Interval | None) -> str:
+    return "" if one is None else as_text(Interval(one.mean, max(one.low, -1.0), min(one.high, 1.0)), 2)
 
 
 def _verdict(found: Exclusive, which: Which) -> str:

@@ -14,10 +14,10 @@ from jaxtyping import Int
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
-from keyhole.comparison.published import Named
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.family.sets import Sets, circuit_sets, store_sets
-from keyhole.family.terms import Component, Term
+from keyhole.family.terms import Term
 
 if TYPE_CHECKING:
     from keyhole.store.store import Store
@@ -54,10 +54,9 @@ class Unified:
     __repr__ = brief
 
     @property
-    def named(self) -> frozenset[Named]:
+    def named(self) -> frozenset[Component]:
         """Its components, as published circuits name them."""
-        found = (one.component for one in self.components)
-        return frozenset((c.kind, c.layer, c.head) for c in found if c.layer is not None)
+        return frozenset(often.component for often in self.components if often.component.layer is not None)
 
     def frequency(self, one: Often | Link) -> float:
         """The share of circuits that have it."""
@@ -134,7 +133,7 @@ def _weights_of(circuits: Sequence[Circuit]) -> Mapping[Term, float]:
     for circuit in circuits:
         for edge in circuit.edges:
             source, target = circuit.nodes[edge.source], circuit.nodes[edge.target]
-            ends = [Component(node.kind, node.layer, node.head) for node in (source, target)]
+            ends = [Component.of(node) for node in (source, target)]
             term = Term(ends[0], ends[1], edge.side)
             found[term] = found.get(term, 0.0) + edge.weight
     return found

@@ -21,7 +21,7 @@ from keyhole.faithful.settings import Baseline
 from keyhole.faithfulness.baseline import ids_like, resting
 from keyhole.faithfulness.masked import FLOATS, Masked, masked
 from keyhole.intervene.cuts import metric_of
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.remove import Metric, Question
 from keyhole.models.architecture.weights import Dims
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.store.chosen import by_template, spread
@@ -44,11 +44,9 @@ MOST = 32
 
 
 @dataclass(frozen=True)
-class Question:
-    """A prompt, and what its answer is measured by."""
+class CohortQuestion(Question):
+    """One of the questions that are asked together."""
 
-    run: "Run"
-    metric: Metric
     circuit: Circuit | None = None  # that a store has of it
     template: str = ""
     places: tuple[tuple[int, ...], ...] = ()  # the tokens of each role
@@ -81,13 +79,13 @@ class StandIn:
     baseline: Baseline = "zero"
     means: Means = field(default_factory=dict)  # for the baseline "mean"
 
-    def __contains__(self, question: Question) -> bool:
+    def __contains__(self, question: CohortQuestion) -> bool:
         """Is there anything for this question?"""
         if self.baseline == "mean":
             return question.alike in self.means
         return self.baseline != "counterfactual" or question.counterfactual is not None
 
-    def writes(self, questions: Sequence[Question]) -> Float[Tensor, "writer *prompt pos d_model"] | None:
+    def writes(self, questions: Sequence[CohortQuestion]) -> Float[Tensor, "writer *prompt pos d_model"] | None:
         """For questions of one kind: one for all, or one each; None: nothing."""
         run = questions[0].run
         if self.baseline == "mean":
@@ -125,7 +123,7 @@ class Group:
             yield Group(prompts_of(self.masked, some), self.metrics[some], self.numbers[some], self.kind)
 
 
-def groups_of(questions: Sequence[Question], stand_in: StandIn | None = None) -> list[Group]:
+def groups_of(questions: Sequence[CohortQuestion], stand_in: StandIn | None = None) -> list[Group]:
     """Questions by their kind, as many together as fit; those that nothing stands in for are left out."""
     stand_in = stand_in or StandIn()
     kinds = defaultdict(list)
@@ -171,7 +169,7 @@ def _chunks(items: Sequence[T], dims: Dims, length: int) -> Iterator[Sequence[T]
 
 def questions_of(
     store: "Store", model: "Model", numbers: Sequence[int], *, counterfactuals: bool = False
-) -> list[Question]:
+) -> list[CohortQuestion]:
     """Prompts of a store, run again, with their circuits and, if asked for, their counterfactuals."""
     where = {"prompt": list(numbers)}
     outcomes = {outcome.index: outcome for outcome in store.outcomes(where) if outcome.circuit is not None}
@@ -185,7 +183,7 @@ def questions_of(
 
 def questions_from(
     model: "Model", examples: Sequence[Example], *, counterfactuals: bool = False, bos: bool | None = None
-) -> list[Question]:
+) -> list[CohortQuestion]:
     """Examples of a task that the model gets right, as questions; circuits are traced when they are asked for."""
     questions = []
     for run, example in zip(model.run_many([example.text for example in examples], bos=bos), examples, strict=True):
@@ -207,7 +205,7 @@ def require_counterfactuals(task: str) -> None:
 
 def _question(
     run: "Run", metric: Metric, example: Example, counterfactuals: bool, circuit: Circuit | None = None
-) -> Question:
+) -> CohortQuestion:
     """Without a counterfactual where none of equal length differs from the prompt."""
     places = tuple(sorted(tuple(tokens) for tokens in example.tokens(run.model).values()))
     other = None
@@ -218,7 +216,7 @@ def _question(
         except KeyholeError:
             other = None
         other = other if other is not None and len(other) == len(run) else None
-    return Question(run, metric, circuit, example.template, places, other)
+    return CohortQuestion(run, metric, circuit, example.template, places, other)
 
 
 def usable(store: "Store") -> dict[int, tuple[str, list[int]]]:

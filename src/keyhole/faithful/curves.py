@@ -13,8 +13,8 @@ from keyhole.circuits.mib import MibFile, read_mib
 from keyhole.errors import KeyholeError
 from keyhole.faithful.cohort import (
     LEAST,
+    CohortQuestion,
     Group,
-    Question,
     StandIn,
     groups_of,
     means_of,
@@ -78,8 +78,8 @@ def curves(
 
 
 def compare_methods(
-    shown: Sequence[Question],
-    tried: Sequence[Question],
+    shown: Sequence[CohortQuestion],
+    tried: Sequence[CohortQuestion],
     settings: CurveSettings,
     *,
     stand_in: StandIn | None = None,
@@ -155,7 +155,7 @@ def _nothing_left(settings: CurveSettings) -> str:
     return "there are no prompts to show and to cut edges in."
 
 
-def own_circuits(groups: Sequence[Group], tried: Sequence[Question], rng: np.random.Generator) -> OwnCircuits:
+def own_circuits(groups: Sequence[Group], tried: Sequence[CohortQuestion], rng: np.random.Generator) -> OwnCircuits:
     """What is left of each answer with the edges of its own circuit alone, and with those of another prompt's."""
     parts = [part for group in groups for part in group.parts(1)]
     found = []

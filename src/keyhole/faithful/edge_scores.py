@@ -23,16 +23,17 @@ from jaxtyping import Float
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.circuits.mib import MibFile, mib_edge_name
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.faithful.attribution import along_masks, eap, eap_ig_inputs, gim
-from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.cohort import CohortQuestion, Group
 from keyhole.faithful.settings import EdgeMethod
 from keyhole.faithfulness.connected import reach_of
 from keyhole.faithfulness.effects import edge_of
 from keyhole.faithfulness.masked import Masked
 from keyhole.faithfulness.search import Found, Search, search_together
 from keyhole.faithfulness.shares import shares_together
-from keyhole.faithfulness.wiring import Reader, Source, Wiring
+from keyhole.faithfulness.wiring import Reader, Wiring
 from keyhole.files import user_path, write_at_once
 from keyhole.intervene.remove import Metric
 from keyhole.models.architecture.weights import Dims
@@ -44,7 +45,7 @@ _FLOATS = 1 << 22  # of what all components write: the way back keeps as much fo
 PromptScores = Float[np.ndarray, "prompt writer reader pos"]
 
 
-def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[Question]) -> PromptScores:
+def prompt_scores(method: EdgeMethod, group: Group, questions: Sequence[CohortQuestion]) -> PromptScores:
     """What a method thinks of every token-level edge in each prompt of a group; `questions` are those it numbers."""
     if method == "random":
         raise KeyholeError("random edges have no scores: they are drawn.")
@@ -73,7 +74,7 @@ _ATTRIBUTED: dict[str, Callable[[Masked, Sequence[Metric]], PromptScores]] = {
 }
 
 
-def sufficient(group: Group, questions: Sequence[Question]) -> list[Float[np.ndarray, "writer reader pos"]]:
+def sufficient(group: Group, questions: Sequence[CohortQuestion]) -> list[Float[np.ndarray, "writer reader pos"]]:
     """For each prompt of a group: 1 on the edges of a circuit that suffices; all others by their share, far below.
 
     Where no set of edges suffices, shares alone. Averages over prompts are then how often an edge is in such a circuit,
@@ -94,7 +95,7 @@ def sufficient(group: Group, questions: Sequence[Question]) -> list[Float[np.nda
     return scores
 
 
-def traced(method: EdgeMethod, question: Question) -> Circuit:
+def traced(method: EdgeMethod, question: CohortQuestion) -> Circuit:
     """By one of the methods that trace: the store's own, or traced with default settings."""
     stored, metric = question.circuit, question.metric
     through: ThroughOption = "mlps" if method == "accpp" else "heads"
@@ -131,13 +132,12 @@ def file_scores(file: MibFile, wiring: Wiring, dims: Dims) -> Float[np.ndarray, 
     plain = not any(own.score for own in file.edges.values())
     total = np.zeros(wiring.joined.shape)
     for edge, own in file.edges.items():
-        _, layer, head = edge.target
-        writer, reader = Source(*edge.source), Reader(edge.side, layer, head)  # type: ignore[arg-type]
-        place = wiring.place(writer, reader)
+        reader = Reader(edge.side, edge.target.layer, edge.target.head)
+        place = wiring.place(edge.source, reader)
         if place is None:
             raise KeyholeError(
-                f"{file.name} has an edge {writer} -> {reader}, and this model has none: its MLPs read what the heads "
-                "of their layer read, and not what these write. Give the file's own model."
+                f"{file.name} has an edge {edge.source} -> {reader}, and this model has none: its MLPs read what the "
+                "heads of their layer read, and not what these write. Give the file's own model."
             )
         total[place] = float(own.kept) if plain else own.score
     return np.asarray(total[tuple(wiring.edges.T)])
@@ -157,13 +157,12 @@ def write_mib_scores(path: Path | str, scores: Float[np.ndarray, "writer reader"
     edges = {}
     for writer, reader in wiring.edges.tolist():
         source, target = wiring.writers[writer], wiring.readers[reader]
-        into = target.side if target.side in ("mlp", "target") else "head"
-        name = mib_edge_name((source.kind, source.layer, source.head), (into, target.layer, target.head), target.side)
+        name = mib_edge_name(source, target.component, target.side)
         if name is not None:
             edges[name] = {"score": float(scores[writer, reader]), "in_graph": False}
     nodes = sorted({end.split("<")[0] for name in edges for end in name.split("->")})
     # An MLP that reads what its layer's heads read has no edge from them.
-    parallel = wiring.place(Source("head", 0, 0), Reader("mlp", 0)) is None
+    parallel = wiring.place(Component("head", 0, 0), Reader("mlp", 0)) is None
     sizes = {"n_layers": dims.layers, "n_heads": dims.heads, "d_model": dims.d_model, "parallel_attn_mlp": parallel}
     document = {"cfg": sizes, "nodes": {name: {"in_graph": True} for name in nodes}, "edges": edges}
     write_at_once(path, json.dumps(document, indent=1) + "\n")

@@ -20,7 +20,7 @@ from keyhole.errors import KeyholeError
 from keyhole.faithful.settings import CurveSettings
 from keyhole.faithfulness.wiring import Wiring
 from keyhole.models.architecture.weights import Dims
-from keyhole.stats import as_text
+from keyhole.stats import Interval, as_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,6 @@ _REPLACED = {
 }
 SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # MIB's
 RESAMPLED = 1000
-Told = tuple[float, float, float]  # a value and its 95 % interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,28 +96,28 @@ class Curves:
                 return curve
         raise KeyholeError(f"there is no curve of {method!r}: there are {', '.join(c.method for c in self.curves)}.")
 
-    def faithfulness(self, method: str) -> list[Told]:
+    def faithfulness(self, method: str) -> list[Interval]:
         """F at every share, with its interval; the mean over draws."""
         drawn = self._drawn(self[method].answers).mean(1)  # resample share
         return [with_interval(column) for column in drawn.T]
 
-    def alone(self, method: str) -> Told | None:
+    def alone(self, method: str) -> Interval | None:
         """F of all edges that a method found, and nothing else."""
         own = self[method].alone
         return None if own is None else self._of(own)
 
-    def of_own_circuits(self) -> tuple[Told, Told] | None:
+    def of_own_circuits(self) -> tuple[Interval, Interval] | None:
         """F of each prompt's own circuit, and of another prompt's."""
         return None if self.own is None else (self._of(self.own.own), self._of(self.own.other))
 
-    def _of(self, answers: Float[np.ndarray, "prompt"]) -> Told:
+    def _of(self, answers: Float[np.ndarray, "prompt"]) -> Interval:
         return with_interval(self._drawn(answers[None, None])[:, 0, 0])
 
-    def cpr(self, method: str) -> Told:
+    def cpr(self, method: str) -> Interval:
         """The area under f: the larger, the better."""
         return with_interval(area(self.shares, self._drawn(self[method].answers)).mean(1))
 
-    def cmd(self, method: str) -> Told:
+    def cmd(self, method: str) -> Interval:
         """The area between f and 1: the smaller, the better."""
         return with_interval(self.resampled_cmd(method).mean(1))
 
@@ -132,7 +131,7 @@ class Curves:
             return area(self.shares, np.abs(1 - self._drawn(self[method].answers)))
         return area(self.shares, self._drawn(self.nothing + np.abs(self.everything - self[method].answers)))
 
-    def distances(self, method: str) -> dict[int, Told]:
+    def distances(self, method: str) -> dict[int, Interval]:
         """|1 - f| with fixed numbers of edges: the smaller, the better; f above 1 is no success."""
         curve = self[method]
         if curve.at is None or not curve.counts:
@@ -140,7 +139,7 @@ class Curves:
         drawn = np.abs(1 - self._drawn(curve.at)).mean(1)  # resample count
         return {n: with_interval(column) for n, column in zip(curve.counts, drawn.T, strict=True)}
 
-    def kept(self, method: str) -> dict[int, Told]:
+    def kept(self, method: str) -> dict[int, Interval]:
         """F with fixed numbers of edges."""
         curve = self[method]
         if curve.at is None or not curve.counts:
@@ -313,10 +312,10 @@ def area(shares: tuple[float, ...], f: Float[np.ndarray, "*any share"]) -> Float
     return np.asarray(np.trapezoid(f, np.array(shares), axis=-1))
 
 
-def with_interval(resampled: Float[np.ndarray, "resample"]) -> Told:
+def with_interval(resampled: Float[np.ndarray, "resample"]) -> Interval:
     """A value and its 95 % interval: the first is the value itself, the others are where it could have been."""
     low, high = np.quantile(resampled[1:], [0.025, 0.975])
-    return float(resampled[0]), float(low), float(high)
+    return Interval(float(resampled[0]), float(low), float(high))
 
 
 def require_gap(everything: Float[np.ndarray, "prompt"], nothing: Float[np.ndarray, "prompt"]) -> None:

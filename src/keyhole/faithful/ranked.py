@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import Group, Question
+from keyhole.faithful.cohort import CohortQuestion, Group
 from keyhole.faithful.edge_scores import prompt_scores
 from keyhole.faithful.settings import CurveSettings, EdgeMethod
 from keyhole.faithfulness.masked import rows_at_once
@@ -41,7 +41,7 @@ class Ranked:
 def ranked(
     method: EdgeMethod,
     groups: Sequence[Group],
-    questions: Sequence[Question],
+    questions: Sequence[CohortQuestion],
     settings: CurveSettings,
     between: Between = nothing,
 ) -> Ranked:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import Question, StandIn, groups_of, questions_of, usable
+from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, questions_of, usable
 from keyhole.faithful.curves import Announce, stand_in_of, with_baseline
 from keyhole.faithful.cutting import Cutting
 from keyhole.faithful.faithfulness import Curve
@@ -73,7 +73,7 @@ def splits(
 
 
 def compare_splits(
-    questions: tuple[Sequence[Question], Sequence[Question]],
+    questions: tuple[Sequence[CohortQuestion], Sequence[CohortQuestion]],
     labels: tuple[Mapping[str, Labels], Mapping[str, Labels]],
     settings: CurveSettings,
     *,

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from keyhole.brief import brief
-from keyhole.faithful.faithfulness import Curves, Told, with_interval
-from keyhole.stats import as_text
+from keyhole.faithful.faithfulness import Curves, with_interval
+from keyhole.stats import Interval, as_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,11 +41,11 @@ class Splits:
     curves: Curves  # a curve for one circuit, for every split, and for random splits like it
     splits: tuple[Split, ...]
 
-    def cmd(self, name: str, *, each: bool = False) -> Told:
+    def cmd(self, name: str, *, each: bool = False) -> Interval:
         """CMD of a split, over draws on average; `each`: by distances of every prompt's answer from its own."""
         return with_interval(self._cmd(name, each))
 
-    def gain(self, name: str, over: str = ALL, *, each: bool = False) -> Told:
+    def gain(self, name: str, over: str = ALL, *, each: bool = False) -> Interval:
         """How much smaller is a split's CMD than another's? Above 0: it is better. In the same resamples of prompts."""
         return with_interval(self._cmd(over, each) - self._cmd(name, each))
 
@@ -54,7 +54,7 @@ class Splits:
         drawn = self.curves.resampled_cmd(random_name(name), each=each)[0]
         return int((drawn > self.cmd(name, each=each)[0]).sum()), len(drawn)
 
-    def kept(self, name: str) -> dict[int, Told]:
+    def kept(self, name: str) -> dict[int, Interval]:
         """F with fixed numbers of edges."""
         return self.curves.kept(name)
 

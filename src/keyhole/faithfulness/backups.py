@@ -25,14 +25,14 @@ import numpy as np
 import torch
 
 from keyhole.circuits.circuit import Circuit
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.backup_record import BackupKind, Backups, Pair, Removed
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.handover import handovers
 from keyhole.faithfulness.masked import masked
-from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP
-from keyhole.faithfulness.wiring import Source
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.intervene.rerun import Edits, rerun_each
 from keyhole.intervene.rows import Stopped
@@ -95,7 +95,7 @@ def backups(
 class Lab:
     """One prompt in copies from which heads are removed, in the model's own pass."""
 
-    def __init__(self, asked: Question) -> None:
+    def __init__(self, asked: MaskedQuestion) -> None:
         self.asked, dims = asked, asked.run.model.dims
         self.heads: list[Head] = [(layer, head) for layer in range(dims.layers) for head in range(dims.heads)]
 
@@ -115,7 +115,7 @@ class Lab:
         run = self.asked.run
         off = torch.zeros(run.model.dims.heads, len(run), len(run), dtype=torch.bool, device=writes.device)
         off[head[1]] = True
-        number = self.asked.masked.wiring.writer_number(Source("head", *head))
+        number = self.asked.masked.wiring.writer_number(Component("head", *head))
         return Silence("head", head[0], off, writes[number])
 
     def answers(self, copies: Sequence[Edits], progress: Progress | None = None) -> list[float]:

@@ -92,12 +92,7 @@ def reach_of(run: "Run", wiring: Wiring) -> Reach:
         weights = torch.cat([record.weights(record.heads, dests) for dests in record.blocks], 1).float().cpu().numpy()
         first = 1 + layer * (heads + 1)
         looks[first : first + heads] = weights >= usual
-    numbers = {(writer.kind, writer.layer, writer.head): i for i, writer in enumerate(wiring.writers)}
-    component = [
-        _ANSWER
-        if reader.layer is None
-        else numbers["mlp" if reader.head is None else "head", reader.layer, reader.head]
-        for reader in wiring.readers
-    ]
+    numbers = {writer: i for i, writer in enumerate(wiring.writers)}
+    component = [_ANSWER if reader.layer is None else numbers[reader.component] for reader in wiring.readers]
     moves = [reader.side in ("src", "value") for reader in wiring.readers]
     return Reach(looks, np.array(component), np.array(moves))

@@ -16,13 +16,14 @@ from keyhole.cache import readable
 from keyhole.circuits.circuit import Circuit, Edge, Node
 from keyhole.circuits.measured import Measured
 from keyhole.circuits.parameters import Sufficient
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError, require_choice
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.faithful import faithfulness, kept_on_others
-from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, no_edges
-from keyhole.faithfulness.wiring import Source, Wiring
+from keyhole.faithfulness.wiring import Wiring
 from keyhole.intervene.cuts import metric_of, run_of
 from keyhole.models.tokens.prompts import Prompt
 from keyhole.progress import Progress, part_of, silent
@@ -85,7 +86,7 @@ def unasked_faithfulness(circuit: Circuit, *, progress: Progress | None = None) 
 
 
 def measure(
-    circuit: Circuit, asked: Question, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
+    circuit: Circuit, asked: MaskedQuestion, *, what: Sequence[What] = get_args(What), progress: Progress | None = None
 ) -> Measured:
     """What is asked of a circuit, with one baseline."""
     wiring, n = asked.masked.wiring, len(asked.run)
@@ -129,7 +130,7 @@ def measure(
     return measured
 
 
-def circuit_edges(circuit: Circuit, asked: Question) -> EdgeList:
+def circuit_edges(circuit: Circuit, asked: MaskedQuestion) -> EdgeList:
     """The token-level edges of a circuit; constants, which no mask can take away, have none.
 
     Of a circuit that suffices, those that do, without the signals that are attached to its heads.
@@ -161,10 +162,10 @@ def place_of(node: Node, wiring: Wiring) -> tuple[int, int] | None:
     """The writer that a node is, whole, and its token; None: a constant, or the answer."""
     if node.kind not in ("embedding", "head", "mlp"):
         return None
-    return wiring.writer_number(Source(node.kind, node.layer or 0, node.head)), node.dest  # type: ignore[arg-type]
+    return wiring.writer_number(Component.of(node)), node.dest
 
 
-def _shares(circuit: Circuit, asked: Question, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
+def _shares(circuit: Circuit, asked: MaskedQuestion, joints: Sequence[tuple[int, int, int] | None]) -> dict[str, Any]:
     values = asked.shares.values
     places = [place_of(node, asked.masked.wiring) for node in circuit.nodes]
     return {

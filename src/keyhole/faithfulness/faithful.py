@@ -7,7 +7,7 @@ import numpy as np
 from keyhole.circuits.measured import Faithfulness
 from keyhole.faithfulness.baseline import Baseline, Likes, exchanged, ids_like
 from keyhole.faithfulness.masked import rows_at_once
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.search import LEAST_GAP
 from keyhole.faithfulness.token_masks import EdgeList, Mask, all_but, only
 from keyhole.intervene.remove import Metric
@@ -23,7 +23,7 @@ OTHERS = 8  # prompts that a circuit is tried on besides its own
 
 
 def faithfulness(
-    edges: EdgeList, asked: Question, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
+    edges: EdgeList, asked: MaskedQuestion, *, draws: int = DRAWS, seed: int = 0, progress: Progress | None = None
 ) -> Faithfulness:
     """Kept, cut and rest of some edges, as shares of the gap, and the answer's rank with them alone."""
     everything, nothing = asked.ends
@@ -46,13 +46,13 @@ def faithfulness(
     )
 
 
-def edges_in(asked: Question) -> int:
+def edges_in(asked: MaskedQuestion) -> int:
     """How many token-level edges a model has in a prompt; the answer reads the last token alone."""
     wiring = asked.masked.wiring
     return (len(wiring) - len(wiring.writers)) * len(asked.run) + len(wiring.writers)
 
 
-def _halved(edges: EdgeList, asked: Question, seed: int, draw: int) -> tuple[Mask, Mask]:
+def _halved(edges: EdgeList, asked: MaskedQuestion, seed: int, draw: int) -> tuple[Mask, Mask]:
     """These edges with a random half of all others, and as many random ones in their place with the same half."""
     wiring, n, rng = asked.masked.wiring, len(asked.run), np.random.default_rng((seed, draw))
     half = rng.integers(0, 2, (*wiring.joined.shape, n), dtype=bool)

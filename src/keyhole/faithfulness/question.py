@@ -15,7 +15,7 @@ from keyhole.faithfulness.connected import Reach, reach_of
 from keyhole.faithfulness.masked import Masked, masked, rows_at_once
 from keyhole.faithfulness.shares import Shares, shares
 from keyhole.faithfulness.token_masks import Mask, everything
-from keyhole.intervene.remove import Metric
+from keyhole.intervene.remove import Metric, Question
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.progress import Progress, silent
 
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """One prompt up to the token that predicts the answer, the answer's metric, and what stands in for writers."""
+class MaskedQuestion(Question):
+    """The same with what stands in for writers; the prompt ends at the token that predicts the answer."""
 
-    run: "Run"
-    metric: Metric
     baseline: Baseline
     masked: Masked
     precomputed: Shares | None = None  # where they were computed together with others'
@@ -70,7 +68,7 @@ def until_answer(run: "Run", end: int) -> "Run":
     return run if end == len(run) - 1 else run.model.run(list(run.token_ids[: end + 1]), bos=False)
 
 
-def question(run: "Run", metric: Metric, baseline: Baseline) -> Question:
+def question(run: "Run", metric: Metric, baseline: Baseline) -> MaskedQuestion:
     """A prompt and an answer to ask about; `run` ends at the token that predicts it."""
     if not metric.targets:
         raise KeyholeError(
@@ -80,10 +78,10 @@ def question(run: "Run", metric: Metric, baseline: Baseline) -> Question:
     if metric.end != len(run) - 1:
         raise KeyholeError("the run goes on after the token that predicts the answer: cut it there.")
     with run.model.steady():
-        return Question(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
+        return MaskedQuestion(run, metric, baseline, replace(masked([run]), baseline=baseline.writes))
 
 
-def joined(questions: Sequence[Question]) -> Masked:
+def joined(questions: Sequence[MaskedQuestion]) -> Masked:
     """One pass for the prompts of all questions, which are of one model and equally long."""
     words = torch.cat([question.masked.words for question in questions])
     baselines = torch.stack([question.baseline.writes for question in questions], dim=1)

@@ -20,7 +20,7 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import measure
 from keyhole.faithfulness.faithful import kept_on_others
-from keyhole.faithfulness.question import Question, joined, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, joined, question, until_answer
 from keyhole.faithfulness.search import LEVEL, Found, Search, search_together
 from keyhole.faithfulness.shares import shares_together
 from keyhole.intervene.remove import Metric
@@ -102,11 +102,11 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SearchRequest:
     """A prompt that a circuit is wanted for, with the prompts like it."""
 
     run: "Run"
-    question: Question
+    question: MaskedQuestion
     like: Likes | None
 
 
@@ -119,7 +119,7 @@ def ask(
     counterfactual: Prompt | Example | None = None,
     end: int | str = -1,
     progress: Progress | None = None,
-) -> Asked:
+) -> SearchRequest:
     """What `sufficient` is asked, with its baseline."""
     at = run.position(end)
     chosen = tuple(choose_targets(run, Likeliest(k=1) if target is None else target, at))
@@ -129,11 +129,11 @@ def ask(
         like = [as_far(prompt, until, run) for prompt in like]
     counterfactual = None if counterfactual is None else as_far(counterfactual, until, run)
     stand_in = baseline(until, like=like, counterfactual=counterfactual, progress=progress)
-    return Asked(run, question(until, metric, stand_in), like)
+    return SearchRequest(run, question(until, metric, stand_in), like)
 
 
 def sufficient_together(
-    asked: Sequence[Asked], chosen: Chosen, progress: Progress | None = None
+    asked: Sequence[SearchRequest], chosen: Chosen, progress: Progress | None = None
 ) -> list[Circuit | KeyholeError]:
     """The circuits that suffice for prompts of one model, or why there is none; equally long ones share their passes.
 
@@ -155,8 +155,8 @@ def sufficient_together(
 
 
 def searched(
-    questions: Sequence[Question], chosen: Chosen, progress: Progress | None = None
-) -> list[tuple[Question, Found | KeyholeError]]:
+    questions: Sequence[MaskedQuestion], chosen: Chosen, progress: Progress | None = None
+) -> list[tuple[MaskedQuestion, Found | KeyholeError]]:
     """Questions of equally long prompts, with their shares and what a search of all of them together found."""
     progress, whole = progress or silent, joined(questions)
     metrics = [question.metric for question in questions]
@@ -170,7 +170,7 @@ def searched(
 
 
 def _measured(
-    asked: Asked, question: Question, found: Found | KeyholeError, chosen: Chosen, progress: Progress
+    asked: SearchRequest, question: MaskedQuestion, found: Found | KeyholeError, chosen: Chosen, progress: Progress
 ) -> Circuit | KeyholeError:
     """The circuit of what was found, with effects and what it keeps of other prompts."""
     if isinstance(found, KeyholeError):
@@ -186,7 +186,7 @@ def _measured(
     return replace(circuit, measured=measured)
 
 
-def circuit_of(asked: Question, found: Found, run: "Run", chosen: Chosen) -> Circuit:
+def circuit_of(asked: MaskedQuestion, found: Found, run: "Run", chosen: Chosen) -> Circuit:
     """The edges of a search as a circuit of `run`, with the signals of its heads attached."""
     joints = list(_joints(asked, found))
     heads = sorted({end for joint in joints for end in joint[:2] if end.kind == "head"}, key=lambda node: node.key)
@@ -270,7 +270,7 @@ def _explained(run: "Run", heads: Sequence[Node]) -> dict[Node, Firing]:
     return firings
 
 
-def _joints(asked: Question, found: Found) -> Iterator[tuple[Node, Node, EdgeSide, float]]:
+def _joints(asked: MaskedQuestion, found: Found) -> Iterator[tuple[Node, Node, EdgeSide, float]]:
     """Edges between nodes, with their parts of the gap.
 
     A head is a node for each token that it takes something from, so an edge out of it, or into its query, becomes one
@@ -299,7 +299,7 @@ def _joints(asked: Question, found: Found) -> Iterator[tuple[Node, Node, EdgeSid
                 yield begin, end, into.side, share * first * second / total
 
 
-def _sources(asked: Question, found: Found) -> dict[tuple[int, int], dict[int, float]]:
+def _sources(asked: MaskedQuestion, found: Found) -> dict[tuple[int, int], dict[int, float]]:
     """For each head that is kept at a token: which tokens it takes something from there, with its attention to them."""
     wiring, run, reach = asked.masked.wiring, asked.run, asked.reach
     kept = {(w, t) for w, _, t in found.edges.tolist() if wiring.writers[w].kind == "head"}

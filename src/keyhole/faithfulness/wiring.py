@@ -7,29 +7,16 @@ its keys, its values), and the answer reads once, at the last token.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 from keyhole.circuits.circuit import EdgeSide, Node
+from keyhole.circuits.writer import Component, NodeKind
 
 if TYPE_CHECKING:
     from keyhole.models.model import Model
-
-
-@dataclass(frozen=True)
-class Source:
-    """A component that writes."""
-
-    kind: Literal["embedding", "head", "mlp"]
-    layer: int
-    head: int | None = None
-
-    def __str__(self) -> str:
-        if self.kind == "head":
-            return f"{self.layer}.{self.head}"
-        return "words" if self.kind == "embedding" else f"MLP {self.layer}"
 
 
 @dataclass(frozen=True)
@@ -40,17 +27,21 @@ class Reader:
     layer: int | None = None  # None: the answer
     head: int | None = None
 
+    @property
+    def component(self) -> Component:
+        """Whose place it is."""
+        kind: NodeKind = self.side if self.side == "mlp" or self.side == "target" else "head"
+        return Component(kind, self.layer, self.head)
+
     def __str__(self) -> str:
-        if self.layer is None:
-            return "answer"
-        return f"MLP {self.layer}" if self.head is None else f"{self.layer}.{self.head} {self.side}"
+        return f"{self.component} {self.side}" if self.component.kind == "head" else str(self.component)
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
     """All writers, all readers, and which of them an edge can join; both in the order of the forward pass."""
 
-    writers: tuple[Source, ...]
+    writers: tuple[Component, ...]
     readers: tuple[Reader, ...]
     joined: Bool[np.ndarray, "writer reader"]
 
@@ -63,14 +54,14 @@ class Wiring:
         return len(self.edges)
 
     @cached_property
-    def _writer_numbers(self) -> dict[Source, int]:
+    def _writer_numbers(self) -> dict[Component, int]:
         return {writer: i for i, writer in enumerate(self.writers)}
 
     @cached_property
     def _reader_numbers(self) -> dict[Reader, int]:
         return {reader: i for i, reader in enumerate(self.readers)}
 
-    def writer_number(self, writer: Source) -> int:
+    def writer_number(self, writer: Component) -> int:
         """Which of the writers is this?"""
         return self._writer_numbers[writer]
 
@@ -78,11 +69,10 @@ class Wiring:
         """A circuit's edge without its tokens; None for what always stays here: biases, offsets."""
         if source.kind not in ("embedding", "head", "mlp"):
             return None
-        writer = Source(source.kind, source.layer or 0, source.head)  # type: ignore[arg-type]
         reader = Reader(side) if target.kind == "target" else Reader(side, target.layer, target.head)
-        return self._writer_numbers[writer], self._reader_numbers[reader]
+        return self._writer_numbers[Component.of(source)], self._reader_numbers[reader]
 
-    def place(self, writer: Source, reader: Reader) -> tuple[int, int] | None:
+    def place(self, writer: Component, reader: Reader) -> tuple[int, int] | None:
         """An edge by its two ends; None: there is none."""
         ends = self._writer_numbers.get(writer), self._reader_numbers.get(reader)
         return None if None in ends or not self.joined[ends] else ends  # type: ignore[return-value]
@@ -92,23 +82,19 @@ class Wiring:
         into = [self.readers[reader].side for _, reader in self.edges]
         return {side: into.count(side) for side in dict.fromkeys(into)}
 
-    def name(self, edge: int) -> str:
-        """An edge in words, by its number."""
-        writer, reader = self.edges[edge]
-        return f"{self.writers[writer]} -> {self.readers[reader]}"
-
 
 def wiring_of(model: "Model", *, parallel: Sequence[bool]) -> Wiring:
     """All edges of a model; `parallel` says of each layer whether its MLP reads what its attention reads."""
-    writers, readers, seen = [Source("embedding", 0)], list[Reader](), list[int]()  # seen: writers before each reader
+    writers, readers = [Component("embedding", 0, None)], list[Reader]()
+    seen = list[int]()  # writers before each reader
     for layer, beside in enumerate(parallel):
         below, heads = len(writers), range(model.dims.heads)
         sides: tuple[EdgeSide, ...] = ("dest", "src", "value")
         readers += [Reader(side, layer, head) for side in sides for head in heads]
-        writers += [Source("head", layer, head) for head in heads]
+        writers += [Component("head", layer, head) for head in heads]
         readers.append(Reader("mlp", layer))
         seen += [below] * (len(sides) * len(heads)) + [below if beside else len(writers)]
-        writers.append(Source("mlp", layer))
+        writers.append(Component("mlp", layer, None))
     readers.append(Reader("target"))
     seen.append(len(writers))
     joined = np.arange(len(writers))[:, None] < np.array(seen)[None]

@@ -1,5 +1,6 @@
 """Do circuits come in families? Circuits of a store as sets, their distances, families and representatives."""
 
+from keyhole.circuits.writer import Component
 from keyhole.family.agreement import Agreement, adjusted_rand, agreements, labels_of, mutual_information
 from keyhole.family.averages import Average, averages
 from keyhole.family.clusters import Clustering, Null, clusters
@@ -10,7 +11,7 @@ from keyhole.family.families import families
 from keyhole.family.record import Families, Family, Level
 from keyhole.family.representatives import Representative, medoid, representatives
 from keyhole.family.sets import Sets, circuit_sets, store_sets
-from keyhole.family.terms import Component, Term
+from keyhole.family.terms import Term
 
 __all__ = [
     "Agreement",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from keyhole.circuits.circuit import Circuit, EdgeSide, Node, NodeKind
-from keyhole.circuits.writer import Kind
+from keyhole.circuits.circuit import Circuit, EdgeSide, Node
+from keyhole.circuits.writer import Kind, NodeKind
 from keyhole.errors import KeyholeError
 from keyhole.store.reading import AGAIN
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keyhole.store.store import Store
 
 Granularity = Literal["heads", "edges", "channels"]
-KINDS: tuple[str, ...] = (*get_args(Kind), "target")
+KINDS: tuple[NodeKind, ...] = (*get_args(Kind), "target")
 SIDES: tuple[str, ...] = get_args(EdgeSide)
 PLACE = ("kind", "layer", "head", "dest", "src")
 NONE = -1

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
+from keyhole.circuits.writer import Component
 from keyhole.errors import KeyholeError
 from keyhole.family.columns import KINDS, NONE, SIDES, Block, Places
 from keyhole.family.roles import RoleCodes
@@ -13,28 +14,6 @@ COUNTED = ("head", "mlp", "mixer")  # whose writes are terms; the target is wher
 _HEAD, _KIND, _ROLE = 12, 4, 16  # bits of a component's number, after its layer's
 _COMPONENT, _SIDE, _CHANNEL = 22, 3, 16  # and of a term's
 _NO_LAYER = (1 << 12) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """A head, MLP, mixer or target without its tokens; with the roles of these, where they are asked for."""
-
-    kind: str
-    layer: int | None
-    head: int | None
-    dest: str | None = None
-    src: str | None = None
-
-    def __str__(self) -> str:
-        """Without its tokens.
-
-        >>> str(Component("head", 9, 6)), str(Component("mlp", 3, None)), str(Component("target", None, None))
-        ('9.6', 'MLP 3', 'answer')
-        """
-        if self.kind in ("target", "embedding"):
-            return "answer" if self.kind == "target" else self.kind
-        name = "MLP" if self.kind == "mlp" else self.kind
-        return f"{self.layer}.{self.head}" if self.kind == "head" else f"{name} {self.layer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +84,7 @@ class Met:
         """All terms from the lowest layer up, and the place of each that was met; whatever was met first."""
         found = [_component(key, roles) for key in self.components.known]
         ranks = np.empty(len(found) + 1, np.int64)
-        ranks[sorted(range(len(found)), key=lambda i: _sort_key(found[i]))] = np.arange(len(found))
+        ranks[sorted(range(len(found)), key=lambda i: found[i].key)] = np.arange(len(found))
         ranks[-1] = NONE  # no target
         keys = np.fromiter(self.terms.known, np.int64, len(self.terms.known))
         channel, keys = (keys & ((1 << _CHANNEL) - 1)) - 1, keys >> _CHANNEL
@@ -145,8 +124,3 @@ def _component(key: int, roles: tuple[str, ...]) -> Component:
     head, layer = key & ((1 << _HEAD) - 1), key >> _HEAD
     told = (roles[one - 1] if one else None for one in (dest, src))
     return Component(KINDS[kind], None if layer == _NO_LAYER else layer, head - 1 if head else None, *told)
-
-
-def _sort_key(one: Component) -> tuple[int, int, str, str, str]:
-    layer, head = _NO_LAYER if one.layer is None else one.layer, NONE if one.head is None else one.head
-    return layer, head, one.kind, one.dest or "", one.src or ""

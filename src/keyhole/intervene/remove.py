@@ -78,6 +78,17 @@ class Metric:
         return logits.log_softmax(-1)[list(self.targets)].logsumexp(0)
 
 
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A prompt that ran, and what its answer is measured by: which tokens, and what they are held against.
+
+    What else is needed to ask it stands in records that extend this one.
+    """
+
+    run: "Run"
+    metric: Metric
+
+
 def intervene(
     run: "Run",
     cuts: Sequence[Cut | Sequence[Cut]],

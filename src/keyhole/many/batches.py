@@ -10,7 +10,7 @@ import torch
 
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError, NothingToTraceError
-from keyhole.faithfulness.sufficient import Asked, Chosen, ask, sufficient_together
+from keyhole.faithfulness.sufficient import Chosen, SearchRequest, ask, sufficient_together
 from keyhole.many.likes import Alike, like_of
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
@@ -129,13 +129,13 @@ def _found(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[C
 def _sufficient(ran: Sequence[_Ran], tracing: Tracing, alike: Alike | None) -> list[Circuit | KeyholeError]:
     """The circuits that suffice for some prompts, or why there are none."""
     asked = [_asked(one, tracing, alike) for one in ran]
-    askable = [one for one in asked if isinstance(one, Asked)]
+    askable = [one for one in asked if isinstance(one, SearchRequest)]
     made = iter(sufficient_together(askable, Chosen(tracing.level, tracing.both_signs)))
-    circuits = [next(made) if isinstance(one, Asked) else one for one in asked]
+    circuits = [next(made) if isinstance(one, SearchRequest) else one for one in asked]
     return [_bare(one) if isinstance(one, KeyholeError) else one for one in circuits]
 
 
-def _asked(one: _Ran, tracing: Tracing, alike: Alike | None) -> Asked | KeyholeError:
+def _asked(one: _Ran, tracing: Tracing, alike: Alike | None) -> SearchRequest | KeyholeError:
     """What is asked of one prompt, or why that cannot be."""
     try:
         others = like_of(one.run.model, one.example, alike, tracing.bos)

@@ -11,6 +11,8 @@ from keyhole.errors import KeyholeError
 from keyhole.files import user_path
 from keyhole.models.loading.load import load
 from keyhole.models.model import Model
+from keyhole.models.numbers.stamps import require_same_weights
+from keyhole.models.organism import source_named
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class ModelSource:
 def source_of(model: Model) -> ModelSource:
     """Where another process finds this model. Paths are made absolute: workers may stand elsewhere."""
     path = user_path(model.name)
-    organism, here = model.name == "organism", os.path.exists(path)
+    organism, here = source_named(model.name) is None, os.path.exists(path)
     return ModelSource(
         name=model.name,
         path=None if organism else str(path.resolve()) if here else model.name,
@@ -52,9 +54,10 @@ def load_again(source: ModelSource) -> Model:
             f"a worker cannot load the model: {error} Workers load it by its name or path: save a model in hand "
             "(save_pretrained) where every worker finds it and load that folder, or trace with one local worker."
         ) from error
-    if found.fingerprint() != source.fingerprint:
-        raise KeyholeError(
-            f"a worker found other weights under {source.name} than this process has ({found.fingerprint()[:12]}, not "
-            f"{source.fingerprint[:12]}): give every worker the same files, or trace with one local worker."
-        )
+    require_same_weights(
+        found.fingerprint(),
+        source.fingerprint,
+        f"a worker found other weights under {source.name} than this process has ({found.fingerprint()[:12]}, not "
+        f"{source.fingerprint[:12]}): give every worker the same files, or trace with one local worker.",
+    )
     return replace(found, name=source.name)

@@ -18,6 +18,7 @@ from keyhole.discover.one_head import HeadFeatures
 from keyhole.errors import KeyholeError
 from keyhole.files import is_file, is_folder
 from keyhole.models.heads import Head, head_named
+from keyhole.models.organism import source_named
 from keyhole.naming.attached.same import distinct
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects import channel_subjects, signal_subjects, store_subjects
@@ -133,8 +134,7 @@ def model_for(what: Known, model: "Model | None") -> "Model":
         raise KeyholeError("these features do not say whose they are: give the model that they were found in.")
     if isinstance(what, Circuit) and what.run is not None:
         return what.run.model
-    name = (made_by(what) or {}).get("name")
-    return load(None if name == "organism" else name)
+    return load(source_named((made_by(what) or {}).get("name")))
 
 
 def strength(circuit: Circuit, subject: Subject) -> float:

@@ -16,12 +16,12 @@ from torch import Tensor
 from keyhole.contrast.features.subspace import energy_rank
 from keyhole.models.heads import Head
 from keyhole.shared.heard import Heard
+from keyhole.stats import Interval
 
 ALIKE = 0.5  # a cosine from which two signals are alike
 ENERGY = 0.9  # of the directions, which the shared subspace holds
 _RANKED = 19  # draws whose rank is taken: that of hundreds of vectors takes its time
 _NOTHING = 1e-4  # of a signal's squared length: what is left below that is rounding and has no direction
-Interval = tuple[float, float, float]  # of what was measured: it, and its 95 % interval
 Range = tuple[float, float, float]  # of a control: its mean, and where 95 % of its draws lie
 
 
@@ -135,13 +135,6 @@ def rank_of(vectors: Float[Tensor, "*draws heads d_model"]) -> Int[Tensor, "*dra
     return energy_rank(torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1), ENERGY)
 
 
-def subspace_of(vectors: Float[Tensor, "heads d_model"], share: float = ENERGY) -> Float[Tensor, "d_model rank"]:
-    """Those dimensions, largest first."""
-    _, S, Vh = torch.linalg.svd(vectors, full_matrices=False)
-    basis: Tensor = Vh[: int(energy_rank(S, share))].T
-    return basis
-
-
 def likeness(
     heard: Sequence[Heard],
     taken: Mapping[int, Float[Tensor, "d_model q"]],
@@ -214,7 +207,7 @@ def members(labels: Int[np.ndarray, "heads"], heads: Sequence[Head]) -> Iterator
 def _around(value: float, draws: Float[Tensor, "draw"]) -> Interval:
     """A value with the spread of its draws: these are lower on average, since means over fewer prompts are noisier."""
     mean, low, high = _range(draws)
-    return value, value + low - mean, value + high - mean
+    return Interval(value, value + low - mean, value + high - mean)
 
 
 def _range(values: Tensor) -> Range:

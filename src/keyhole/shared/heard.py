@@ -19,13 +19,10 @@ from torch import Tensor
 
 from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
-from keyhole.circuits.writer import OFFSETS, SideName, Signal, Writer
-from keyhole.family.terms import Component
+from keyhole.circuits.writer import OFFSETS, Component, SideName, Signal, Writer
 from keyhole.models.heads import Head
 from keyhole.tracing.firings.firing import Firing
 from keyhole.tracing.writes.upstream import Writes
-
-Author = tuple[str, int, int | None]  # kind, layer and head of a writer, whichever its tokens
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Heard:
     written: Float[Tensor, "firing channel"]  # what its writers put into every channel
     chosen: Bool[Tensor, "firing channel"]  # channels of any of its writers
     basis: Float[Tensor, "d_model channel"]  # u_k on the dest side, v_k on the src side
-    authors: Mapping[Author, float]  # shares of the signals, on average over firings: they sum to one
+    authors: Mapping[Component, float]  # shares of the signals, on average over firings: they sum to one
 
     @property
     def place(self) -> Head:
@@ -121,11 +118,11 @@ def _heard(writes: Writes, caused: Sequence[Caused], prompts: Sequence[int]) -> 
 
 def _authors(
     writers: Sequence[Writer], share: Float[Tensor, "signal"], kept: Bool[Tensor, "signal"], firings: int
-) -> dict[Author, float]:
-    found: dict[Author, float] = defaultdict(float)
+) -> dict[Component, float]:
+    found: dict[Component, float] = defaultdict(float)
     for writer, value, counts in zip(writers, share.tolist(), kept.tolist(), strict=True):
         if counts:
-            found[writer.kind, writer.layer, writer.head] += value / firings
+            found[Component.of(writer)] += value / firings
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -138,7 +135,7 @@ def joined(parts: Iterable[Heard]) -> list[Heard]:
 
 
 def _joined(own: Sequence[Heard]) -> Heard:
-    total, authors = sum(map(len, own)), defaultdict[Author, float](float)
+    total, authors = sum(map(len, own)), defaultdict[Component, float](float)
     for one in own:
         for author, share in one.authors.items():
             authors[author] += share * len(one) / total
@@ -152,10 +149,10 @@ def _joined(own: Sequence[Heard]) -> Heard:
     )
 
 
-def author_name(author: Author) -> str:
+def author_name(author: Component) -> str:
     """A writer without its tokens.
 
-    >>> author_name(("head", 3, 1)), author_name(("mlp", 2, None)), author_name(("embedding", 0, None))
-    ('head 3.1', 'MLP 2', 'embedding')
+    >>> author_name(Component("head", 3, 1)), author_name(Component("mlp", 2, None))
+    ('head 3.1', 'MLP 2')
     """
-    return "head " * (author[0] == "head") + str(Component(*author))
+    return "head " * (author.kind == "head") + str(author)

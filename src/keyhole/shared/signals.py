@@ -17,6 +17,7 @@ from keyhole.errors import KeyholeError
 from keyhole.models.loading.load import Source
 from keyhole.models.model import Model
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.progress import Progress, Stage, quiet
 from keyhole.qk.omega import omega
 from keyhole.shared.alike import Likeness, clusters, directions, likeness, members
@@ -52,11 +53,13 @@ def shared(
             f"{each.path} was traced with {each.manifest.method}, whose channels are numbered in another basis: give a "
             "store of accpp."
         )
-    if two is not None and two.manifest.model.get("fingerprint") != one.manifest.model.get("fingerprint"):
-        names = [x.manifest.model.get("name") for x in (one, two)]
-        raise KeyholeError(
-            f"{one.path} is of {names[0]}, and {two.path} of {names[1]} with other weights: their channels are not the "
-            "same. Give two stores of one model."
+    if two is not None:
+        models = one.manifest.model, two.manifest.model
+        require_same_weights(
+            models[0].get("fingerprint"),
+            models[1].get("fingerprint"),
+            f"{one.path} is of {models[0].get('name')}, and {two.path} of {models[1].get('name')} with other weights: "
+            "their channels are not the same. Give two stores of one model.",
         )
     own, use = model_of(one, model), channel_use(one)
     with stage("Reading signals") as progress:

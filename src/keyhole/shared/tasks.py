@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float, Int
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.family.distances import in_common
+from keyhole.stats import benjamini_hochberg
 from keyhole.store import Store
 
 Place = tuple[SideName, int, int]  # side, layer, head
@@ -101,8 +102,8 @@ def compare_use(
     )
     rng = np.random.default_rng(seed)
     found = [_compared(place, *_padded(one[place].used, other[place].used), draws=draws, rng=rng) for place in both]
-    corrected = benjamini_hochberg(np.array([made.p for made in found]))
-    return tuple(HeadUse(**{**made.__dict__, "q": float(q)}) for made, q in zip(found, corrected, strict=True))
+    corrected = benjamini_hochberg([made.p for made in found])
+    return tuple(HeadUse(**{**made.__dict__, "q": q}) for made, q in zip(found, corrected, strict=True))
 
 
 def _padded(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -135,17 +136,3 @@ def _compared(place: Place, a: np.ndarray, b: np.ndarray, *, draws: int, rng: np
         p=(1 + int((null <= whole).sum())) / (1 + draws),
         q=1.0,
     )
-
-
-def benjamini_hochberg(p: Float[np.ndarray, "test"]) -> Float[np.ndarray, "test"]:
-    """p-values, corrected so that a bound on them bounds the share of false ones among those found.
-
-    >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03])).round(3).tolist()
-    [0.03, 0.04, 0.04]
-    """
-    order = np.argsort(p)
-    ranked = p[order] * len(p) / np.arange(1, len(p) + 1)
-    best = np.minimum(1.0, np.minimum.accumulate(ranked[::-1])[::-1])
-    found = np.empty(len(p))
-    found[order] = best
-    return found

@@ -7,9 +7,9 @@ remove    the few directions that control signals share most, in prompts that th
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from keyhole.qk.firings import check_tau
 from keyhole.shared.alike import ALIKE, clusters, cosines, directions, likeness, shuffled, spread
 from keyhole.shared.ambient import TAKEN
 from keyhole.shared.heard import Heard, author_name
-from keyhole.sink.firings import Asked, Listened, layers_of, listen
+from keyhole.sink.firings import Listened, StoredQuestion, layers_of, listen
 from keyhole.sink.massive import along, massive
 from keyhole.sink.record import NoSinksError, Others, SinkHead, Sinks, SinkSide
 from keyhole.sink.trials import Trial, removals
@@ -38,6 +38,25 @@ _LEAST = 4  # firings of a head, without which it is left out
 _WRITERS = 3  # that are named
 _HELD_OUT = 3  # one prompt in three
 RANKS = (1, 4, 16)
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """What can be chosen about a study of sinks."""
+
+    tau: Tau = "dynamic"
+    draws: int = 99  # of shuffled heads and resampled prompts
+    controls: int = 9  # other subspaces that are removed, of each kind
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.tau) and self.tau != "dynamic":
+            check_tau(self.tau)
+
+    def record(self) -> dict[str, Any]:
+        """As a study keeps them."""
+        plain: Any = "function" if callable(self.tau) else self.tau
+        return {"tau": plain, "draws": self.draws, "controls": self.controls, "seed": self.seed}
 
 
 def sinks(
@@ -62,32 +81,25 @@ def sinks(
     store = store if isinstance(store, Store) else open_store(store)
     own = model_of(store, model)
     asked = prompts_of(store, prompts)
-    return study(own, asked, tau=tau, draws=draws, controls=controls, seed=seed, stage=stage)
+    return study(own, asked, SinkSettings(tau, draws, controls, seed), stage=stage)
 
 
-def prompts_of(store: Store, prompts: int) -> list[Asked]:
+def prompts_of(store: Store, prompts: int) -> list[StoredQuestion]:
     """So many prompts with circuits, evenly over a store's templates."""
     chosen = some_prompts(store, prompts)
     if len(chosen) < 2 * _HELD_OUT:
         raise KeyholeError(f"{store.path} has {len(chosen)} circuits, and a study needs {2 * _HELD_OUT} or more.")
     circuits = dict(store.circuits({"prompt": chosen}))
     # in the order of templates, since one in three is held out
-    return [Asked(i, circuits[i].token_ids, metric_of(circuits[i])) for i in chosen]
+    return [StoredQuestion(i, circuits[i].token_ids, metric_of(circuits[i])) for i in chosen]
 
 
 def study(
-    model: Model,
-    asked: Sequence[Asked],
-    *,
-    tau: Tau = "dynamic",
-    draws: int = 99,
-    controls: int = 9,
-    seed: int = 0,
-    stage: Stage = quiet,
+    model: Model, asked: Sequence[StoredQuestion], settings: SinkSettings | None = None, *, stage: Stage = quiet
 ) -> Sinks:
     """The same of any prompts of a model."""
-    if not callable(tau) and tau != "dynamic":
-        check_tau(tau)
+    settings = settings or SinkSettings()
+    tau, controls, seed = settings.tau, settings.controls, settings.seed
     layers_of(model)
     if len(asked) < _HELD_OUT:
         raise KeyholeError(f"{len(asked)} prompts are too few: one in {_HELD_OUT} is held out for removals.")
@@ -107,10 +119,9 @@ def study(
     with stage("Comparing heads") as progress:
         sides = []
         for number, side in enumerate(get_args(SideName)):
-            made = _side(heard, side, own[side], draws=draws, seed=seed)
+            made = _side(heard, side, own[side], draws=settings.draws, seed=seed)
             sides.append(replace(made, removals=done.of[side], along=along(directions(own[side]), big)))
             progress(number + 1, 2)
-    settings = {"tau": "function" if callable(tau) else tau, "draws": draws, "controls": controls, "seed": seed}
     return Sinks(
         model=model.name,
         prompts=len(fit),
@@ -121,7 +132,7 @@ def study(
         layer=done.layer,
         sides=(sides[0], sides[1]),
         massive=big,
-        settings=settings,
+        settings=settings.record(),
     )
 
 

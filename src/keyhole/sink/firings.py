@@ -24,7 +24,7 @@ BATCH = 8  # prompts side by side
 
 
 @dataclass(frozen=True)
-class Asked:
+class StoredQuestion:
     """A prompt, and what its answer is measured by."""
 
     number: int
@@ -56,14 +56,18 @@ def layers_of(model: Model) -> list[int]:
     return layers
 
 
-def batches(model: Model, asked: Sequence[Asked], size: int = BATCH) -> Iterator[tuple[Sequence[Asked], Writes]]:
+def batches(
+    model: Model, asked: Sequence[StoredQuestion], size: int = BATCH
+) -> Iterator[tuple[Sequence[StoredQuestion], Writes]]:
     """Prompts side by side, with all that was written."""
     for start in range(0, len(asked), size):
         own = asked[start : start + size]
         yield own, Writes(model.run_many([list(one.token_ids) for one in own], bos=False))
 
 
-def listen(model: Model, asked: Sequence[Asked], tau: Tau, *, seed: int = 0, progress: Progress = silent) -> Listened:
+def listen(
+    model: Model, asked: Sequence[StoredQuestion], tau: Tau, *, seed: int = 0, progress: Progress = silent
+) -> Listened:
     """Explain a firing of every head on the first token and, in every second prompt, one on another token."""
     found, layers = Listened(), layers_of(model)
     generator = torch.Generator().manual_seed(seed)
@@ -79,7 +83,13 @@ def listen(model: Model, asked: Sequence[Asked], tau: Tau, *, seed: int = 0, pro
 
 
 def _listen(
-    found: Listened, writes: Writes, layer: int, asked: Sequence[Asked], *, tau: Tau, generator: torch.Generator
+    found: Listened,
+    writes: Writes,
+    layer: int,
+    asked: Sequence[StoredQuestion],
+    *,
+    tau: Tau,
+    generator: torch.Generator,
 ) -> None:
     prompts = [one.number for one in asked]
     numbers = {id(run): i for i, run in enumerate(writes.runs)}

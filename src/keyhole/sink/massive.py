@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from keyhole.circuits.writer import Component
 from keyhole.models.run import Run
-from keyhole.shared.heard import Author
 from keyhole.tracing.writes.writers import split
 
 MASSIVE = 100.0  # times the median magnitude
@@ -31,9 +31,9 @@ class Massive:
     times: float  # the median magnitude, there
     elsewhere: float  # the same of the largest other token
     value: float  # what it is there, on average over prompts
-    maker: Author  # who writes the largest share of it where it is massive first
+    maker: Component  # who writes the largest share of it where it is massive first
     made: float
-    writer: Author  # and at its peak
+    writer: Component  # and at its peak
     share: float
 
 
@@ -60,15 +60,15 @@ def _times(run: Run, layer: int) -> Float[np.ndarray, "pos d_model"]:
     return np.asarray(x / middle if middle > 0 else np.zeros_like(x))
 
 
-def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Author, float]:
+def _author(runs: Sequence[Run], layer: int, coordinate: int) -> tuple[Component, float]:
     """Who writes most of a coordinate at the first token, and its share of it, on average over runs."""
-    shares: dict[Author, float] = defaultdict(float)
+    shares: dict[Component, float] = defaultdict(float)
     for run in runs:
         found = split(run, layer, 0)
         values: list[float] = found.vectors[:, coordinate].double().tolist()
         whole = sum(values)
         for writer, value in zip(found.writers, values, strict=True):
-            shares[writer.kind, writer.layer, writer.head] += value / whole / len(runs)
+            shares[Component.of(writer)] += value / whole / len(runs)
     author = max(shares, key=lambda one: shares[one])
     return author, shares[author]
 

@@ -13,9 +13,10 @@ from keyhole.brief import brief
 from keyhole.circuits.writer import SideName
 from keyhole.errors import KeyholeError
 from keyhole.models.heads import Head
-from keyhole.shared.alike import Interval, Likeness
+from keyhole.shared.alike import Likeness
 from keyhole.shared.taken import SURE
 from keyhole.sink.massive import Massive
+from keyhole.stats import Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

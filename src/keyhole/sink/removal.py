@@ -22,7 +22,7 @@ from keyhole.models.recording.capture import Captured, Notes, capture
 from keyhole.models.recording.reading import read_keys, read_queries
 from keyhole.models.recording.records import attention_batch
 from keyhole.models.run import AttentionRun
-from keyhole.sink.firings import Asked, batches, fires_in, layers_of
+from keyhole.sink.firings import StoredQuestion, batches, fires_in, layers_of
 from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.writes.upstream import Writes
 
@@ -39,7 +39,7 @@ class Passed:
 
 
 def explained(
-    model: Model, asked: Sequence[Asked], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
+    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]], tau: Tau
 ) -> list[tuple[float, ...]]:
     """Of each cut and prompt: the share of firings on the first token that are below tau once the subspace is gone."""
     gone = [list[float]() for _ in cuts]
@@ -71,13 +71,13 @@ def _without(writes: Writes, layer: int, side: SideName, basis: Basis) -> Attent
 
 
 def passed(
-    model: Model, asked: Sequence[Asked], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
+    model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis] | None], layer: int
 ) -> list[Passed]:
     """The model's own passes, each with a cut from a layer on, or with none."""
     return [_passed(model, asked, cut, layer) for cut in cuts]
 
 
-def _passed(model: Model, asked: Sequence[Asked], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
+def _passed(model: Model, asked: Sequence[StoredQuestion], cut: tuple[SideName, Basis] | None, layer: int) -> Passed:
     sinks, answers = [0.0] * len(asked), [0.0] * len(asked)
     for batch in model.batches([len(one.token_ids) for one in asked], _TOKENS):
         lengths = [len(asked[i].token_ids) for i in batch]
@@ -137,7 +137,7 @@ def _inside(lengths: Sequence[int]) -> Bool[Tensor, "runs pos"]:
     return (at[None] < torch.tensor(lengths)[:, None]) & (at[None] > 0)
 
 
-def energy(model: Model, asked: Sequence[Asked], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
+def energy(model: Model, asked: Sequence[StoredQuestion], cuts: Sequence[tuple[SideName, Basis]]) -> list[float]:
     """How much of the stream's squared length lies in each subspace, at its tokens, on average over layers?"""
     found = torch.zeros(len(cuts), dtype=torch.float64)
     count = 0

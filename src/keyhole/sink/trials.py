@@ -18,10 +18,10 @@ from keyhole.progress import Progress
 from keyhole.shared.alike import directions, shuffled
 from keyhole.shared.ambient import TAKEN, Ambient
 from keyhole.shared.heard import Heard
-from keyhole.sink.firings import Asked, layers_of
+from keyhole.sink.firings import StoredQuestion, layers_of
 from keyhole.sink.record import HALF, Removal
 from keyhole.sink.removal import Basis, Passed, energy, explained, passed
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 from keyhole.tracing.firings.firing import Tau
 
 WAYS = (TAKEN[0], TAKEN[-1])  # signals as they are, and with most taken out of them
@@ -32,7 +32,7 @@ class Trial:
     """What removals are tried on."""
 
     model: Model
-    asked: Sequence[Asked]
+    asked: Sequence[StoredQuestion]
     ambient: Ambient
     tau: Tau
     ranks: tuple[int, ...]
@@ -119,7 +119,7 @@ def _alone(trial: Trial, one: _Set) -> Removal:
     means = [fmean(values) if values else 0.0 for values in shares]
     _, random, other = one.parted(means)
     size, *others = energy(trial.model, trial.asked, [(one.side, basis) for basis in (one.own, *one.random)])
-    own = interval(shares[0]) if shares[0] else (0.0, float("nan"), float("nan"))
+    own = interval(shares[0]) if shares[0] else Interval(0.0, float("nan"), float("nan"))
     return Removal(one.taken, one.rank, size, fmean(others), own, random, other)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.brief import model_label
 from keyhole.errors import KeyholeError
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.progress import Progress, silent
 from keyhole.stable.again import Refused, retrace
 from keyhole.stable.floors import Pairs, asked_of, floors
@@ -54,9 +55,11 @@ def stability(
         raise KeyholeError(f"{store.path} has {len(numbers)} circuits: {_FEWEST} are needed to compare any.")
     asked = asked_of(store, numbers)
     model = model_of(store, model)
-    if other is not None and other.manifest.model["fingerprint"] != store.manifest.model["fingerprint"]:
-        raise KeyholeError(
-            f"{other.path} is of another model than {store.path}: circuits of two models share no heads."
+    if other is not None:
+        require_same_weights(
+            other.manifest.model["fingerprint"],
+            store.manifest.model["fingerprint"],
+            f"{other.path} is of another model than {store.path}: circuits of two models share no heads.",
         )
     rng, options = random.Random(seed), options_of(store)
     changes = (

@@ -12,7 +12,7 @@ from keyhole.brief import brief
 from keyhole.circuits.circuit import Circuit
 from keyhole.errors import KeyholeError
 from keyhole.family.sets import circuit_sets
-from keyhole.stats import as_text, interval
+from keyhole.stats import Interval, as_text, interval
 from keyhole.tasks.example import Example
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class Stays:
         """How many pairs were compared."""
         return len(self.jaccard["heads"])
 
-    def told(self, measure: str) -> tuple[float, float, float] | None:
+    def told(self, measure: str) -> Interval | None:
         """The mean, and its 95 % interval within what is possible; None where it was not measured."""
         values = self.jaccard.get(measure, ())
         if not values:
             return None
         mean, low, high = interval(values)
-        return mean, max(low, 0.0), min(high, 1.0)  # in this order NaN, of a single pair, stays NaN
+        return Interval(mean, max(low, 0.0), min(high, 1.0))  # in this order NaN, of a single pair, stays NaN
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING
 
 from keyhole.errors import KeyholeError
+from keyhole.models.numbers.stamps import require_same_weights
+from keyhole.models.organism import source_named
 from keyhole.store.store import Store
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
         found = model
     else:
         name = told.get("name")
-        source = (None if name == "organism" else name) if model is None else model
+        source = source_named(name) if model is None else model
         try:
             found = load(source)
         except KeyholeError as error:
@@ -32,9 +34,10 @@ def model_of(store: Store, model: "Model | Source | None" = None) -> "Model":
             raise KeyholeError(
                 f"{store.path} was made with {name}, which cannot be loaded from here: {error}"
             ) from error
-    if found.fingerprint() != told["fingerprint"]:
-        raise KeyholeError(
-            f"{store.path} was made with {told.get('name')}, and {found.name} has other weights, or the same "
-            f"ones in another precision than {found.hf.dtype}: its circuits say nothing of them. Give what made it."
-        )
+    require_same_weights(
+        found.fingerprint(),
+        told["fingerprint"],
+        f"{store.path} was made with {told.get('name')}, and {found.name} has other weights, or the same "
+        f"ones in another precision than {found.hf.dtype}: its circuits say nothing of them. Give what made it.",
+    )
     return found

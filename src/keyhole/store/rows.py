@@ -8,6 +8,7 @@ from typing import Any
 from keyhole.circuits.circuit import Circuit, TracedMlp
 from keyhole.circuits.writer import Kind
 from keyhole.errors import KeyholeError
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.store.manifest import Manifest
 from keyhole.store.outcome import Outcome
 from keyhole.store.schema import MEASURED, PLACE, columns, tables
@@ -62,8 +63,8 @@ def _prompt(rows: Rows, outcome: Outcome, manifest: Manifest) -> None:
 
 def _circuit(rows: Rows, prompt: int, circuit: Circuit, manifest: Manifest) -> None:
     """What a circuit is of, how exact, and how large; what it shares with the manifest is not repeated."""
-    if circuit.model.get("fingerprint") != manifest.model["fingerprint"]:
-        raise KeyholeError(f"the circuit of prompt {prompt} is of another model than this store.")
+    refusal = f"the circuit of prompt {prompt} is of another model than this store."
+    require_same_weights(circuit.model.get("fingerprint"), manifest.model["fingerprint"], refusal)
     if set(circuit.errors) != set(ERRORS):
         raise KeyholeError(f"the circuit of prompt {prompt} tells other errors than {', '.join(ERRORS)}.")
     told = circuit.parameters.record()

@@ -13,7 +13,7 @@ from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import Likes, as_far, baseline
 from keyhole.faithfulness.effects import edge_list, edge_of, out_of, place_of
 from keyhole.faithfulness.other_words import COPIES, Words, effects_of_words, is_minor, words_of
-from keyhole.faithfulness.question import Question, question, until_answer
+from keyhole.faithfulness.question import MaskedQuestion, question, until_answer
 from keyhole.faithfulness.search import LEAST_GAP, small_gap
 from keyhole.faithfulness.token_masks import EdgeList, all_but, no_edges, only
 from keyhole.intervene.cuts import metric_of
@@ -95,7 +95,7 @@ def _text(run: "Run", tokens: tuple[int, ...]) -> str:
     return "".join(run.tokens[token] for token in tokens)
 
 
-def _with_words_at(story: Story, asked: Question) -> Story:
+def _with_words_at(story: Story, asked: MaskedQuestion) -> Story:
     """Effects of words at the baseline of the rest: of its embedding, at each token."""
     influences, places = _influences(story), range(1, len(asked.run))
     answers = asked.answers([all_but(out_of(asked.masked.wiring, 0, token)) for token in places])
@@ -108,7 +108,7 @@ def _with_words_at(story: Story, asked: Question) -> Story:
     return replace(story, words=_ranked(words), words_by=by)
 
 
-def _with_paths(story: Story, asked: Question, progress: Progress) -> Story:
+def _with_paths(story: Story, asked: MaskedQuestion, progress: Progress) -> Story:
     """Effects of steps and paths at the baseline, and what the paths keep together."""
     everything, nothing = asked.ends
     steps = list({step.writers: None for path in story.paths for step in path.steps})
@@ -139,11 +139,11 @@ def _ordered(paths: list[Path], least: float) -> tuple[Path, ...]:
     return tuple(sorted(paths, key=lambda path: (-verdict(path.effect, least), -path.share)))
 
 
-def _edges_of(path: Path, story: Story, asked: Question) -> EdgeList:
+def _edges_of(path: Path, story: Story, asked: MaskedQuestion) -> EdgeList:
     return edge_list(edge_of(story.circuit, edge, asked.masked.wiring) for edge in path.edges)
 
 
-def _silenced(writers: tuple[Writer, ...], asked: Question) -> EdgeList:
+def _silenced(writers: tuple[Writer, ...], asked: MaskedQuestion) -> EdgeList:
     """All edges out of some writers; constants have none."""
     places = {place_of(Node.of(writer), asked.masked.wiring) for writer in writers} - {None}
     lists = [out_of(asked.masked.wiring, *place) for place in sorted(places)]  # type: ignore[misc, type-var]

@@ -52,7 +52,7 @@ class Untraced:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TraceRequest:
     """What one run is traced for."""
 
     run: "Run"
@@ -94,7 +94,7 @@ class Batch:
     """Runs that are traced side by side, a layer at a time from the top; MLPs come first: they read a layer's heads."""
 
     def __init__(
-        self, asked: Mapping[int, Asked], shared: Settings, attempts: Attempts, report: Callable[[int], None]
+        self, asked: Mapping[int, TraceRequest], shared: Settings, attempts: Attempts, report: Callable[[int], None]
     ) -> None:
         """`report` is called often, with the layers that are done since the last call; it raises to stop the work."""
         self.numbers, self.shared, self.attempts, self.report = list(asked), shared, attempts, report

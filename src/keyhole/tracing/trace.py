@@ -17,7 +17,7 @@ from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.tokens.prompts import prompt_text
 from keyhole.progress import Progress, silent
 from keyhole.tracing.answers.targets import Target, Tokens
-from keyhole.tracing.batch import Asked, Attempts, Batch, Errors, Untraced
+from keyhole.tracing.batch import Attempts, Batch, Errors, TraceRequest, Untraced
 from keyhole.tracing.firings.candidates import Keys
 from keyhole.tracing.firings.firing import Tau
 from keyhole.tracing.mlps.flow import Through
@@ -136,7 +136,7 @@ def trace(
 ) -> Circuit:
     """Trace the circuit behind one answer, predicted at `end`. See `trace_many` for the other options."""
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [Asked(run, target, against, seeds, end)]
+    asked = [TraceRequest(run, target, against, seeds, end)]
     (circuit,) = _trace(asked, shared, Attempts([run], "raise"), progress or silent)
     assert isinstance(circuit, Circuit)
     return circuit
@@ -203,11 +203,13 @@ def trace_many(
     if any(run.model is not runs[0].model for run in runs):
         raise KeyholeError("these are runs of several models: trace those of each model together, one model at a time.")
     shared = Settings(seeds=seeds or "prob", tau=tau, keys=keys, sinks=sinks, through=_through(through))
-    asked = [Asked(run, target, other, seeds, -1) for run, target, other in zip(runs, answers, others, strict=True)]
+    asked = [
+        TraceRequest(run, target, other, seeds, -1) for run, target, other in zip(runs, answers, others, strict=True)
+    ]
     return _trace(asked, shared, Attempts(runs, errors), progress or silent)
 
 
-def _trace(asked: Sequence[Asked], shared: Settings, attempts: Attempts, progress: Progress) -> "Circuits[Any]":
+def _trace(asked: Sequence[TraceRequest], shared: Settings, attempts: Attempts, progress: Progress) -> "Circuits[Any]":
     """All runs, as many side by side as fit into memory."""
     model, depth = asked[0].run.model, len(asked[0].run.layers)
     per_token = len(model.attention_layers) * model.dims.heads * model.dims.d_model

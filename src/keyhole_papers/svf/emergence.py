@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from keyhole.lab.heads.figures import contributions_figure
 from keyhole.lab.training.checkpoints import PYTHIA_160M
-from keyhole.lab.training.curves import Interval, change, curve, gap
+from keyhole.lab.training.curves import Point, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.lab.training.watched import Source, Split, Watched, watched
 from keyhole.stats import as_text, wilson
@@ -48,8 +48,8 @@ class _Seen:
 class Changes(_Seen):
     """What becomes of a measure and of its controls, by what a report calls them."""
 
-    found: Mapping[str, Interval]
-    others: Interval | None = None  # the measure, in heads without a role
+    found: Mapping[str, Point]
+    others: Point | None = None  # the measure, in heads without a role
 
     @property
     def numbers(self) -> Numbers:
@@ -58,13 +58,13 @@ class Changes(_Seen):
         return {name: one.mean if math.isnan(one.low) else [one.mean, one.low, one.high] for name, one in found}
 
 
-def _below(one: Interval) -> bool:
+def _below(one: Point) -> bool:
     """Is it below zero beyond doubt? One head alone has no interval, and leaves every doubt."""
     return not math.isnan(one.high) and one.high < 0
 
 
-def _text(one: Interval, digits: int = 3) -> str:
-    return as_text((one.mean, one.low, one.high), digits)
+def _text(one: Point, digits: int = 3) -> str:
+    return as_text(one.interval, digits)
 
 
 def _draw_changes(record: Changes, *, by_role: bool = False) -> Mapping[str, Figure]:
@@ -94,7 +94,7 @@ def measure_fall(job: Job) -> Changes:
     return Changes(seen, found, None if seen.others is None else moved(seen.others))
 
 
-def fall(found: Mapping[str, Interval]) -> list[bool]:
+def fall(found: Mapping[str, Point]) -> list[bool]:
     """Does S(v) fall; more than each control; and do these not fall? Without the first, the others say nothing."""
     fell = _below(found["S(v)"])
     beyond = [_below(found[name]) for name in ("S(v) beyond ambient", "S(v) beyond refactor")]

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from keyhole.errors import KeyholeError, MissingModelError
 from keyhole.figures.store.sinks import sinks_figure
-from keyhole.sink.explore import study
-from keyhole.sink.firings import Asked
+from keyhole.sink.explore import SinkSettings, study
+from keyhole.sink.firings import StoredQuestion
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
 from keyhole_papers.finding import Interval
 from keyhole_papers.job import Attempt, Job
@@ -38,17 +38,18 @@ def measure(job: Job) -> Rest:
     asked = [_asked(seen, number) for number in range(min(_PROMPTS, len(seen.examples)))]
     draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
     try:
-        found = study(seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress))
+        settings = SinkSettings(draws=draws, controls=controls)
+        found = study(seen.model, asked, settings, stage=lambda what: nullcontext(seen.progress))
     except NoSinksError as error:
         raise (KeyholeError if is_gpt2(job.model) else MissingModelError)(str(error)) from error
     return Rest(job.model, len(asked), found, seen.prompts.first(_PROMPTS).about)
 
 
-def _asked(seen: Subject, number: int) -> Asked:
+def _asked(seen: Subject, number: int) -> StoredQuestion:
     """A prompt by its tokens, measured by IO against S."""
     example = seen.examples[number]
     run = seen.model.run(example.text)
-    return Asked(number, run.token_ids, metric_of(example, run))
+    return StoredQuestion(number, run.token_ids, metric_of(example, run))
 
 
 def _holds(side: SinkSide) -> bool:

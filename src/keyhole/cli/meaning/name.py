@@ -208,5 +208,7 @@ def _tell_apart(model: Model, pair: tuple[str, str], corpus: str | None, *, toke
 
 def _model(told: Any, given: str | None, how: tuple[str | None, Any, str | None]) -> Model:
     """The model of a circuit, a store or features, unless another place to load it from is given."""
-    source = given if given is not None or told is None or told.get("name") == "organism" else str(told.get("name"))
+    from keyhole.models.organism import source_named
+
+    source = source_named(told.get("name")) if given is None and told is not None else given
     return load_model(source, *how)

@@ -100,7 +100,7 @@ def _model_of(what: str, given: str | None) -> str | None:
     """The model that a circuit or features name, unless another place to load it from is given."""
     if given is not None or "#" not in what:
         return given
+    from keyhole.models.organism import source_named
     from keyhole.naming.what import made_by
 
-    name = (made_by(what) or {}).get("name")
-    return None if name == "organism" else name
+    return source_named((made_by(what) or {}).get("name"))

@@ -36,6 +36,7 @@ from keyhole.cli.options import (
     read_start,
     read_tau,
     run_prompt,
+    write_each,
 )
 from keyhole.cli.prompt import looks, names_of
 from keyhole.cli.prompt.measuring import (
@@ -303,17 +304,7 @@ def trace(
         looks.circuit(circuit, json=json, depth=depth, names=named)
     if not json:
         looks.likeliest(run, circuit.parameters.end)
-    failed = []
-    for path in out or []:  # after the answer, which a full disk must not cost; nor may one file the others
-        try:
-            save(circuit, path, names=named, story=told)
-        except KeyholeError as error:
-            failed.append(error)
-            continue
-        if not json:
-            show.plain(f"wrote {path}")
-    if failed:
-        raise failed[0]
+    write_each(out or [], lambda path: save(circuit, path, names=named, story=told), json=json)
 
 
 def _asked(targets: list[str | int], top_p: float | None, top_k: int | None) -> Target:

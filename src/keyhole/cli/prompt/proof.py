@@ -116,5 +116,6 @@ def _joint(circuit: Circuit, model: Model, seed: int) -> Backups:
 
 def model_named(circuit: Circuit, given: str | None) -> str | None:
     """The model that a circuit names, unless another place to load it from is given."""
-    name = str(circuit.model.get("name"))
-    return given if given is not None else None if name == "organism" else name
+    from keyhole.models.organism import source_named
+
+    return source_named(str(circuit.model.get("name"))) if given is None else given

@@ -10,8 +10,7 @@ import typer
 
 from keyhole import show
 from keyhole.cli.choices import Dtype
-from keyhole.cli.options import load_model
-from keyhole.errors import KeyholeError
+from keyhole.cli.options import load_model, write_each
 from keyhole.files import require_file
 from keyhole.stats import cell_text
 
@@ -39,10 +38,10 @@ def require_places(out: list[Path] | None) -> list[Path]:
 
 def stored_model(store: Store, given: str | None, *, revision: str | None, dtype: Dtype, device: str | None) -> Model:
     """The model that made a store, checked by its weights."""
+    from keyhole.models.organism import source_named
     from keyhole.store import model_of
 
-    name = store.manifest.model.get("name")
-    source = given if given is not None else None if name == "organism" else name
+    source = source_named(store.manifest.model.get("name")) if given is None else given
     return model_of(store, load_model(source, revision, dtype, device))
 
 
@@ -61,14 +60,4 @@ def answer(result: Result, places: list[Path], tell: Callable[[], None], *, json
         return
     from keyhole.figures.results import save_result
 
-    failed = []
-    for path in places:  # after the answer, which a full disk must not cost; nor may one file the others
-        try:
-            save_result(result, path)
-        except KeyholeError as error:
-            failed.append(error)
-            continue
-        if not json:
-            show.plain(f"wrote {path}")
-    if failed:
-        raise failed[0]
+    write_each(places, lambda path: save_result(result, path), json=json)

@@ -63,7 +63,6 @@ def names_page(naming: Naming, sides: Sequence[Side] = (), cues: Sequence[Cue] =
 
 
 _SHARES = ("group", "counted", ">signals", ">such", ">without a name", ">untested", ">share", ">from", ">to")
-_OF_HEADS = ("head", ">signals", ">above chance", ">pass", "names above chance")
 _HEADS = "The names of a head: those of its signals that are above chance; those that pass first, then of most prompts."
 
 

@@ -38,13 +38,13 @@ import torch
 from keyhole.brief import brief, model_label
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.baseline import baseline
-from keyhole.faithfulness.question import Question, question
+from keyhole.faithfulness.question import MaskedQuestion, question
 from keyhole.faithfulness.token_masks import Mask, everything
 from keyhole.intervene.remove import Metric
 from keyhole.lab.heads.channel_parts import OTHERS, BasisName, EdgeParts, channel_masks, require_plain, top_edges
 from keyhole.lab.heads.summary import spread
 from keyhole.progress import Progress, duration, part_of, silent
-from keyhole.stats import as_text
+from keyhole.stats import Interval, as_text
 from keyhole.tasks import examples
 from keyhole.tasks.answers import answer_ids, answered
 
@@ -57,7 +57,6 @@ EDGES = 32  # into queries and keys, of each prompt
 CLOSE = 0.1  # how far f may be from 1
 LEAST_GAP = 1.0  # logits
 FEWEST = 6  # prompts for a verdict: by a sign test, five that agree are chance in one of 16
-Interval = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class BasisStudy:
     def ratio(self, basis: BasisName) -> Interval:
         """How many times as many channels as the singular basis: a geometric mean, bootstrapped over prompts."""
         mean, low, high = _over_prompts([prompt.ratio(basis) for prompt in self.prompts])
-        return math.exp(mean), math.exp(low), math.exp(high)
+        return Interval(math.exp(mean), math.exp(low), math.exp(high))
 
     @property
     def cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -220,7 +219,7 @@ def basis_study(
 
 
 def prompt_counts(
-    asked: Question, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
+    asked: MaskedQuestion, *, edges: int = EDGES, draws: int = 4, seed: int = 0, progress: Progress = silent
 ) -> PromptCounts | None:
     """One prompt's counts in every basis; None where its edges carry less than a logit."""
     require_plain(asked.masked.blocks)
@@ -269,7 +268,7 @@ def stays(sizes: Sequence[int], f: Sequence[float]) -> int:
 def _over_prompts(values: Sequence[float]) -> Interval:
     """A mean with its bootstrap interval; of a single prompt there is none."""
     over = spread(torch.tensor(values, dtype=torch.float64), torch.arange(len(values)))
-    return over.mean, over.low, over.high
+    return Interval(over.mean, over.low, over.high)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.faithfulness.blocks import Block
-from keyhole.faithfulness.question import Question
+from keyhole.faithfulness.question import MaskedQuestion
 from keyhole.faithfulness.token_masks import EdgeList, Mask
 from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
@@ -39,7 +39,7 @@ class Space:
     back: Matrix
 
 
-def top_edges(asked: Question, n: int) -> EdgeList:
+def top_edges(asked: MaskedQuestion, n: int) -> EdgeList:
     """The n token-level edges into queries and keys with the largest |share|."""
     values = np.abs(asked.shares.values)
     values[:, [reader.side not in ("dest", "src") for reader in asked.masked.wiring.readers]] = 0.0
@@ -51,7 +51,7 @@ def top_edges(asked: Question, n: int) -> EdgeList:
 class EdgeParts:
     """What each edge adds to the query or key it ends at, in head space, and the scores that this makes."""
 
-    asked: Question
+    asked: MaskedQuestion
     edges: EdgeList
     added: Float[Tensor, "edge d_head"]  # (w - base) W / n
     # Of every edge, how a change y of its query or key changes scores (y @ effect), and with which weights these count.
@@ -60,7 +60,7 @@ class EdgeParts:
     query: tuple[bool, ...]  # ends at a query: its scores are of one softmax, and those of a key of one each
 
     @classmethod
-    def of(cls, asked: Question, edges: EdgeList) -> "EdgeParts":
+    def of(cls, asked: MaskedQuestion, edges: EdgeList) -> "EdgeParts":
         """Read off the model's own run."""
         made, run = asked.masked, asked.run
         with exact_matmul(), torch.no_grad():

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 
 from keyhole.circuits.circuit import Node
 from keyhole.errors import KeyholeError
-from keyhole.faithful.cohort import Question, StandIn, groups_of, means_of
+from keyhole.faithful.cohort import CohortQuestion, StandIn, groups_of, means_of
 from keyhole.faithful.edge_scores import prompt_scores
 from keyhole.faithful.ranked import token_edges
 from keyhole.faithful.settings import METHODS, EdgeMethod
@@ -85,7 +85,7 @@ def auroc(scores: Float[np.ndarray, "edge"], true: Bool[np.ndarray, "edge"]) -> 
     return float((ranks[true].sum() - n * (n + 1) / 2) / (n * (len(true) - n)))
 
 
-def _question(known: Known) -> Question:
+def _question(known: Known) -> CohortQuestion:
     run = known.model.run(known.prompt)
     right, wrong = (token_id(known.model, word) for word in (known.answer, known.against))
-    return Question(run, Metric(len(run) - 1, (right,), (wrong,)))
+    return CohortQuestion(run, Metric(len(run) - 1, (right,), (wrong,)))

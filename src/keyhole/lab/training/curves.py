@@ -12,7 +12,7 @@ from torch import Tensor
 from keyhole.errors import KeyholeError
 from keyhole.lab.training.emergence import Emergence
 from keyhole.models.heads import Head
-from keyhole.stats import interval
+from keyhole.stats import Interval, interval
 
 Over = Literal["places", "sources"]
 _Where = tuple[str, str, Head]  # source, role, head
@@ -24,14 +24,27 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Interval:
+class Point:
     """A mean with its 95 % interval (Student's t) over `count` places; `dropped` rows had no value."""
 
-    mean: float
-    low: float
-    high: float
+    interval: Interval
     count: int
     dropped: int
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return self.interval.mean
+
+    @property
+    def low(self) -> float:
+        """Where its interval begins."""
+        return self.interval.low
+
+    @property
+    def high(self) -> float:
+        """Where it ends."""
+        return self.interval.high
 
 
 def together(several: Sequence[Emergence]) -> Emergence:
@@ -49,7 +62,7 @@ def together(several: Sequence[Emergence]) -> Emergence:
 
 def curve(
     emerged: Emergence, name: str = "sparsity", *, role: str | None = None, window: int = 1, over: Over = "places"
-) -> list[Interval]:
+) -> list[Point]:
     """What is the mean of a measure at every step, and how sure is it?
 
     Prompts are averaged first. The interval is over heads at their places, or over trainings (`over="sources"`), which
@@ -58,7 +71,7 @@ def curve(
     """
     units, dropped = _averaged(_rows(emerged, name, role), over)
     steps = range(len(emerged.steps))
-    return [_interval(torch.nanmean(units[:, _near(i, steps, window)], dim=1), dropped[i]) for i in steps]
+    return [_point(torch.nanmean(units[:, _near(i, steps, window)], dim=1), dropped[i]) for i in steps]
 
 
 def change(
@@ -71,7 +84,7 @@ def change(
     last: int = -1,
     window: int = 1,
     over: Over = "places",
-) -> Interval:
+) -> Point:
     """By how much did a measure change between two checkpoints (by index), place by place and prompt by prompt?
 
     `against` another measure, such as a control: by how much more than that one did it change? What is not defined at
@@ -83,7 +96,7 @@ def change(
         rows = _less(rows, _smooth(_rows(emerged, against, role), window))
     moved = {key: [series[last] - series[first]] for key, series in rows.items()}
     units, dropped = _averaged(moved, over)
-    return _interval(units[:, 0], dropped[0])
+    return _point(units[:, 0], dropped[0])
 
 
 def gap(
@@ -95,11 +108,11 @@ def gap(
     at: int = -1,
     window: int = 1,
     over: Over = "places",
-) -> Interval:
+) -> Point:
     """By how much is a measure above another one, such as its control, at one checkpoint (by index), or around it?"""
     both = _less(*(_smooth(_rows(emerged, measure, role), window) for measure in (name, against)))
     units, dropped = _averaged({key: [series[at]] for key, series in both.items()}, over)
-    return _interval(units[:, 0], dropped[0])
+    return _point(units[:, 0], dropped[0])
 
 
 def _rows(emerged: Emergence, name: str, role: str | None) -> _Rows:
@@ -151,8 +164,8 @@ def _averaged(rows: _Rows, over: Over) -> tuple[Float[Tensor, "unit step"], list
     return torch.stack([group.nanmean(0) for group in grouped]), dropped
 
 
-def _interval(values: Float[Tensor, "unit"], dropped: int) -> Interval:
+def _point(values: Float[Tensor, "unit"], dropped: int) -> Point:
     values = values[values.isfinite()]
     if not len(values):
-        return Interval(math.nan, math.nan, math.nan, 0, dropped)
-    return Interval(*interval(values.tolist()), len(values), dropped)
+        return Point(Interval(math.nan, math.nan, math.nan), 0, dropped)
+    return Point(interval(values.tolist()), len(values), dropped)

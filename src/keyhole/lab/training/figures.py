@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter
 
 from keyhole.errors import KeyholeError
 from keyhole.figures.style import BLUE, GREY, INK, RED, blank, colours, heading, legend, tidy
-from keyhole.lab.training.curves import Interval, Over, curve
+from keyhole.lab.training.curves import Over, Point, curve
 from keyhole.lab.training.emergence import Emergence
 
 _OWN, _REFACTOR, _AMBIENT = BLUE, RED, GREY
@@ -64,7 +64,7 @@ def emergence_figure(
     return figure
 
 
-def _line(axis: Any, steps: Sequence[int], points: Sequence[Interval], *, shade: str, dash: str) -> None:
+def _line(axis: Any, steps: Sequence[int], points: Sequence[Point], *, shade: str, dash: str) -> None:
     low, high = [point.low for point in points], [point.high for point in points]
     axis.fill_between(steps, low, high, color=shade, alpha=0.16, linewidth=0)
     dots = {"marker": "o", "markersize": 3.2} if dash == "-" and len(steps) <= 24 else {}

@@ -16,22 +16,20 @@ from keyhole.intervene.writers import answers_without
 from keyhole.models.heads import Head
 from keyhole.models.numbers.precision import exact_matmul
 from keyhole.models.run import Run
-from keyhole.stats import as_text, interval
+from keyhole.stats import Interval, as_text, interval
 from keyhole.tasks import answer_ids
 from keyhole.tasks.example import Example
 from keyhole.tracing.answers.linear import linear_direction
 from keyhole.tracing.svt import head_outputs
 from keyhole.tracing.writes.upstream import Writes
 
-Spread = tuple[float, float, float]  # mean and its 95 % interval over prompts
-
 
 @dataclass(frozen=True)
 class Push:
     """What a head does to logit(answer) - logit(wrong) by its write at END."""
 
-    direct: Spread
-    total: Spread
+    direct: Interval
+    total: Interval
 
     @property
     def directly(self) -> bool:
@@ -46,11 +44,11 @@ class Push:
     def __str__(self) -> str:
         """In words.
 
-        >>> print(Push((0.5, 0.25, 0.75), (-0.5, -0.75, -0.25)))
+        >>> print(Push(Interval(0.5, 0.25, 0.75), Interval(-0.5, -0.75, -0.25)))
         adds 0.500 [0.250, 0.750] to the logit difference directly, which changes by 0.500 [0.250, 0.750] without it
         """
         mean, low, high = self.total
-        without = as_text((-mean, -high, -low))
+        without = as_text(Interval(-mean, -high, -low))
         return f"adds {as_text(self.direct)} to the logit difference directly, which changes by {without} without it"
 
 

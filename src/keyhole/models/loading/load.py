@@ -22,6 +22,7 @@ from keyhole.models.loading.gguf import Opened, open_gguf
 from keyhole.models.loading.neighbours import unwrapped
 from keyhole.models.loading.quiet import quiet_libraries
 from keyhole.models.model import Model, make_model
+from keyhole.models.organism import NAME, folder
 from keyhole.strict import shortened
 
 _TOKENIZER_FILES = (
@@ -72,14 +73,12 @@ def load(
             raise KeyholeError("a model in hand is taken as it is: revision, dtype and device_map do not apply.")
         return _given(source, device)
     if source is None:
-        from keyhole.models.organism import folder
-
         path, options = folder(), dict[str, Any]()
     else:
         path, options = _resolve(source, revision)
     if revision is not None and "revision" not in options:
         raise KeyholeError(f"revision {revision!r} applies to models from the hub, not to {source or 'the organism'}.")
-    name = "organism" if source is None else str(source)
+    name = NAME if source is None else str(source)
     read = partial(_read, name=name, device_map=device_map)
     with quiet_libraries():
         if "gguf_file" in options:

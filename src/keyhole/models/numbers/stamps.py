@@ -7,6 +7,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from keyhole.errors import KeyholeError
+
 _SAMPLE = 256  # entries looked at per tensor
 _SCATTER = 2654435761  # a large odd step: samples fall on all rows and columns, whatever the shape
 
@@ -37,3 +39,9 @@ def fingerprint(module: nn.Module) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def require_same_weights(ours: str | None, theirs: str | None, refusal: str) -> None:
+    """Refuse, with what this means there, a file or a model whose fingerprint is another one."""
+    if ours != theirs:
+        raise KeyholeError(refusal)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+NAME = "organism"
+
 
 def folder() -> Path:
     """Which folder holds the organism's weights and tokenizer, as transformers reads them?
@@ -10,3 +12,12 @@ def folder() -> Path:
     True
     """
     return Path(__file__).parent
+
+
+def source_named(name: str | None) -> str | None:
+    """What `keyhole.load` takes for a model that a file names: nothing for the organism, and without a name.
+
+    >>> source_named("gpt2"), source_named("organism")
+    ('gpt2', None)
+    """
+    return None if name == NAME else name

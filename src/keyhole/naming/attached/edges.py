@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.errors import KeyholeError
 from keyhole.models.heads import Head, head_name
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.naming.attached.same import ALIKE, APART, alike
 from keyhole.naming.judging.judge import rule_judge
 from keyhole.naming.judging.questions import Marked, Question
@@ -71,12 +71,13 @@ def _false(circuit: Circuit, edge: Edge, one: Named) -> bool:
 
 def require_same_model(naming: Naming, model: Mapping[str, str]) -> None:
     """Refuse names of other weights: their channels are other directions."""
-    if naming.fingerprint != model.get("fingerprint"):
-        known = f"of {naming.model}" if naming.fingerprint else "of a model that they do not tell"
-        raise KeyholeError(
-            f"these names are {known}, and not of the weights of {model.get('name')}: name its signals first (keyhole "
-            "name)."
-        )
+    known = f"of {naming.model}" if naming.fingerprint else "of a model that they do not tell"
+    require_same_weights(
+        naming.fingerprint,
+        model.get("fingerprint"),
+        f"these names are {known}, and not of the weights of {model.get('name')}: name its signals first (keyhole "
+        "name).",
+    )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from keyhole.brief import brief
 from keyhole.errors import KeyholeError
 from keyhole.files import json_text, require_file, write_at_once
+from keyhole.models.numbers.stamps import require_same_weights
 from keyhole.naming.subject import Subject, SubjectKind
 from keyhole.strict import is_index, is_number, parse_json, quoted, read_text, require, require_fields
 
@@ -32,8 +33,8 @@ class StoredSubjects:
 
     def of(self, model: "Model") -> tuple[Subject, ...]:
         """The subjects, if they are of these weights: in others, the same numbers are other directions."""
-        if model.fingerprint() != self.model["fingerprint"]:
-            raise KeyholeError(f"these features are of {self.model['name']}, and {model.name} has other weights.")
+        refusal = f"these features are of {self.model['name']}, and {model.name} has other weights."
+        require_same_weights(model.fingerprint(), self.model["fingerprint"], refusal)
         return self.subjects
 
 

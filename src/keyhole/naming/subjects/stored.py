@@ -6,13 +6,14 @@ do not count. Their coordinates are added up over prompts, so that the common pa
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from torch import Tensor
 
 from keyhole.circuits.circuit import Circuit, Edge
-from keyhole.circuits.writer import SideName
+from keyhole.circuits.writer import Component, SideName
 from keyhole.errors import KeyholeError
 from keyhole.intervene.cuts import fresh_run
 from keyhole.models.heads import Head, head_name
@@ -36,22 +37,25 @@ if TYPE_CHECKING:
     from keyhole.models.model import Model
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class _Term:
     head: Head
     side: SideName
     channels: tuple[int, ...]  # in the order of their numbers
-    kind: str
-    layer: int
-    index: int  # of the writing head; -1: it is none
+    writer: Component  # constants without the head whose they are
     basis: Basis
 
     @property
-    def writer(self) -> str:
-        return f"{self.layer}.{self.index}" if self.kind == "head" else f"{self.kind} {self.layer}"
+    def key(self) -> tuple[Any, ...]:
+        layer, head, *_ = self.writer.key
+        return self.head, self.side, self.channels, self.writer.kind, layer, head, self.basis
+
+    @property
+    def writer_name(self) -> str:
+        return str(self.writer) if self.writer.kind == "head" else f"{self.writer.kind} {self.writer.layer}"
 
     def __str__(self) -> str:
-        return f"{head_name(self.head)} {self.side} {told_channels(self.channels)} <- {self.writer}"
+        return f"{head_name(self.head)} {self.side} {told_channels(self.channels)} <- {self.writer_name}"
 
 
 def store_subjects(
@@ -71,12 +75,12 @@ def store_subjects(
     counts: Counter[_Term] = Counter()
     having: dict[_Term, list[int]] = {}
     for prompt, circuit in store.circuits(where):
-        for term in sorted({_term(circuit, edge) for _, edge in signal_edges(circuit)}):
+        for term in sorted({_term(circuit, edge) for _, edge in signal_edges(circuit)}, key=attrgetter("key")):
             counts[term] += 1
             having.setdefault(term, []).append(prompt)
     if not counts:
         raise KeyholeError(f"{store.path} has no signals to name: none of its circuits has an edge into a head.")
-    chosen = sorted(counts, key=lambda term: (-counts[term], term))[:most]
+    chosen = sorted(counts, key=lambda term: (-counts[term], term.key))[:most]
     wanted: dict[int, set[_Term]] = {}
     for term in chosen:
         for prompt in sorted(having[term], key=_shuffled)[:each]:  # neighbours are alike; terms share prompts
@@ -111,7 +115,7 @@ def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subjec
     about = {
         "side": term.side,
         "channels": told_channels(term.channels),
-        "writer": term.writer,
+        "writer": term.writer_name,
         "prompts": str(prompts),
         "coordinates": told_coordinates(total),
         **told_basis(term.basis),
@@ -122,6 +126,6 @@ def _subject(model: "Model", term: _Term, total: Tensor, prompts: int) -> Subjec
 def _term(circuit: Circuit, edge: Edge) -> _Term:
     into, who = circuit.nodes[edge.target], circuit.nodes[edge.source].writer
     assert into.layer is not None and into.head is not None and edge.side in ("dest", "src")
-    index = -1 if who.head is None or who.kind != "head" else who.head
+    writer = Component(who.kind, who.layer, who.head if who.kind == "head" else None)
     channels, basis = tuple(sorted(edge.channels)), circuit.parameters.basis
-    return _Term((into.layer, into.head), edge.side, channels, who.kind, who.layer, index, basis)
+    return _Term((into.layer, into.head), edge.side, channels, writer, basis)

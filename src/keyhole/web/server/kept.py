@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from keyhole.errors import KeyholeError
+from keyhole.models.organism import NAME as ORGANISM
+from keyhole.models.organism import source_named
 from keyhole.web.server.loading import Loader
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from keyhole.web.server.bodies import Body
     from keyhole.web.server.jobs import Told
 
-ORGANISM = "organism"
 TOKENS = 2000  # of a prompt
 RUNS, RUN_TOKENS, MODELS, CIRCUITS = 12, 3000, 4, 32  # kept at once
 _MADE = 64  # things made of one run
@@ -108,7 +109,7 @@ class Kept:
         def make() -> "Model":
             from keyhole.models.loading.load import load
 
-            return load(None if name == ORGANISM else name)
+            return load(source_named(name))
 
         if len(name) > 500:
             raise KeyholeError("a model's name is a hub name, a folder or a .gguf file: this text is too long for one.")

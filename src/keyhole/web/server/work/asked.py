@@ -9,6 +9,7 @@ from keyhole.faithfulness.baseline import MOST
 from keyhole.faithfulness.search import LEVEL
 from keyhole.models.heads import Head
 from keyhole.models.model import Model
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.qk.channels import check_place
 from keyhole.store.model import model_of
 from keyhole.tracing.answers.linear import firing_probe
@@ -19,7 +20,7 @@ from keyhole.tracing.settings import Sinks
 from keyhole.tracing.trace import Method
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept, Ran
+from keyhole.web.server.kept import Kept, Ran
 from keyhole.web.server.spelling import spell
 from keyhole.web.server.work.alike import others_of
 

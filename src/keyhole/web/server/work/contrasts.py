@@ -8,9 +8,10 @@ from keyhole.errors import KeyholeError
 from keyhole.figures.contrast.embedding import joint_pca
 from keyhole.figures.contrast.study import coordinates
 from keyhole.models.heads import head_name
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept
+from keyhole.web.server.kept import Kept
 
 HEADS = 6  # whose queries and keys are placed
 POINTS = 1000

@@ -6,13 +6,14 @@ from typing import Any
 from keyhole.errors import KeyholeError
 from keyhole.models.heads import Head
 from keyhole.models.model import Model
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import firing_subject, signal_subjects
 from keyhole.naming.what import read_what
 from keyhole.naming.where import where as find
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept
+from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.asked import circuit_of, explained
 
 TOKENS = 20_000  # that are read, unless more are asked for

@@ -7,13 +7,14 @@ from keyhole.family.columns import Granularity
 from keyhole.family.families import RIGHT
 from keyhole.family.families import families as find
 from keyhole.family.record import Families
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.sink import sinks as study
 from keyhole.sink import text as sink_text
 from keyhole.sink.record import Sinks
 from keyhole.store.chosen import label_columns
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept
+from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.stores import conditions
 
 LEAVES = 1000  # circuits of a tree that is drawn

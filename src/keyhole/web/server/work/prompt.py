@@ -9,6 +9,7 @@ from torch import Tensor
 
 from keyhole.errors import KeyholeError
 from keyhole.models.numbers.precision import exact_matmul
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.models.run import Run
 from keyhole.models.tokens.prompts import text_ids, token_id, token_texts
 from keyhole.qk.channels import check_head
@@ -20,7 +21,7 @@ from keyhole.tracing.exactness import Check, check_runs
 from keyhole.tracing.writes.upstream import Writes
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept, Ran
+from keyhole.web.server.kept import Kept, Ran
 
 CHECKED = 256  # tokens up to which a run is checked unasked
 ROWS = 128  # exact rows of a pattern

@@ -3,11 +3,12 @@
 from typing import Any
 
 from keyhole.errors import KeyholeError
+from keyhole.models.organism import NAME as ORGANISM
 from keyhole.store.chosen import label_columns
 from keyhole.store.store import Store
 from keyhole.web.server.bodies import Body
 from keyhole.web.server.jobs import Told
-from keyhole.web.server.kept import ORGANISM, Kept
+from keyhole.web.server.kept import Kept
 from keyhole.web.server.work.circuits import document, edge_names
 
 _COLUMNS = ("prompt", "text", "answer", "status", "error", "correct", "predicted", "probability", "difference")
