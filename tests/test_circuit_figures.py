@@ -474,7 +474,7 @@ def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -
     assert traced.prompts["ioi"] == "the first 3 of 256 published indirect objects (mixed)"
     assert traced.prompts["greater than"].endswith("in single tokens of the model, asked for the tens of a year")
     assert traced.right["greater than"] == 3 and len(traced.circuits["greater than"]) == 3
-    assert f"{traced.right['ioi']} of {traced.prompts['ioi']}" in traced.note
+    assert f"{traced.right['ioi']} of {traced.prompts['ioi']}" in traced.of.text
     assert all(circuit.run is None for circuit in traced.circuits["ioi"])  # hundreds of them are kept
 
 
@@ -491,6 +491,6 @@ def test_a_stand_in_loses_its_signals_in_some_circuits_and_says_so(
     monkeypatch.setattr(signals, "_STAND_IN", 2)
     removed = signals.measure_removed(Job(tmp_path, quick=True))
     assert all(len(own) == min(2, len(removed.traced.circuits[task])) for task, own in removed.rows.items())
-    assert "in the first 2 circuits of a task" in signals._tell_removed(removed).note
+    assert "in the first 2 circuits of a task" in signals.found_removed(removed).note
     monkeypatch.setattr(signals, "_STAND_IN", 48)
-    assert "circuits of a task" not in signals._tell_removed(signals.measure_removed(Job(tmp_path, quick=True))).note
+    assert "circuits of a task" not in signals.found_removed(signals.measure_removed(Job(tmp_path, quick=True))).note

@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from keyhole.family import Average
 from keyhole.figures.style import BLUE, GREY
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
 from keyhole_papers.talk.study import Prompts, Study, of_study
-from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 
 @dataclass(frozen=True)
@@ -48,46 +48,49 @@ def _typical(one: Average) -> float:
     return one.typical
 
 
-def judge(record: Mixed) -> Verdict:
+def findings(record: Mixed) -> Findings:
     """Is the average no prompt's circuit? If it is denser than families, and less like its circuits.
 
     These two alone show nothing: families are cut so that their circuits are alike.
     """
-    own = record.families
-    dense = all(density(family) < density(random) for family, random in own)
-    mixes = all(family.typical > random.typical for family, random in own)
-    holds = [record.whole.nearest < 1 and record.whole.held < 1]
-    return judged(record.of, holds, first=record.believed and len(own) > 1 and dense and mixes)
-
-
-def _tell(record: Mixed) -> Told:
-    whole, own = record.whole, record.families
-    lines = [
-        f"{whole.circuits} circuits of {whole.mean_size:.0f} edges with channels have {whole.union:,} of them in all, "
-        f"{density(whole):.0f} times as many as one; {whole.size} are in at least half of them. That average shares "
-        f"{whole.typical:.0%} with a circuit and {whole.nearest:.0%} with the nearest; {whole.whole:.0%} of circuits "
-        f"have all of it, and it lacks {whole.missed:.0%} of a circuit."
+    whole, families = record.whole, record.families
+    dense = all(density(family) < density(random) for family, random in families)
+    mixes = all(family.typical > random.typical for family, random in families)
+    asked = "below 100 %, and no circuit has all of what at least half of them have"
+    rows = [
+        Finding("circuits", whole.circuits),
+        Finding("union", whole.union),
+        Finding("mean size", whole.mean_size, digits=1),
+        Finding("density", density(whole), digits=1),
+        Finding("in half of them", whole.size),
+        Finding("shared with a circuit", whole.typical, percent=True),
+        Finding("shared at most", whole.nearest, asked, whole.nearest < 1 and whole.held < 1, percent=True),
+        Finding("have all of it", whole.whole, percent=True),
+        Finding("lacks of a circuit", whole.missed, percent=True),
+        Finding("families", len(families)),
+        Finding("cut into families", "is believed" if record.believed else "is not believed"),
     ]
-    numbers: Numbers = {"circuits": whole.circuits, "union": whole.union, "mean size": whole.mean_size}
-    numbers |= {"in half of them": whole.size, "shared with a circuit": whole.typical, "shared at most": whole.nearest}
-    numbers |= {"have all of it": whole.whole, "lacks of a circuit": whole.missed, "families": len(own)}
-    for family, random in own:
-        lines.append(
-            f"{family.group} ({family.circuits}): {density(family):.1f} times a circuit (as many at random "
-            f"{density(random):.1f}), its average shares {family.typical:.0%} with a circuit ({random.typical:.0%})."
+    for family, random in families:
+        rows += of_part(
+            family.group,
+            Finding("circuits", family.circuits),
+            Finding("density", density(family), digits=1),
+            Finding("density, random", density(random), digits=1),
+            Finding("shared with a circuit", family.typical, percent=True),
+            Finding("shared with a circuit, random", random.typical, percent=True),
         )
-        numbers |= {f"{family.group}: density": [density(family), density(random)]}
-        numbers |= {f"{family.group}: shared with a circuit": [family.typical, random.typical]}
-    if not record.believed:
-        lines.append("No cut into families is believed: what differs between prompts is no mix of a few mechanisms.")
-    note = (
-        "The slide is a drawing; asked is what it says. There are families, by a cut that is believed, and for each of "
-        "them: all that its circuits have is less, measured in circuits, than what as many random circuits have (the "
-        "average of all is denser); its average is more like its circuits than theirs is (the average of all mixes). "
-        "Families are cut to be so; what decides is whether any prompt's circuit has all of the average of all, which "
-        f"is what at least half of the circuits have. {record.of.note} {stood_in(record.of)}"
+    remark = (
+        "The slide is a drawing; asked is what it says. Union: the edges with channels that any circuit of a group "
+        "has; density: how many times it is one circuit. The average has what at least half of the circuits have. "
+        "Families are cut to be alike; what decides is whether any prompt's circuit has all of the average of all. "
+        "Random: as many circuits, whatever their family."
     )
-    return Told("\n".join(lines), numbers, note)
+    unless = (
+        "a cut into several families is believed, and each of them is less dense than as many random circuits, with "
+        "an average that is more like its circuits"
+    )
+    first = record.believed and len(families) > 1 and dense and mixes
+    return Findings(rows, record.of.provenance(), first=first, unless=unless, remark=remark)
 
 
 def _draw(record: Mixed) -> Mapping[str, Figure]:
@@ -108,4 +111,4 @@ def _draw(record: Mixed) -> Mapping[str, Figure]:
     return {"averages": figure}
 
 
-RUNS: dict[str, Attempt] = {"talk-13": Experiment(partial(of_study, mixed_of), judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-13": Experiment(partial(of_study, mixed_of), findings, _draw)}

@@ -1,6 +1,5 @@
 """Do edges that one order's representative has alone act on prompts of that order? Removed in both, beside controls."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +10,11 @@ from keyhole.comparison.compare import Comparison
 from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
 from keyhole.figures.store.comparison import removals_figure
 from keyhole.figures.style import heading
-from keyhole_papers.finding import Interval
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.results import Verdict
 from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study
-from keyhole_papers.told import Experiment, Told, judged, numbered, stood_in
 
 _SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
 _OTHER: dict[Which, Which] = {"a": "b", "b": "a"}
@@ -38,56 +36,49 @@ def removed_of(seen: Study) -> Removed:
     return Removed(seen.of, (seen.pair[0].prompt, seen.pair[1].prompt), found)
 
 
-def judge(record: Removed) -> Verdict:
+def findings(record: Removed) -> Findings:
     """Does each representative's removal hurt its own order more, and more than random channels?"""
-    found = record.found
-    holds = [found.verdict(which)[0] is True and beyond_places(found, which) for which in _SIDES]
+    found, interaction = record.found, Interval(*record.found.interaction)
+    rows = [Finding("interaction", interaction)]
+    for which, order in _SIDES.items():
+        rows += of_part(f"{order} edges", *_of_edges(found, which))
     enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
-    return judged(record.of, holds, first=enough and found.interaction[2] < 0)
+    numbers = " and ".join(f"{number} ({order})" for number, order in zip(record.prompts, ORDERS, strict=True))
+    remark = (
+        f"Edges (writer, head, side and channel) that one representative has alone, of prompts {numbers}. An edge is "
+        "placed in other prompts by the roles of its tokens and removed from its head alone; the effect is the change "
+        "of the logit of IO against S over its size. Interaction: the effect on the own order less that on the other, "
+        "both together."
+    )
+    unless = f"it was measured in {LEAST} or more prompts of either order, and the interaction is below 0"
+    first = enough and interaction.high < 0
+    return Findings(rows, record.of.provenance(), first=first, unless=unless, remark=remark)
+
+
+def _of_edges(found: Exclusive, which: Which) -> list[Finding]:
+    """What one representative's own edges do to prompts of both orders, beside controls."""
+    held, why = found.verdict(which)
+    asked = (
+        "a loss on the own order beyond that on the other, and beyond that by random channels of the same writers and "
+        "heads, intervals apart; also if the effect on the other order is scaled up by the edges without a place there"
+    )
+    rows = [
+        Finding("edges", len(found.a if which == "a" else found.b)),
+        Finding("alone", why, asked, held is True and beyond_places(found, which)),
+    ]
+    for on, order in _SIDES.items():
+        rows.append(Finding(f"placed in {order} prompts", found.cell(which, on).placed, percent=True))
+        for what in WHATS:
+            cell = found.cell(which, on, what)
+            if cell.measured:
+                rows.append(Finding(f"{order} prompts, {what}", Interval(*cell.spread)))
+    return rows
 
 
 def beyond_places(found: Exclusive, which: Which) -> bool:
     """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
     own, other = found.cell(which, which), found.cell(which, _OTHER[which])
     return own.spread[2] < other.spread[1] * max(1.0, own.placed / max(other.placed, 1e-9))
-
-
-def _tell(record: Removed) -> Told:
-    found, lines, numbers = record.found, [], {}
-    for which, order in _SIDES.items():
-        number, edges = record.prompts[0 if which == "a" else 1], found.a if which == "a" else found.b
-        held, why = found.verdict(which)
-        told = "Yes" if held else "No" if held is False else "Untold"
-        changes = _changes_text(found, which) if found.cell(which, which).measured else ""
-        lines.append(
-            f"{len(edges)} edges of the {order} representative alone (prompt {number}){changes}. {told}: {why}."
-        )
-        cells = {f"{_SIDES[on]} prompts, {what}": found.cell(which, on, what) for on in _SIDES for what in WHATS}
-        measured = {name: Interval(*cell.spread) for name, cell in cells.items() if cell.measured}
-        placed = {f"placed in {_SIDES[on]} prompts": found.cell(which, on).placed for on in _SIDES}
-        numbers[f"{order} edges"] = {"edges": len(edges), **placed, **measured}
-    interaction = Interval(*found.interaction)
-    if not math.isnan(interaction.mean):
-        lines.append(f"On the own order less on the other, both together: {interaction}.")
-        numbers[""] = {"interaction": interaction}
-    note = (
-        f"Asked: edges that one representative has alone (writer, head, side and channel) hurt the answers to {LEAST} "
-        "or more other prompts of its own order more than those of the other order, and more than random channels of "
-        "the same writers and heads do, intervals over prompts apart; and so both together, and if the effect on the "
-        "other order is scaled up by the share of edges that have no place there. An edge is placed in other "
-        "prompts by the roles of its tokens and removed from its head alone; the effect is the change of the logit of "
-        f"IO against S over its size. {record.of.note} {stood_in(record.of)}"
-    )
-    return Told("\n".join(lines), numbered(numbers), note)
-
-
-def _changes_text(found: Exclusive, which: Which) -> str:
-    own, its = (found.cell(which, on) for on in (which, _OTHER[which]))
-    random = Interval(*found.cell(which, which, "random").spread)
-    here = f"the answer changes by {Interval(*own.spread)} of its size in {_SIDES[which]} prompts"
-    there = f"by {Interval(*its.spread)} in the others" if its.measured else "none has a place in the others"
-    more = "" if beyond_places(found, which) else ", no more than for want of places there"
-    return f": {here} ({own.placed:.0%} have a place), {there} ({its.placed:.0%}){more}; random channels {random}"
 
 
 def _draw(record: Removed) -> Mapping[str, Figure]:
@@ -99,4 +90,4 @@ def _draw(record: Removed) -> Mapping[str, Figure]:
     return {"removed": figure}
 
 
-RUNS: dict[str, Attempt] = {"talk-26": Experiment(partial(of_study, removed_of), judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-26": Experiment(partial(of_study, removed_of), findings, _draw)}

@@ -8,11 +8,12 @@ from matplotlib.figure import Figure
 
 from keyhole.circuits.circuit import Circuit, Node
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.svt.ioi import LEAST, subject, trace_answer
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import LEAST, of_gpt2, subject, trace_answer
 from keyhole_papers.svt.panels import panels
-from keyhole_papers.told import Experiment, Told, judged, measured_on
 
 _EXACT = 1e-4  # of a decomposition, relative
 _PROMPTS = 16
@@ -22,8 +23,7 @@ _PROMPTS = 16
 class Traced:
     """The circuits of some answers."""
 
-    model: str | None  # as it was asked for
-    about: str  # which prompts
+    of: Provenance
     circuits: int
     rich: int  # circuits with signals
     signals: int
@@ -38,15 +38,13 @@ def measure(job: Job) -> Traced:
     """Circuits behind the likeliest answers."""
     seen = subject(job)
     found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_PROMPTS)]
-    about = seen.prompts.first(_PROMPTS).about
     circuits = [one for one in found if one is not None]
     rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
     signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
     leaves = [leaf for one in circuits for leaf in _leaves(one)]
     lowest = seen.model.attention_layers[0]
     return Traced(
-        model=job.model,
-        about=about,
+        of=of_gpt2(job.model, seen.prompts.first(_PROMPTS).about),
         circuits=len(circuits),
         rich=len(rich),
         signals=len(signals),
@@ -63,34 +61,30 @@ def _leaves(circuit: Circuit) -> list[Node]:
     return [node for i, node in enumerate(circuit.nodes) if i not in targets]
 
 
-def judge(record: Traced) -> Verdict:
+def findings(record: Traced) -> Findings:
     """Does the recursion end by itself, and does every edge carry channels?"""
-    holds = [record.carried == record.signals, record.open_ends == 0, record.error < _EXACT]
-    return "untold" if record.rich >= LEAST and all(holds) else judged(record, [])
-
-
-def _tell(record: Traced) -> Told:
-    note = (
-        "Asked of all circuits, "
-        f"{LEAST} or more of them with signals: channels on every signal; ends only at embeddings, biases and MLPs "
-        "(whose outputs are not taken apart), at heads of the first layer and at the first token, none at a head whose "
-        f"weight is below the threshold of tracing; and decompositions exact to {_EXACT:g}. These are properties of "
-        f"the method, which hold whatever a model has learned: that they do tells nothing of it. {measured_on(record)}"
+    carried, ended, exact = record.carried == record.signals, record.open_ends == 0, record.error < _EXACT
+    rich = record.rich >= LEAST
+    rows = [Finding("circuits with signals", f"none of {record.circuits}")]
+    if record.largest is not None:
+        nodes, edges = len(record.largest.nodes), len(record.largest.edges)
+        rows = [
+            Finding("circuits", record.circuits),
+            Finding("with signals", record.rich, f"{LEAST} or more", rich),
+            Finding("the largest", f"{nodes} nodes and {edges} edges"),
+            Finding("signals", record.signals),
+            Finding("signals with channels", record.carried, "all", carried),
+            Finding("largest error", record.error, f"decompositions exact to {_EXACT:g}", exact),
+            Finding("ends at heads above the first layer", record.open_ends, "none", ended),
+            *of_part("leaves", *(Finding(kind, count) for kind, count in record.leaves.most_common())),
+        ]
+    remark = (
+        "Circuits end at embeddings, biases and MLPs (whose outputs are not taken apart), at heads of the first layer "
+        "and at the first token; they should at no head whose weight is below the threshold of tracing. These are "
+        "properties of the method, which hold whatever a model has learned: that they do tells nothing of it."
     )
-    if record.largest is None:
-        return Told(f"None of {record.circuits} circuits has signals.", note=note)
-    numbers: Numbers = {"circuits": record.circuits, "with signals": record.rich, "signals": record.signals}
-    numbers |= {"signals with channels": record.carried, "largest error": record.error}
-    numbers |= {"ends at heads above the first layer": record.open_ends}
-    numbers |= {f"leaves: {kind}": n for kind, n in record.leaves.items()}
-    text = (
-        f"{record.rich} of {record.circuits} circuits have signals, the largest {len(record.largest.nodes)} nodes and "
-        f"{len(record.largest.edges)} edges; {record.carried} of {record.signals} signals carry channels; "
-        f"{record.leaves.total()} leaves ({', '.join(f'{n} {kind}' for kind, n in record.leaves.most_common())}), "
-        f"{record.open_ends} of them heads above the first layer; largest relative error of a decomposition "
-        f"{record.error:.1e}."
-    )
-    return Told(text, numbers, note)
+    judged = "untold" if rich and carried and ended and exact else record.of.verdict([])
+    return Findings(rows, record.of, remark=remark, judged=judged)
 
 
 def _draw(record: Traced) -> Mapping[str, Figure]:
@@ -125,4 +119,4 @@ def _circuit_figure(circuit: Circuit) -> Figure:
     return figure
 
 
-RUNS: dict[str, Attempt] = {"talk-12": Experiment(measure, judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-12": Experiment(measure, findings, _draw)}

@@ -9,14 +9,13 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 
 from keyhole.family import Families, medoid
-from keyhole.figures.style import BLUE, GREY, INK
-from keyhole_papers.finding import Interval
+from keyhole.figures.style import BLUE, GREY
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.results import Verdict
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.svt.panels import panels
+from keyhole_papers.svt.panels import spreads
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study
-from keyhole_papers.told import Experiment, Told, judged, numbered, stood_in
 
 _SPLITS = 100
 _MOST = 0.95  # share of the splits
@@ -93,55 +92,43 @@ def stood_for(
     )
 
 
-def judge(record: Representatives) -> Verdict:
+def findings(record: Representatives) -> Findings:
     """Does it stand for circuits that it was not chosen among, and is it nearly the same for other prompts?"""
-    holds = [one.nearer >= _MOST and one.again < one.typical for one in record.groups]
-    return "untold" if len(holds) >= 2 and all(holds) else judged(record.of, [])
-
-
-def _tell(record: Representatives) -> Told:
-    lines = [] if record.groups else ["No group of circuits is large enough for two halves."]
-    numbers: dict[str, dict[str, object]] = {"": {"groups": len(record.groups)}}
+    rows, holds = [Finding("groups", len(record.groups))], list[bool]()
     for one in record.groups:
-        lines.append(
-            f"{one.group}: prompt {one.prompt} of {one.circuits} circuits, {one.mean:.3f} from the others (two of them "
-            f"{one.typical:.3f}). Chosen in one half, {one.held_out} from the other half (its other circuits "
-            f"{one.member.mean:.3f}; nearer in {one.nearer:.0%} of splits), and {one.again:.3f} from the whole's "
-            f"(the same in {one.same:.0%})."
+        nearer, same = one.nearer >= _MOST, one.again < one.typical
+        holds.append(nearer and same)
+        rows += of_part(
+            one.group,
+            Finding("circuits", one.circuits),
+            Finding("prompt of the representative", one.prompt),
+            Finding("distance from the others", one.mean),
+            Finding("distance of two", one.typical),
+            Finding("distance held out", one.held_out),
+            Finding("distance of others held out", one.member),
+            Finding("nearer", one.nearer, f"{_MOST:.0%} of {_SPLITS} splits or more", nearer, percent=True),
+            Finding("distance of halves' representatives", one.again, "less than that of two circuits", same),
+            Finding("same", one.same, percent=True),
         )
-        numbers[one.group] = {
-            "circuits": one.circuits,
-            "distance from the others": one.mean,
-            "distance of two": one.typical,
-            "distance held out": one.held_out,
-            "distance of others held out": one.member,
-            "nearer": one.nearer,
-            "distance of halves' representatives": one.again,
-            "same": one.same,
-        }
-    note = (
-        "A representative is nearest to all others of its group by definition, which tells nothing of a model. Asked "
-        "is what is not: chosen in a random half of the group, is it nearer to the other half than that half's "
-        f"circuits are on average, in {_MOST:.0%} of {_SPLITS} splits; and is it nearer to the whole group's "
-        "representative than two circuits of the group are? Both are to be expected wherever some circuits are more "
-        "central than others: so this decides nothing about the published models. Intervals hold 95 % of the splits. "
-        f"{record.of.note} {stood_in(record.of)}"
+    remark = (
+        "A representative is nearest to all others of its group by definition, which tells nothing of a model. What "
+        "is asked is not so: chosen in a random half of the group, is it nearer to the other half than that half's "
+        "circuits are on average (distances held out), and how far is it from the whole group's representative? Both "
+        "claims are to be expected of two groups or more wherever some circuits are more central than others: so this "
+        "decides nothing about the published models. Intervals hold 95 % of the splits. Groups of circuits are left "
+        "out that are too small for two halves."
     )
-    return Told("\n".join(lines), numbered(numbers), note)
+    of = record.of.provenance()
+    judged = "untold" if len(holds) >= 2 and all(holds) else of.verdict([])
+    return Findings(rows, of, remark=remark, judged=judged)
 
 
 def _draw(record: Representatives) -> Mapping[str, Figure]:
     if not record.groups:
         return {}
     title = "Distance from the half that was not chosen from: the representative (blue), other circuits (grey)"
-    size = (7.5, 0.45 * len(record.groups) + 1.8)
-    figure, (axis,) = panels([""], title, size, x="mean Jaccard distance (95 % of splits)")
-    for at, one in enumerate(record.groups):
-        for shift, spread, shade in ((-0.12, one.held_out, BLUE), (0.12, one.member, GREY)):
-            axis.plot([spread.low, spread.high], [at + shift] * 2, color=INK, linewidth=1)
-            axis.plot([spread.mean], [at + shift], "o", color=shade, markersize=7)
-    axis.set_yticks(range(len(record.groups)), [f"{one.group} ({one.circuits})" for one in record.groups])
-    axis.set_ylim(len(record.groups) - 0.5, -0.5)
+    rows = {f"{one.group} ({one.circuits})": ((one.held_out, BLUE), (one.member, GREY)) for one in record.groups}
+    figure, _ = spreads(rows, title, (7.5, 0.45), "mean Jaccard distance (95 % of splits)")
     return {"representatives": figure}
 
 
@@ -160,4 +147,4 @@ def _spread(values: list[float]) -> Interval:
     return Interval(float(np.mean(values)), float(low), float(high))
 
 
-RUNS: dict[str, Attempt] = {"talk-16": Experiment(partial(of_study, representatives_of), judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-16": Experiment(partial(of_study, representatives_of), findings, _draw)}

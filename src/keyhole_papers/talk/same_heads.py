@@ -1,5 +1,6 @@
 """Are the same heads told the same in both orders of names? Cosines of summed signals beside a noise floor."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -20,12 +21,12 @@ from keyhole.comparison.signals import (
 )
 from keyhole.family import Agreement
 from keyhole.figures.store.comparison import signals_figure
-from keyhole.models.heads import Head
+from keyhole.models.heads import Head, head_name
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.ioi import is_gpt2, listed, role_rule, roles_of
 from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study, sets_apart
-from keyhole_papers.told import Experiment, Told, judged, stood_in
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
 MOVER: Head = (9, 9)
@@ -110,20 +111,62 @@ def different(rows: Sequence[HeadRow]) -> list[HeadRow]:
     return [row for row in rows if row.verdict == "different"]
 
 
-def judge_alike(record: Compared) -> Verdict:
+def found_alike(record: Compared) -> Findings:
     """Published: three heads. Are they told the same, or are as many of another model?"""
-    many = [len(record.alike) >= len(ALIKE)]
-    holds = [_near(record, head) for head in ALIKE] if is_gpt2(record.of.model) else many
-    return judged(record.of, holds, first=sets_apart(record.order))
+    known = [row for row in record.real.rows if row.verdict != "no floor"]
+    published = is_gpt2(record.of.model)
+    asked = f"{len(ALIKE)} or more, whatever they are, on a model other than GPT-2"
+    claim = NO_CLAIM if published else (asked, len(record.alike) >= len(ALIKE))
+    rows = [
+        *_compared(record),
+        Finding("signals with a noise floor", len(known)),
+        Finding("as within", sum(row.verdict == "as within" for row in known)),
+        Finding("heads alike", len(record.alike), *claim),
+        Finding("these are", listed(record.alike) or "none"),
+    ]
+    asked = f"median cosines of {_NEAR:g} or more on each side, none different beyond the noise"
+    for head in ALIKE if published else ():
+        own = record.rows(head)
+        rows.append(Finding(f"signals of {head_name(head)}", len(own), asked, _near(record, head)))
+        rows += [row for place in own for row in _at(place, f"{place.place}, {place.side}")]
+    remark = (
+        f"As within: as alike between orders as within them. Heads alike: with cosines of {_NEAR:g} or more on both "
+        f"sides, also without their own biases. {_how(record)}"
+    )
+    return Findings(rows, record.of.provenance(), first=sets_apart(record.order), unless=_APART, remark=remark)
 
 
-def judge_mover(record: Compared) -> Verdict:
+def found_mover(record: Compared) -> Findings:
     """Published: 9.9. Is its cosine negative, and below the noise; or is that of a name mover of another model?"""
-    rows = [row for row in movers(record.real) if _head(row) in record.name_movers]
+    attending = sorted(movers(record.real), key=lambda row: row.cosine)
+    rows = [row for row in attending if _head(row) in record.name_movers]
     beyond = different(rows)
-    chance = max((len(different(movers(one))) for one in record.shuffled), default=0)
-    holds = [any(row.cosine < 0 for row in beyond), len(different(movers(record.real))) > chance and bool(beyond)]
-    return judged(record.of, holds, first=sets_apart(record.order) and holds[1])
+    chance = [len(different(movers(one))) for one in record.shuffled]
+    many = len(different(attending)) > max(chance, default=0) and bool(beyond)
+    asked = "more than in any random split of the same prompts, and a name mover (of GPT-2, 9.9) among them"
+    lowest = min((row.cosine for row in beyond), default=math.nan)
+    findings = [
+        *_compared(record),
+        Finding("movers", len(attending)),
+        Finding("movers told something else", len(different(attending)), asked, many),
+        Finding("in random splits", [float(count) for count in chance], digits=1),
+        Finding("movers with a negative cosine", sum(row.cosine < 0 for row in attending)),
+        Finding("lowest cosine of a name mover told something else", lowest, "below 0", lowest < 0),
+        *(row for place in attending for row in _at(place, str(place.place))),
+    ]
+    remark = (
+        "Movers: heads that attend from the end to IO in both; what they are told is measured at the end, on the side "
+        f"that says where to look from. Name movers: {listed(sorted(record.name_movers)) or 'none'}. Something else: "
+        "lower than within either order (below 5 % of its pairs, means of pairs apart). Random splits of the same "
+        f"prompts: {_SHUFFLES}. {_how(record)}"
+    )
+    of = replace(record.of.provenance(), heads=role_rule(record.of.model))
+    first = sets_apart(record.order) and many
+    unless = f"{_APART}, and movers are told something else in the one case alone"
+    return Findings(findings, of, first=first, unless=unless, remark=remark)
+
+
+_APART = "orders set circuits apart, so that both representatives are not of one family"
 
 
 def _near(record: Compared, head: Head) -> bool:
@@ -133,73 +176,31 @@ def _near(record: Compared, head: Head) -> bool:
     return bool(rows) and not different(rows) and all(median(own) >= _NEAR for own in sides if own)
 
 
-def _tell_alike(record: Compared) -> Told:
-    known = [row for row in record.real.rows if row.verdict != "no floor"]
-    within = [row for row in known if row.verdict == "as within"]
-    text = (
-        f"{_compared_text(record)} Of {len(known)} signals with a noise floor, {len(within)} are as alike between "
-        f"orders as within; heads with cosines of {_NEAR:g} or more on both sides, also without their own biases: "
-        f"{listed(record.alike) or 'none'}."
-    )
-    lines = [text, *(_row_text(row) for head in ALIKE if is_gpt2(record.of.model) for row in record.rows(head))]
-    note = (
-        f"Asked of GPT-2: median cosines of {_NEAR:g} or more for 2.8, 5.9 and 7.0 on each side, none different beyond "
-        "the noise; of another model: as many heads, each as alike between orders as within. Either way, orders must "
-        f"set circuits apart, or both representatives are of one family. {_note(record)}"
-    )
-    numbers: Numbers = {**_numbers(record), "as within": len(within), "heads alike": len(record.alike)}
-    return Told("\n".join(lines), numbers, note)
+def _at(row: HeadRow, part: str) -> list[Finding]:
+    """What one head is told at one place: how alike, against pairs of prompts within an order and between orders."""
+    between = [] if row.between is None else [Finding("mean between orders", Interval(*row.between), digits=2)]
+    cosine, floor = Finding("cosine", row.cosine, digits=2), Finding("floor", row.floor, digits=2)
+    return of_part(part, cosine, floor, *between, Finding("verdict", row.verdict))
 
 
-def _tell_mover(record: Compared) -> Told:
-    rows = sorted(movers(record.real), key=lambda row: row.cosine)
-    chance = [len(different(movers(one))) for one in record.shuffled]
-    text = (
-        f"{_compared_text(record)} Heads that attend from the end to IO in both: {len(rows)}; told something else at "
-        f"the end, beyond the noise: {len(different(rows))} (in random splits of the prompts at most "
-        f"{max(chance, default=0)}), negative {sum(row.cosine < 0 for row in rows)}. Name movers: "
-        f"{listed(sorted(record.name_movers)) or 'none'}."
-    )
-    note = (
-        "Asked: the cosine of a name mover at the end (of GPT-2, 9.9) is negative, and lower than within either order "
-        "(below 5 % of its pairs, means of pairs apart); and more heads that attend from the end to IO are told "
-        f"something else than in any of {_SHUFFLES} random splits of the same prompts. Orders must set circuits apart. "
-        f"{role_rule(record.of.model)} {_note(record)}"
-    )
-    numbers: Numbers = {**_numbers(record), "movers": len(rows), "movers told something else": len(different(rows))}
-    numbers |= {"in random splits": [float(one) for one in chance]}
-    numbers |= {f"{row.place}: cosine": row.cosine for row in rows}
-    return Told("\n".join([text, *map(_row_text, rows[:6])]), numbers, note)
+def _compared(record: Compared) -> list[Finding]:
+    """How many signals, and how far the order of names sets circuits apart."""
+    order = record.order
+    return [
+        Finding("signals compared", len(record.real.rows)),
+        Finding("explained by order", order.explained.value),
+        Finding("p of that", order.explained.p),
+        Finding("nearest circuit of the same order", order.nearest.value, percent=True),
+        Finding("p of the nearest", order.nearest.p),
+    ]
 
 
-def _compared_text(record: Compared) -> str:
-    a, b = record.prompts
-    return f"Representatives: prompt {a} ({ORDERS[0]}) and {b} ({ORDERS[1]})."
-
-
-def _row_text(row: HeadRow) -> str:
-    floor = "no floor" if np.isnan(row.floor) else f"floor {row.floor:.2f}"
-    between = "" if row.between is None else f", mean between orders {row.between[0]:.2f}"
-    return f"{row.place}, {row.side}: cosine {row.cosine:.2f} ({floor}{between}): {row.verdict}."
-
-
-def _numbers(record: Compared) -> Numbers:
-    return {
-        "signals compared": len(record.real.rows),
-        "explained by order": record.order.explained.value,
-        "p of that": record.order.explained.p,
-        "nearest circuit of the same order": record.order.nearest.value,
-    }
-
-
-def _note(record: Compared) -> str:
-    members = record.real.members
+def _how(record: Compared) -> str:
+    (a, b), members = record.prompts, record.real.members
     return (
-        f"A head's signals are summed on each side of a firing, firings matched by the roles of their tokens; the "
-        f"floor is of {members[0]} and {members[1]} other prompts. Order explains {record.order.explained.value:.3f} "
-        f"of the squared distances of circuits (p {record.order.explained.p:.2g}), and the nearest circuit is of the "
-        f"same order in {record.order.nearest.value:.0%} (p {record.order.nearest.p:.2g}). "
-        f"{record.of.note} {stood_in(record.of)}"
+        f"Representatives: prompt {a} ({ORDERS[0]}) and {b} ({ORDERS[1]}). A head's signals are summed on each side of "
+        f"a firing, firings matched by the roles of their tokens; the floor is of {members[0]} and {members[1]} other "
+        "prompts. Order explains a part of the squared distances of circuits."
     )
 
 
@@ -223,6 +224,6 @@ def _cosines(a: Aggregated, b: Aggregated) -> dict[tuple[Place, str], float]:
 
 
 RUNS: dict[str, Attempt] = {
-    "talk-17": Experiment(partial(of_study, compared_of), judge_alike, _tell_alike, partial(_draw, ends=False)),
-    "talk-18": Experiment(partial(of_study, compared_of), judge_mover, _tell_mover, partial(_draw, ends=True)),
+    "talk-17": Experiment(partial(of_study, compared_of), found_alike, partial(_draw, ends=False)),
+    "talk-18": Experiment(partial(of_study, compared_of), found_mover, partial(_draw, ends=True)),
 }

@@ -1,6 +1,5 @@
 """Do heads that rest on the first token listen to the same signals?"""
 
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from keyhole.figures.store.sinks import sinks_figure
 from keyhole.sink.explore import study
 from keyhole.sink.firings import Asked
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
-from keyhole_papers.finding import Interval
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Verdict
-from keyhole_papers.svt.ioi import LEAST, Subject, is_gpt2, metric_of, subject
-from keyhole_papers.told import Experiment, Told, judged, measured_on, numbered
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import LEAST, Subject, metric_of, of_gpt2, subject
 
 _PROMPTS = 24
 _MANY = 8  # heads
@@ -26,10 +25,9 @@ _MANY = 8  # heads
 class Rest:
     """Firings on the first token of a model: explained, compared, and without what they share."""
 
-    model: str | None  # as it was asked for
+    of: Provenance
     prompts: int
     sinks: Sinks
-    about: str  # which prompts
 
 
 def measure(job: Job) -> Rest:
@@ -37,11 +35,12 @@ def measure(job: Job) -> Rest:
     seen = subject(job)
     asked = [_asked(seen, number) for number in range(min(_PROMPTS, len(seen.examples)))]
     draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
+    of = of_gpt2(job.model, seen.prompts.first(_PROMPTS).about)
     try:
         found = study(seen.model, asked, draws=draws, controls=controls, stage=lambda what: nullcontext(seen.progress))
     except NoSinksError as error:
-        raise (KeyholeError if is_gpt2(job.model) else MissingModelError)(str(error)) from error
-    return Rest(job.model, len(asked), found, seen.prompts.first(_PROMPTS).about)
+        raise (KeyholeError if of.real else MissingModelError)(str(error)) from error
+    return Rest(of, len(asked), found)
 
 
 def _asked(seen: Subject, number: int) -> Asked:
@@ -56,54 +55,49 @@ def _holds(side: SinkSide) -> bool:
     return side.found == "shared" and len(side.controlled) >= _MANY
 
 
-def judge(record: Rest) -> Verdict:
+def findings(record: Rest) -> Findings:
     """Do many heads of different layers have nearly the same dest and src signals, not by anisotropy?"""
-    holds = [_holds(side) for side in record.sinks.sides]
-    return judged(record, holds, first=record.prompts >= LEAST and any(holds))
+    sinks = record.sinks
+    rows = [
+        Finding("massive coordinates", len(sinks.massive)),
+        Finding("share of tokens that rest", sinks.share, percent=True),
+    ]
+    for side in sinks.sides:
+        rows += of_part(f"{side.side}", *_of_side(side))
+    first = record.prompts >= LEAST and any(map(_holds, sinks.sides))
+    unless = f"that holds on a side, in {LEAST} prompts or more"
+    remark = "Cosines are across layers; anisotropy apart: without the mean and the largest directions of the streams."
+    return Findings(rows, record.of, first=first, unless=unless, remark=remark)
 
 
-def _tell(record: Rest) -> Told:
-    lines, numbers = [], dict[str, dict[str, object]]()
-    for side in record.sinks.sides:
-        if not side.likeness:
-            lines.append(f"{side.side} side: fewer than two layers have heads with one signal each.")
-            continue
-        bare, strict = side.likeness[0], side.likeness[-1]
-        one = next(made for made in side.removals if made.taken is None)
-        numbers[side.side] = {
-            "heads": len(side.controlled),
-            "cosine": Interval(*bare.cosine),
-            "cosine, other channels": bare.shuffled_cosine[0],
-            "cosine, anisotropy apart": Interval(*strict.cosine),
-            "pairs alike": bare.near[0],
-            "pairs alike, anisotropy apart": strict.near[0],
-            "rank": bare.rank,
-            "firings without one direction": Interval(*one.explained),
-            "firings without one direction, random": middle(one.random_explained),
-        }
-        other = side.others[0]
-        if not math.isnan(other.cosine):
-            numbers[side.side]["cosine, other tokens"] = other.cosine
-        lines.append(
-            f"{side.side} side: {side.found}. {len(side.controlled)} heads with one signal each; mean cosine across "
-            f"layers {bare.cosine[0]:.2f} (other channels {bare.shuffled_cosine[0]:.2f}, other tokens "
-            f"{other.cosine:.2f}; without mean and largest directions {strict.cosine[0]:.2f}), {bare.near[0]:.1%} of "
-            f"pairs above .5; their first shared direction is behind {one.explained[0]:.0%} of firings (random "
-            f"{middle(one.random_explained):.0%})."
-        )
-    big = record.sinks.massive
-    numbers[""] = {"massive coordinates": len(big), "share of tokens that rest": record.sinks.share}
-    note = (
-        f"Asked on each side: {_MANY} heads or more with one signal each, of which {NEAR:.0%} of pairs are alike "
-        "(cosine above .5), more than with other channels of the same heads and than on other tokens, with and without "
-        f"the streams' mean and largest directions; and few directions that take away {HALF:.0%} of held-out firings, "
-        f"more than random ones. {measured_on(record)}"
+def _of_side(side: SinkSide) -> list[Finding]:
+    """How alike the signals of one side are, and what becomes of firings without the direction they share."""
+    asked = (
+        f"a shared signal, of {_MANY} heads or more with one signal each: {NEAR:.0%} of pairs are alike (cosine above "
+        ".5), more than with other channels of the same heads and than on other tokens, with and without anisotropy; "
+        f"and few directions take away {HALF:.0%} of held-out firings, more than random ones"
     )
-    return Told("\n".join(lines), numbered(numbers), note)
+    if not side.likeness:
+        return [Finding("heads with one signal each", "in fewer than two layers", asked, _holds(side))]
+    bare, strict = side.likeness[0], side.likeness[-1]
+    whole = next(removal for removal in side.removals if removal.taken is None)
+    return [
+        Finding("signals", side.found, asked, _holds(side)),
+        Finding("heads", len(side.controlled)),
+        Finding("cosine", Interval(*bare.cosine)),
+        Finding("cosine, other channels", bare.shuffled_cosine[0]),
+        Finding("cosine, other tokens", side.others[0].cosine),
+        Finding("cosine, anisotropy apart", Interval(*strict.cosine)),
+        Finding("pairs alike", bare.near[0], percent=True),
+        Finding("pairs alike, anisotropy apart", strict.near[0], percent=True),
+        Finding("rank", bare.rank),
+        Finding("firings without one direction", Interval(*whole.explained)),
+        Finding("firings without one direction, random", middle(whole.random_explained)),
+    ]
 
 
 def _draw(record: Rest) -> Mapping[str, Figure]:
     return {"cosines": sinks_figure(record.sinks)}
 
 
-RUNS: dict[str, Attempt] = {"talk-25": Experiment(measure, judge, _tell, _draw)}
+RUNS: dict[str, Attempt] = {"talk-25": Experiment(measure, findings, _draw)}

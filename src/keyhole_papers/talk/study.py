@@ -1,6 +1,7 @@
 """Which circuits are the slides on families about? Those of the published prompts, traced once for all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +16,13 @@ from keyhole.family.families import RIGHT
 from keyhole.many.driver import bulk
 from keyhole.many.settings import Tracing
 from keyhole.models.model import Model
+from keyhole.progress import Progress
 from keyhole.store.chosen import traced_prompts
 from keyhole.store.reading import Where
 from keyhole.store.store import Store
-from keyhole.tasks.prompt_sets import IOI, PromptSet, prompts_for
+from keyhole.tasks.prompt_sets import IOI, prompts_for
 from keyhole_papers.job import Asked, Job, loaded
+from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.ioi import require_solved
 from keyhole_papers.talk.signals import published_name
 
@@ -42,13 +45,13 @@ class Prompts:
     right: int  # IO is the likeliest next token, and a head is in the circuit: these circuits are compared
     about: str  # which prompts
 
-    @property
-    def note(self) -> str:
-        """For a reader of the result."""
-        return (
-            f"Prompts: {self.about}. IO is preferred to S in {self.solved:,}, and {self.right:,} are answered right "
-            "with heads in their circuit: these are compared."
-        )
+    def provenance(self, *published: str) -> Provenance:
+        """What a result says of them, where it was published of these models; of GPT-2, unless they are named."""
+        models = published or ("GPT-2 small",)
+        name = models[0] if len(models) == 1 else "the published models"
+        compared = f"{self.right:,} are answered right with heads in their circuit: these are compared"
+        prompts = f"{self.about}. IO is preferred to S in {self.solved:,}, and {compared}"
+        return Provenance(self.model, published_name(self.model) in models, name, prompts)
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,33 @@ def sets_apart(order: Agreement) -> bool:
     return order.explained.p <= LEVEL and order.nearest.p <= LEVEL
 
 
-@lru_cache(maxsize=1)
-def _study(asked: Asked) -> Study:
+@contextmanager
+def traced_store(asked: Asked, n: int, progress: Progress) -> Iterator[tuple[Model, Store, Prompts]]:
+    """A model with its circuits for so many prompts of both orders, as long as they are looked at.
+
+    Refused if too few prompts are answered right to say anything.
+    """
     model = loaded(asked.model, asked.device, asked.choices.dtype)
-    n = _QUICK if asked.quick else IOI["balanced"]
     prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
     with TemporaryDirectory() as folder:
         out = Path(folder) / "ioi.store"
-        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=asked.progress)
-        of = prompts_of(asked.model, store, prompts)
+        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=progress)
+        yield model, store, _prompts_of(asked.model, store, prompts.about)
+
+
+def _prompts_of(source: str | None, store: Store, about: str) -> Prompts:
+    table = store.table("prompts", columns=["difference"])["difference"].to_pylist()
+    solved = sum(one is not None and one > 0 for one in table)
+    require_solved(source, solved, len(table), real=lambda model: published_name(model) is not None)
+    of = Prompts(source, len(table), solved, len(traced_prompts(store, _WHERE)), about)
+    _require_enough(of, of.right >= _FEWEST)
+    return of
+
+
+@lru_cache(maxsize=1)
+def _study(asked: Asked) -> Study:
+    n = _QUICK if asked.quick else IOI["balanced"]
+    with traced_store(asked, n, asked.progress) as (model, store, of):
         found = families(store, where=_WHERE, seed=asked.seed, progress=asked.progress)
         numbers = {order: _with_order(found, order) for order in ORDERS}
         _require_enough(of, min(map(len, numbers.values())) >= 2)
@@ -104,16 +125,6 @@ def _study(asked: Asked) -> Study:
         others = [draw(store, numbers[order], count, seed=asked.seed, but=chosen) for order in ORDERS]
         pair = (member(store, chosen[0]), member(store, chosen[1]))
     return Study(asked, of, found, pair, (others[0], others[1]), model)
-
-
-def prompts_of(source: str | None, store: Store, asked: PromptSet) -> Prompts:
-    """Who solves the prompts, and whose answers are traced; refused if there are too few to say anything."""
-    table = store.table("prompts", columns=["difference"])["difference"].to_pylist()
-    solved = sum(one is not None and one > 0 for one in table)
-    require_solved(source, solved, len(table), real=lambda model: published_name(model) is not None)
-    of = Prompts(source, len(table), solved, len(traced_prompts(store, _WHERE)), asked.about)
-    _require_enough(of, of.right >= _FEWEST)
-    return of
 
 
 def _require_enough(of: Prompts, enough: bool) -> None:
