@@ -162,7 +162,7 @@ def found_mover(record: Compared) -> Findings:
     )
     of = replace(record.of.provenance(), heads=role_rule(record.of.model))
     first = sets_apart(record.order) and many
-    unless = f"{_APART}, and movers are told something else in the one case alone"
+    unless = f"{_APART}, and more movers are told something else than in random splits"
     return Findings(findings, of, first=first, unless=unless, remark=remark)
 
 

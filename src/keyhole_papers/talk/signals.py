@@ -17,7 +17,7 @@ from keyhole.models.model import Model
 from keyhole.tasks import answered
 from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Asked, Attempt, Job, loaded
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.results import Verdict
@@ -129,21 +129,27 @@ def _counts(record: Traced) -> dict[str, list[int]]:
 
 def found_thin(record: Traced) -> Findings:
     """How many singular vectors has a signal? The median in every task."""
-    rows, thin = list[Finding](), list[bool]()
+    rows = list[Finding]()
     for task, own in _counts(record).items():
-        claim = NO_CLAIM
-        if task in record.judged:
-            thin.append(median(own) == 1)
-            claim = "1 in every task", thin[-1]
+        thin = median(own) == 1 if task in record.judged else None
         rows += of_part(
             task,
-            Finding("median", median(own), *claim, digits=1),
+            Finding("median", median(own), "1 in every task", thin, digits=1),
             Finding("share of rank one", sum(count == 1 for count in own) / len(own), percent=True),
             Finding("signals", len(own)),
             Finding("prompts", len(record.circuits[task])),
         )
-    remark = f"Signals can have as many as {record.model.dims.d_head} singular vectors. {record.note}"
-    return Findings(rows, record.of, remark=remark, judged=_verdict(record.source, [bool(thin) and all(thin)]))
+    return _findings(record, rows, f"Signals can have as many as {record.model.dims.d_head} singular vectors.")
+
+
+def _findings(record: Traced, rows: Sequence[Finding], remark: str) -> Findings:
+    """A claim is made of every task, and holds if it does in all that are judged."""
+    claims: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.holds is not None:
+            claims.setdefault(row.asked, []).append(row.holds)
+    verdict = _verdict(record.source, [all(holds) for holds in claims.values()])
+    return Findings(rows, record.of, remark=f"{remark} {record.note}".strip(), judged=verdict)
 
 
 def _draw_thin(record: Traced) -> Mapping[str, Figure]:
@@ -204,39 +210,29 @@ def _turned(own: Sequence[Sequence[Row]]) -> float:
 
 def found_removed(record: Removed) -> Findings:
     """Does removing a firing's signals change attention and answers, but hardly the residual, unlike random ones?"""
-    rows, shown = list[Finding](), list[tuple[bool, bool, bool]]()
+    rows, many = list[Finding](), "three times that of random channels or more (an interval over prompts)"
     for task, own in record.rows.items():
         drop, control = _over(own, lambda row: row.drop), _over(own, lambda row: row.control)
         answer, other, turned = _over(own, _change), _over(own, _change_of_controls), _turned(own)
         lost = _over(own, lambda row: row.drop - 3 * row.control)
         moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
         holds = lost.low > 0, moved.low > 0 and answer.mean > _CHANGE, turned > 0.99
-        judged = task in record.traced.judged
-        shown += [holds] * judged
-        claims: list[Claim] = [*zip(_ASKED, holds, strict=True)] if judged else [NO_CLAIM] * len(_ASKED)
+        falls, changes, hardly = holds if task in record.traced.judged else (None, None, None)
         rows += of_part(
             task,
-            Finding("attention lost", drop, *claims[0]),
+            Finding("attention lost", drop, many, falls),
             Finding("attention lost, random", control),
-            Finding("answer", answer, *claims[1]),
+            Finding("answer", answer, f"{many}, and more than {_CHANGE}", changes),
             Finding("answer, random", other),
-            Finding("cosine", turned, *claims[2], digits=4),
+            Finding("cosine", turned, "above .99", hardly, digits=4),
             Finding("sides of firings", sum(map(len, own))),
             Finding("prompts", len(own)),
         )
-    verdict = _verdict(record.traced.source, [all(held) for held in zip(*shown, strict=True)])
     remark = (
         "The answer is the change of its log-probability, the cosine a median of the residual's with what it was. "
-        f"Each claim is asked in every task. {record.fewer}{record.traced.note}"
+        f"Each claim is asked in every task. {record.fewer}"
     )
-    return Findings(rows, record.traced.of, remark=remark, judged=verdict)
-
-
-_ASKED = (
-    "three times that of random channels or more (an interval over prompts)",
-    f"as much, and more than {_CHANGE}",
-    "above .99",
-)
+    return _findings(record.traced, rows, remark.strip())
 
 
 def _draw_removed(record: Removed) -> Mapping[str, Figure]:
