@@ -452,14 +452,14 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
         assert trained() and not trained()
-    weights, numbers = stored(file, payload_store._about(cell))
+    weights, numbers = stored(file, payload_store.HEADS.about(cell))
     missing = {name: tensor for name, tensor in weights.items() if name != "W_O"}
     for foreign in ({**weights, "W_Q": torch.ones(1)}, {**weights, "W": torch.ones(1)}, missing):
-        store(file, foreign, payload_store._about(cell), **numbers)
+        store(file, foreign, payload_store.HEADS.about(cell), **numbers)
         assert trained() and not trained()
     store(file, weights, "other settings", **numbers)
     assert trained() and not trained()
-    monkeypatch.setattr(payload_store, "RECIPE", payload_store.RECIPE + 1)
+    monkeypatch.setattr(payload_store, "HEADS", replace(payload_store.HEADS, recipe=2))
     assert trained() and not trained()
 
 
