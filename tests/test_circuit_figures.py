@@ -34,10 +34,10 @@ from keyhole_papers.svt.ioi import LEAST, Subject, of_gpt2, subject, trace_answe
 from keyhole_papers.svt.known import Agreement
 from keyhole_papers.svt.lattice import lattice, rewired
 from keyhole_papers.svt.network import Network
-from keyhole_papers.talk import one_circuit, signals, sinks
+from keyhole_papers.talk import signals, single
 
 pytestmark = pytest.mark.xdist_group("lab runs")
-MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
+MODULES = (network, cuts, residuals, together, writers, sets, signals, single)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
 POSITIVE = ("reproduced", "partly")
@@ -93,8 +93,8 @@ def test_random_weights_show_nothing(
     """Also if their answers happen to be right."""
     monkeypatch.setattr(ioi_studies, "_require_solved", lambda *args: None)
     monkeypatch.setattr(ioi_studies, "_GPT2", HEADS)
-    monkeypatch.setattr(one_circuit, "_PROMPTS", LEAST)
-    monkeypatch.setattr(sinks, "_PROMPTS", 3)  # every head fires, which takes long; one is held out
+    monkeypatch.setattr(single, "_TRACED", LEAST)
+    monkeypatch.setattr(single, "_RESTING", 3)  # every head fires, which takes long; one is held out
     try:
         outcome = run(id, Job(tmp_path / id, model=random_gpt2, quick=True, seed=7))
     except KeyholeError as refused:  # for want of anything to judge; anything else is a fault

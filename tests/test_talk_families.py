@@ -30,19 +30,15 @@ from keyhole_papers.job import Attempt, Job
 from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.talk import averages as mixing
-from keyhole_papers.talk import exclusive, families, names, representatives, same_heads, study
-from keyhole_papers.talk.averages import Mixed
-from keyhole_papers.talk.exclusive import Removed
-from keyhole_papers.talk.families import Split, tells_of
-from keyhole_papers.talk.representatives import Representatives, stood_for
-from keyhole_papers.talk.same_heads import Compared, shuffled_of
-from keyhole_papers.talk.study import Prompts
+from keyhole_papers.talk import families, groups, names, orders
+from keyhole_papers.talk.families import Prompts, Split, tells_of
+from keyhole_papers.talk.groups import Mixed, Representatives, stood_for
+from keyhole_papers.talk.orders import Compared, Removed, shuffled_of
 from planted import planted
 from tiny import Sizes, tiny
 
 pytestmark = pytest.mark.xdist_group("talk families")  # their studies are made once
-MODULES = (mixing, families, representatives, same_heads, exclusive)
+MODULES = (groups, families, orders)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 POSITIVE = ("reproduced", "partly")
 GPT2, PYTHIA, OTHER = (
@@ -184,10 +180,10 @@ def test_averages_mix_families() -> None:
     assert verdicts("talk-13", mixed(3, believed=False)) == verdicts("talk-13", mixed(0)) == NOTHING
     whole, *others = own(GPT2).averages
     for core in (replace(whole, held=1.0), replace(whole, nearest=1.0)):  # a prompt has all of it, or is it
-        assert mixing.findings(Mixed(GPT2, True, (core, *others))).verdict == "not"
+        assert groups.found_average(Mixed(GPT2, True, (core, *others))).verdict == "not"
     family, random, *rest = others
     for odd in (replace(family, union=10 * family.union), replace(family, typical=random.typical)):
-        assert mixing.findings(Mixed(GPT2, True, (whole, odd, random, *rest))).verdict == "not"
+        assert groups.found_average(Mixed(GPT2, True, (whole, odd, random, *rest))).verdict == "not"
 
 
 def test_random_groups_are_no_families() -> None:
@@ -293,13 +289,13 @@ def compared(
     shuffled = shuffled_of(others, seed=0)
 
     def record(of: Prompts) -> Compared:
-        own = frozenset([same_heads.MOVER] if of is GPT2 else movers)
+        own = frozenset([orders.MOVER] if of is GPT2 else movers)
         return Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled, own)
 
     return record
 
 
-ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in same_heads.ALIKE}
+ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in orders.ALIKE}
 
 
 def test_heads_that_are_told_the_same() -> None:
@@ -310,11 +306,11 @@ def test_heads_that_are_told_the_same() -> None:
     turned = dict.fromkeys(ALIKE, 0.3)
     assert verdicts("talk-17", compared(turned)) == NOTHING
     assert (
-        same_heads.found_alike(compared(ALIKE, bare=0.5)(OTHER)).verdict == "needs a model"
+        orders.found_alike(compared(ALIKE, bare=0.5)(OTHER)).verdict == "needs a model"
     )  # alike by their biases alone
     others = {Place(layer, 1, "S2", "S1"): 1.0 for layer in (1, 2, 3)}
     assert verdicts("talk-17", compared(others)) == ("not", "partly")  # not the published heads
-    assert same_heads.found_alike(compared(ALIKE, noise=0.5)(GPT2)).verdict == "not"  # as within, but far from 1
+    assert orders.found_alike(compared(ALIKE, noise=0.5)(GPT2)).verdict == "not"  # as within, but far from 1
 
 
 def test_name_movers_that_are_told_something_else() -> None:
@@ -325,19 +321,19 @@ def test_name_movers_that_are_told_something_else() -> None:
     assert verdicts("talk-18", compared({mover(9, 9): 1.0})) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 6): -0.4})) == ("not", "partly")
     suppressor = compared({mover(9, 9): 1.0, mover(10, 7): -0.4}, movers=((9, 9),))  # looks at IO, and pushes S
-    assert same_heads.found_mover(suppressor(OTHER)).verdict == "needs a model"
+    assert orders.found_mover(suppressor(OTHER)).verdict == "needs a model"
     elsewhere = {Place(9, 9, "END", "S2"): -0.4}
     assert verdicts("talk-18", compared(elsewhere)) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 9): -0.1}, noise=2.0)) == NOTHING  # noise alone
     lucky = negative(GPT2)
-    assert same_heads.found_mover(replace(lucky, shuffled=(lucky.real,))).verdict == "not"  # random splits show as much
+    assert orders.found_mover(replace(lucky, shuffled=(lucky.real,))).verdict == "not"  # random splits show as much
 
 
 def test_random_splits_show_nothing() -> None:
     """Groups that are dealt without regard to order: sizes as they were, and nothing different."""
     record = compared({mover(9, 9): -0.4, **ALIKE})(GPT2)
     assert len(record.shuffled) == 19 and {one.members for one in record.shuffled} == {(11, 11)}
-    assert not any(same_heads.different(same_heads.movers(one)) for one in record.shuffled)
+    assert not any(orders.different(orders.movers(one)) for one in record.shuffled)
     assert shuffled_of(([], []), seed=0) == ()
 
 
@@ -388,13 +384,13 @@ def untrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def anything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wrong answers are traced, too, as if they were right."""
-    monkeypatch.setattr(study, "TRACING", Tracing(through="heads", wrong="keep"))
-    monkeypatch.setattr(study, "_WHERE", {"status": "circuit"})
-    monkeypatch.setattr(study, "_FEWEST", 10)  # many of their circuits have no head
-    monkeypatch.setattr(study, "require_solved", lambda *args, **options: None)
+    monkeypatch.setattr(families, "TRACING", Tracing(through="heads", wrong="keep"))
+    monkeypatch.setattr(families, "_WHERE", {"status": "circuit"})
+    monkeypatch.setattr(families, "_FEWEST", 10)  # many of their circuits have no head
+    monkeypatch.setattr(families, "require_solved", lambda *args, **options: None)
     yield
-    study._study.cache_clear()
-    same_heads.compared_of.cache_clear()
+    families._study.cache_clear()
+    orders.compared_of.cache_clear()
 
 
 def test_untrained_models_are_refused(untrained: str, tmp_path: Path) -> None:
@@ -406,8 +402,8 @@ def test_untrained_models_are_refused(untrained: str, tmp_path: Path) -> None:
 def test_untrained_models_show_nothing(untrained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every runner to its end, also where answers count as right; each study is made once."""
     saved, made = keep_saved(monkeypatch), []
-    traced = study.bulk
-    monkeypatch.setattr(study, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    traced = families.bulk
+    monkeypatch.setattr(families, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)
         job = Job(tmp_path / id, model=untrained, quick=True)
@@ -439,22 +435,22 @@ def test_families_are_of_all_published_prompts(tmp_path: Path, monkeypatch: pyte
         asked.append(prompts)
         raise KeyholeError("enough")
 
-    monkeypatch.setattr(study, "bulk", stop)
+    monkeypatch.setattr(families, "bulk", stop)
     real = Job(tmp_path, model=str(SMOLLM2)).asked
-    for study_of in (lambda: study._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
+    for study_of in (lambda: families._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
         with pytest.raises(KeyholeError, match="enough"):
             study_of()
     assert list(asked[0]) == published_ioi(3000)
     assert {one.labels["wordings"] for one in asked[1]} == {"published"} and len(asked[1]) == 600
     with pytest.raises(KeyholeError, match="enough"):
-        study._study.__wrapped__(Job(tmp_path).asked)
+        families._study.__wrapped__(Job(tmp_path).asked)
     assert list(asked[2]) == ioi(3000, design="balanced", held_out=True)
 
 
 def test_few_right_answers_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "_FEWEST", 61)
+    monkeypatch.setattr(families, "_FEWEST", 61)
     with pytest.raises(MissingModelError, match=r"the built-in organism answers 5\d of 60 prompts right"):
-        study._study.__wrapped__(Job(tmp_path, quick=True).asked)
+        families._study.__wrapped__(Job(tmp_path, quick=True).asked)
 
 
 def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
@@ -463,4 +459,4 @@ def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
     assert set(RUNS) == {f"talk-{i}" for i in (13, 14, 15, 16, 17, 18, 26)}
     assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
     tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
-    assert {task.family for task in tasks} == {"keyhole_papers.talk.study"}
+    assert {task.family for task in tasks} == {"keyhole_papers.talk.families"}

@@ -19,11 +19,10 @@ from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.results import Verdict, read_results
 from keyhole_papers.runner import Task, experiments
-from keyhole_papers.talk import names, solved, study
-from keyhole_papers.talk.names import NamedShares
+from keyhole_papers.talk import families, names, solved
+from keyhole_papers.talk.families import Prompts
+from keyhole_papers.talk.names import Follows, NamedShares, Way
 from keyhole_papers.talk.solved import Solved
-from keyhole_papers.talk.study import Prompts
-from keyhole_papers.talk.ways import Follows, Way
 from misbehaving import Body, Said, knows_the_rule, serving
 
 pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
@@ -154,8 +153,8 @@ def test_names_are_told_where_they_speak_of_a_place() -> None:
 
 def test_the_organism_says_what_it_stood_in_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All three to their end, from one study; the signals are of heads that look from the end at IO."""
-    saved, made, traced = keep_saved(monkeypatch), list[int](), study.bulk
-    monkeypatch.setattr(study, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    saved, made, traced = keep_saved(monkeypatch), list[int](), families.bulk
+    monkeypatch.setattr(families, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
     names._names.cache_clear()
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)

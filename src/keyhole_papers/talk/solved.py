@@ -15,9 +15,8 @@ from keyhole_papers.experiment import Experiment
 from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
 from keyhole_papers.job import Attempt
 from keyhole_papers.svt.panels import panels
-from keyhole_papers.talk.names import NameStudy, of_names
-from keyhole_papers.talk.study import Prompts
-from keyhole_papers.talk.ways import Follows, Way
+from keyhole_papers.talk.families import Prompts
+from keyhole_papers.talk.names import Follows, NameStudy, Way, of_names
 
 _SHOWN = 4  # signals of which it is said where they fire
 _MORE = "more of the signals than of random directions (Fisher's exact test, 0.05)"

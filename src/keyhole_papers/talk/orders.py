@@ -1,4 +1,4 @@
-"""Are the same heads told the same in both orders of names? Cosines of summed signals beside a noise floor."""
+"""What sets both orders of names apart? What the same heads are told in each, and what edges of one alone act on."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from keyhole.comparison.compare import Comparison
+from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
 from keyhole.comparison.signals import (
     SIDES,
     Aggregated,
@@ -20,13 +21,14 @@ from keyhole.comparison.signals import (
     compare_aggregated,
 )
 from keyhole.family import Agreement
-from keyhole.figures.store.comparison import signals_figure
+from keyhole.figures.store.comparison import removals_figure, signals_figure
+from keyhole.figures.style import heading
 from keyhole.models.heads import Head, head_name
 from keyhole_papers.experiment import Experiment
 from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.svt.ioi import is_gpt2, listed, role_rule, roles_of
-from keyhole_papers.talk.study import ORDERS, Prompts, Study, of_study, sets_apart
+from keyhole_papers.svt.ioi import LEAST, is_gpt2, listed, role_rule, roles_of
+from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart
 
 ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
 MOVER: Head = (9, 9)
@@ -204,7 +206,7 @@ def _how(record: Compared) -> str:
     )
 
 
-def _draw(record: Compared, *, ends: bool) -> Mapping[str, Figure]:
+def _draw_signals(record: Compared, *, ends: bool) -> Mapping[str, Figure]:
     """Rows at the end, or those whose floor is known; the heads of the claim first where there are many."""
     rows = [row for row in record.real.rows if (row.place.dest == "END" if ends else not np.isnan(row.floor))]
     if not rows:
@@ -223,7 +225,82 @@ def _cosines(a: Aggregated, b: Aggregated) -> dict[tuple[Place, str], float]:
     return {(place, side): float(a.side(side)[place] @ b.side(side)[place]) for side, place in shared}
 
 
+_SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
+_OTHER: dict[Which, Which] = {"a": "b", "b": "a"}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The two by two."""
+
+    of: Prompts
+    prompts: tuple[int | None, int | None]  # the representatives
+    found: Exclusive
+
+
+def removed_of(seen: Study) -> Removed:
+    """Edges of each representative alone, removed in other prompts of both orders."""
+    draws, told = 1 if seen.asked.quick else 3, seen.asked.progress
+    found = remove_exclusive(seen.pair, seen.others, seen.model, draws=draws, seed=seen.asked.seed, progress=told)
+    return Removed(seen.of, (seen.pair[0].prompt, seen.pair[1].prompt), found)
+
+
+def found_exclusive(record: Removed) -> Findings:
+    """Does each representative's removal hurt its own order more, and more than random channels?"""
+    found, interaction = record.found, Interval(*record.found.interaction)
+    rows = [Finding("interaction", interaction)]
+    for which, order in _SIDES.items():
+        rows += of_part(f"{order} edges", *_of_edges(found, which))
+    enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
+    numbers = " and ".join(f"{number} ({order})" for number, order in zip(record.prompts, ORDERS, strict=True))
+    remark = (
+        f"Edges (writer, head, side and channel) that one representative has alone, of prompts {numbers}. An edge is "
+        "placed in other prompts by the roles of its tokens and removed from its head alone; the effect is the change "
+        "of the logit of IO against S over its size. Interaction: the effect on the own order less that on the other, "
+        "both together."
+    )
+    unless = f"it was measured in {LEAST} or more prompts of either order, and the interaction is below 0"
+    first = enough and interaction.high < 0
+    return Findings(rows, record.of.provenance(), first=first, unless=unless, remark=remark)
+
+
+def _of_edges(found: Exclusive, which: Which) -> list[Finding]:
+    """What one representative's own edges do to prompts of both orders, beside controls."""
+    held, why = found.verdict(which)
+    asked = (
+        "a loss on the own order beyond that on the other, and beyond that by random channels of the same writers and "
+        "heads, intervals apart; also if the effect on the other order is scaled up by the edges without a place there"
+    )
+    rows = [
+        Finding("edges", len(found.a if which == "a" else found.b)),
+        Finding("alone", why, asked, held is True and beyond_places(found, which)),
+    ]
+    for on, order in _SIDES.items():
+        rows.append(Finding(f"placed in {order} prompts", found.cell(which, on).placed, percent=True))
+        for what in WHATS:
+            cell = found.cell(which, on, what)
+            if cell.measured:
+                rows.append(Finding(f"{order} prompts, {what}", Interval(*cell.spread)))
+    return rows
+
+
+def beyond_places(found: Exclusive, which: Which) -> bool:
+    """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
+    own, other = found.cell(which, which), found.cell(which, _OTHER[which])
+    return own.spread[2] < other.spread[1] * max(1.0, own.placed / max(other.placed, 1e-9))
+
+
+def _draw_exclusive(record: Removed) -> Mapping[str, Figure]:
+    if not any(cell.measured for cell in record.found.cells):
+        return {}
+    names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
+    figure = removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))
+    heading(figure, f"Edges that one representative has alone: a is {names[0]}, b is {names[1]}")
+    return {"removed": figure}
+
+
 RUNS: dict[str, Attempt] = {
-    "talk-17": Experiment(partial(of_study, compared_of), found_alike, partial(_draw, ends=False)),
-    "talk-18": Experiment(partial(of_study, compared_of), found_mover, partial(_draw, ends=True)),
+    "talk-17": Experiment(partial(of_study, compared_of), found_alike, partial(_draw_signals, ends=False)),
+    "talk-18": Experiment(partial(of_study, compared_of), found_mover, partial(_draw_signals, ends=True)),
+    "talk-26": Experiment(partial(of_study, removed_of), found_exclusive, _draw_exclusive),
 }
