@@ -35,10 +35,10 @@ from keyhole_papers.svt.ioi import LEAST, Subject, of_gpt2, subject, trace_answe
 from keyhole_papers.svt.known import Agreement
 from keyhole_papers.svt.lattice import lattice, rewired
 from keyhole_papers.svt.network import Network
-from keyhole_papers.talk import one_circuit, signals, sinks
+from keyhole_papers.talk import signals, single
 
 pytestmark = pytest.mark.xdist_group("lab runs")
-MODULES = (network, cuts, residuals, together, writers, sets, signals, one_circuit, sinks)
+MODULES = (network, cuts, residuals, together, writers, sets, signals, single)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 HEADS = {"S-inhibition": ((2, 6),), "name mover": ((3, 1), (2, 5), (3, 0))}
 POSITIVE = ("reproduced", "partly")
@@ -94,8 +94,8 @@ def test_random_weights_show_nothing(
     """Also if their answers happen to be right."""
     monkeypatch.setattr(ioi_studies, "_require_solved", lambda *args: None)
     monkeypatch.setattr(ioi_studies, "_GPT2", HEADS)
-    monkeypatch.setattr(one_circuit, "_PROMPTS", LEAST)
-    monkeypatch.setattr(sinks, "_PROMPTS", 3)  # every head fires, which takes long; one is held out
+    monkeypatch.setattr(single, "_TRACED", LEAST)
+    monkeypatch.setattr(single, "_RESTING", 3)  # every head fires, which takes long; one is held out
     try:
         outcome = run(id, Job(tmp_path / id, model=random_gpt2, quick=True, seed=7))
     except KeyholeError as refused:  # for want of anything to judge; anything else is a fault
@@ -475,7 +475,7 @@ def test_talk_prompts_of_a_real_model_are_published_and_fitted(tmp_path: Path) -
     assert traced.prompts["ioi"] == "the first 3 of 256 published indirect objects (mixed)"
     assert traced.prompts["greater than"].endswith("in single tokens of the model, asked for the tens of a year")
     assert traced.right["greater than"] == 3 and len(traced.circuits["greater than"]) == 3
-    assert f"{traced.right['ioi']} of {traced.prompts['ioi']}" in traced.note
+    assert f"{traced.right['ioi']} of {traced.prompts['ioi']}" in traced.of.text
     assert all(circuit.run is None for circuit in traced.circuits["ioi"])  # hundreds of them are kept
 
 
@@ -492,6 +492,6 @@ def test_a_stand_in_loses_its_signals_in_some_circuits_and_says_so(
     monkeypatch.setattr(signals, "_STAND_IN", 2)
     removed = signals.measure_removed(Job(tmp_path, quick=True))
     assert all(len(own) == min(2, len(removed.traced.circuits[task])) for task, own in removed.rows.items())
-    assert "in the first 2 circuits of a task" in signals._tell_removed(removed).note
+    assert "in the first 2 circuits of a task" in signals.found_removed(removed).note
     monkeypatch.setattr(signals, "_STAND_IN", 48)
-    assert "circuits of a task" not in signals._tell_removed(signals.measure_removed(Job(tmp_path, quick=True))).note
+    assert "circuits of a task" not in signals.found_removed(signals.measure_removed(Job(tmp_path, quick=True))).note

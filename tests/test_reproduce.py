@@ -29,7 +29,7 @@ from keyhole.lab.payload.toy import PayloadSettings
 from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.loading.load import load
 from keyhole_papers import runner
-from keyhole_papers.catalogue import CATALOGUE, PAPERS
+from keyhole_papers.catalogue import CATALOGUE, PAPERS, published
 from keyhole_papers.cc.studies import studied
 from keyhole_papers.cc.subject import Subject
 from keyhole_papers.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
@@ -95,8 +95,7 @@ def test_every_figure_is_in_the_catalogue() -> None:
 
 
 def test_entries_are_whole() -> None:
-    files = [__import__(f"keyhole_papers.catalogue.{paper}", fromlist=["PUBLISHED"]) for paper in PAPERS]
-    assert sum(len(file.PUBLISHED) for file in files) == len(CATALOGUE)  # a repeated id would vanish
+    assert sum(len(published(paper)) for paper in PAPERS) == len(CATALOGUE)  # a repeated id would vanish
     for id, one in CATALOGUE.items():
         assert one.id == id and one.paper == id.partition("-")[0] and one.title and one.claim
         assert one.command.startswith(f"keyhole reproduce {id}")
@@ -453,14 +452,14 @@ def test_heads_of_another_recipe_or_damaged_ones_are_trained_again(
     for damaged in (whole[:-100], b"", b"text"):
         file.write_bytes(damaged)
         assert trained() and not trained()
-    weights, numbers = stored(file, payload_store._about(cell))
+    weights, numbers = stored(file, payload_store.HEADS.about(cell))
     missing = {name: tensor for name, tensor in weights.items() if name != "W_O"}
     for foreign in ({**weights, "W_Q": torch.ones(1)}, {**weights, "W": torch.ones(1)}, missing):
-        store(file, foreign, payload_store._about(cell), **numbers)
+        store(file, foreign, payload_store.HEADS.about(cell), **numbers)
         assert trained() and not trained()
     store(file, weights, "other settings", **numbers)
     assert trained() and not trained()
-    monkeypatch.setattr(payload_store, "RECIPE", payload_store.RECIPE + 1)
+    monkeypatch.setattr(payload_store, "HEADS", replace(payload_store.HEADS, recipe=2))
     assert trained() and not trained()
 
 

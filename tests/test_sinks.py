@@ -44,7 +44,8 @@ from keyhole.stats import Interval
 from keyhole.tracing.firings.signals import signal_vector
 from keyhole.tracing.firings.why import explain
 from keyhole.tracing.writes.upstream import Writes
-from keyhole_papers.talk.sinks import Rest, judge
+from keyhole_papers.svt.ioi import of_gpt2
+from keyhole_papers.talk.single import Rest, found_sinks
 
 SIDES: tuple[SideName, SideName] = ("dest", "src")
 
@@ -271,14 +272,23 @@ def test_a_shared_signal_must_survive_act_and_exceed_its_controls() -> None:
 
 
 def test_the_published_claim_needs_nearly_equal_signals(shared: Sinks, common: Sinks) -> None:
-    gpt2, other = Rest("gpt2", 24, shared, "24 prompts"), Rest(None, 24, shared, "24 prompts")
-    assert judge(gpt2) == "reproduced" and judge(other) == "partly"
-    assert judge(replace(gpt2, sinks=common)) == "not" and judge(replace(other, sinks=common)) == "needs a model"
+    gpt2, other = (Rest(of_gpt2(model, "24 prompts"), 24, shared) for model in ("gpt2", None))
+    assert found_sinks(gpt2).verdict == "reproduced" and found_sinks(other).verdict == "partly"
+    assert (
+        found_sinks(replace(gpt2, sinks=common)).verdict == "not"
+        and found_sinks(replace(other, sinks=common)).verdict == "needs a model"
+    )
     one = replace(shared, sides=(shared.sides[0], common.sides[1]))
-    assert judge(replace(gpt2, sinks=one)) == "partly" and judge(replace(gpt2, prompts=4)) == "not"
+    assert (
+        found_sinks(replace(gpt2, sinks=one)).verdict == "partly"
+        and found_sinks(replace(gpt2, prompts=4)).verdict == "not"
+    )
     ways = [replace(LIKE, taken=top, near=Interval(0.1, 0.0, 0.2)) for top in (None, 3)]
     part = side_of(ways, [GONE])
-    assert part.found == "a shared part" and judge(replace(gpt2, sinks=replace(shared, sides=(part, part)))) == "not"
+    assert (
+        part.found == "a shared part"
+        and found_sinks(replace(gpt2, sinks=replace(shared, sides=(part, part)))).verdict == "not"
+    )
 
 
 # Quantities against slow ones.

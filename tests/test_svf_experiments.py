@@ -330,6 +330,6 @@ def test_damaged_and_old_models_are_trained_again(monkeypatch: pytest.MonkeyPatc
     reports: list[int] = []
     svf_store.trained_models(SHARED, tmp_path, "cpu", lambda done, _: reports.append(done))
     assert reports == [100, 200], "one model of three"
-    monkeypatch.setattr(svf_store, "RECIPE", 2)
+    monkeypatch.setattr(svf_store, "TOYS", dataclasses.replace(svf_store.TOYS, recipe=2))
     svf_store.trained_models(SHARED, tmp_path, "cpu", lambda done, _: reports.append(done))
     assert reports[-1] == 600, "all of them"

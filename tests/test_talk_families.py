@@ -25,24 +25,20 @@ from keyhole.models.organism import folder as organism_folder
 from keyhole.tasks import ioi, published_ioi
 from keyhole.tasks.example import Example
 from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.results import Verdict
 from keyhole_papers.runner import Task, experiments
 from keyhole_papers.svt.ioi import LEAST
-from keyhole_papers.talk import averages as mixing
-from keyhole_papers.talk import exclusive, families, names, representatives, same_heads, study
-from keyhole_papers.talk.averages import Mixed
-from keyhole_papers.talk.exclusive import Removed
-from keyhole_papers.talk.families import Split, tells_of
-from keyhole_papers.talk.representatives import Representatives, stood_for
-from keyhole_papers.talk.same_heads import Compared, shuffled_of
-from keyhole_papers.talk.study import Prompts
-from keyhole_papers.told import Experiment
+from keyhole_papers.talk import families, groups, names, orders
+from keyhole_papers.talk.families import Prompts, Split, tells_of
+from keyhole_papers.talk.groups import Mixed, Representatives, stood_for
+from keyhole_papers.talk.orders import Compared, Removed, shuffled_of
 from planted import planted
 from tiny import Sizes, tiny
 
 pytestmark = pytest.mark.xdist_group("talk families")  # their studies are made once
-MODULES = (mixing, families, representatives, same_heads, exclusive)
+MODULES = (groups, families, orders)
 RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 POSITIVE = ("reproduced", "partly")
 GPT2, PYTHIA, OTHER = (
@@ -56,9 +52,9 @@ def verdicts(id: str, make: Callable[[Prompts], Any], *, real: Prompts = GPT2) -
     assert isinstance(run, Experiment)
     for of in (real, OTHER):
         record = make(of)
-        told = run.tell(record)
+        told = run.findings(record)
         assert told.measured and "nan" not in told.measured and ("stood in" in told.note) == (of is OTHER)
-        found.append(run.judge(record))
+        found.append(told.verdict)
     run.draw(make(real))
     return found[0], found[1]
 
@@ -110,7 +106,7 @@ def test_families_that_follow_the_order_of_names() -> None:
     assert own(GPT2).believed
     assert verdicts("talk-14", own) == SHOWN
     assert verdicts("talk-15", own, real=PYTHIA) == NOTHING
-    assert families.judge_wording(own(GPT2)) == "needs a model"  # GPT-2 says nothing of Pythia
+    assert families.found_wording(own(GPT2)).verdict == "needs a model"  # GPT-2 says nothing of Pythia
     assert verdicts("talk-14", split(4, by_order)) == PART  # an order has two families: not the split itself
 
 
@@ -146,9 +142,9 @@ def test_every_condition_of_a_family_counts() -> None:
         replace(own, tells=better),
         replace(own, tells={}),
     ):
-        assert families.judge_order(record) == "not"
+        assert families.found_order(record).verdict == "not"
     rough = replace(order, ari=replace(order.ari, value=0.49))
-    assert families.judge_order(replace(own, levels=(replace(level, agreement=(rough,)),))) == "partly"
+    assert families.found_order(replace(own, levels=(replace(level, agreement=(rough,)),))).verdict == "partly"
 
 
 def test_how_well_a_label_tells_a_family() -> None:
@@ -184,10 +180,10 @@ def test_averages_mix_families() -> None:
     assert verdicts("talk-13", mixed(3, believed=False)) == verdicts("talk-13", mixed(0)) == NOTHING
     whole, *others = own(GPT2).averages
     for core in (replace(whole, held=1.0), replace(whole, nearest=1.0)):  # a prompt has all of it, or is it
-        assert mixing.judge(Mixed(GPT2, True, (core, *others))) == "not"
+        assert groups.found_average(Mixed(GPT2, True, (core, *others))).verdict == "not"
     family, random, *rest = others
     for odd in (replace(family, union=10 * family.union), replace(family, typical=random.typical)):
-        assert mixing.judge(Mixed(GPT2, True, (whole, odd, random, *rest))) == "not"
+        assert groups.found_average(Mixed(GPT2, True, (whole, odd, random, *rest))).verdict == "not"
 
 
 def test_random_groups_are_no_families() -> None:
@@ -293,13 +289,13 @@ def compared(
     shuffled = shuffled_of(others, seed=0)
 
     def record(of: Prompts) -> Compared:
-        own = frozenset([same_heads.MOVER] if of is GPT2 else movers)
+        own = frozenset([orders.MOVER] if of is GPT2 else movers)
         return Compared(of, agreement(apart), (3, 4), real, cosines_bare, shuffled, own)
 
     return record
 
 
-ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in same_heads.ALIKE}
+ALIKE = {Place(*head, "S2", "S1"): 1.0 for head in orders.ALIKE}
 
 
 def test_heads_that_are_told_the_same() -> None:
@@ -309,10 +305,12 @@ def test_heads_that_are_told_the_same() -> None:
     assert verdicts("talk-17", compared(one_turned)) == ("partly", "needs a model")  # two of three; too few
     turned = dict.fromkeys(ALIKE, 0.3)
     assert verdicts("talk-17", compared(turned)) == NOTHING
-    assert same_heads.judge_alike(compared(ALIKE, bare=0.5)(OTHER)) == "needs a model"  # alike by their biases alone
+    assert (
+        orders.found_alike(compared(ALIKE, bare=0.5)(OTHER)).verdict == "needs a model"
+    )  # alike by their biases alone
     others = {Place(layer, 1, "S2", "S1"): 1.0 for layer in (1, 2, 3)}
     assert verdicts("talk-17", compared(others)) == ("not", "partly")  # not the published heads
-    assert same_heads.judge_alike(compared(ALIKE, noise=0.5)(GPT2)) == "not"  # as within, but far from 1
+    assert orders.found_alike(compared(ALIKE, noise=0.5)(GPT2)).verdict == "not"  # as within, but far from 1
 
 
 def test_name_movers_that_are_told_something_else() -> None:
@@ -323,19 +321,19 @@ def test_name_movers_that_are_told_something_else() -> None:
     assert verdicts("talk-18", compared({mover(9, 9): 1.0})) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 6): -0.4})) == ("not", "partly")
     suppressor = compared({mover(9, 9): 1.0, mover(10, 7): -0.4}, movers=((9, 9),))  # looks at IO, and pushes S
-    assert same_heads.judge_mover(suppressor(OTHER)) == "needs a model"
+    assert orders.found_mover(suppressor(OTHER)).verdict == "needs a model"
     elsewhere = {Place(9, 9, "END", "S2"): -0.4}
     assert verdicts("talk-18", compared(elsewhere)) == NOTHING
     assert verdicts("talk-18", compared({mover(9, 9): -0.1}, noise=2.0)) == NOTHING  # noise alone
     lucky = negative(GPT2)
-    assert same_heads.judge_mover(replace(lucky, shuffled=(lucky.real,))) == "not"  # random splits show as much
+    assert orders.found_mover(replace(lucky, shuffled=(lucky.real,))).verdict == "not"  # random splits show as much
 
 
 def test_random_splits_show_nothing() -> None:
     """Groups that are dealt without regard to order: sizes as they were, and nothing different."""
     record = compared({mover(9, 9): -0.4, **ALIKE})(GPT2)
     assert len(record.shuffled) == 19 and {one.members for one in record.shuffled} == {(11, 11)}
-    assert not any(same_heads.different(same_heads.movers(one)) for one in record.shuffled)
+    assert not any(orders.different(orders.movers(one)) for one in record.shuffled)
     assert shuffled_of(([], []), seed=0) == ()
 
 
@@ -386,13 +384,13 @@ def untrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture
 def anything(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Wrong answers are traced, too, as if they were right."""
-    monkeypatch.setattr(study, "TRACING", Tracing(through="heads", wrong="keep"))
-    monkeypatch.setattr(study, "_WHERE", {"status": "circuit"})
-    monkeypatch.setattr(study, "_FEWEST", 10)  # many of their circuits have no head
-    monkeypatch.setattr(study, "require_solved", lambda *args, **options: None)
+    monkeypatch.setattr(families, "TRACING", Tracing(through="heads", wrong="keep"))
+    monkeypatch.setattr(families, "_WHERE", {"status": "circuit"})
+    monkeypatch.setattr(families, "_FEWEST", 10)  # many of their circuits have no head
+    monkeypatch.setattr(families, "require_solved", lambda *args, **options: None)
     yield
-    study._study.cache_clear()
-    same_heads.compared_of.cache_clear()
+    families._study.cache_clear()
+    orders.compared_of.cache_clear()
 
 
 def test_untrained_models_are_refused(untrained: str, tmp_path: Path) -> None:
@@ -404,14 +402,15 @@ def test_untrained_models_are_refused(untrained: str, tmp_path: Path) -> None:
 def test_untrained_models_show_nothing(untrained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every runner to its end, also where answers count as right; each study is made once."""
     saved, made = keep_saved(monkeypatch), []
-    traced = study.bulk
-    monkeypatch.setattr(study, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    traced = families.bulk
+    monkeypatch.setattr(families, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)
         job = Job(tmp_path / id, model=untrained, quick=True)
         job.folder.mkdir()
         record = run.measure(job)
-        told, verdict = run.tell(record), run.judge(record)
+        told = run.findings(record)
+        verdict = told.verdict
         assert verdict in get_args(Verdict) and verdict not in POSITIVE, (id, told.measured)
         assert told.measured and told.numbers
         assert "Prompts: 60 held-out indirect objects in the organism's own wordings (balanced)." in told.note
@@ -424,8 +423,8 @@ def test_the_organism_says_what_it_stood_in_for(tmp_path: Path) -> None:
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)
         record = run.measure(Job(tmp_path, quick=True))
-        told = run.tell(record)
-        assert run.judge(record) in ("partly", "untold", "needs a model") and "The built-in organism" in told.note
+        told = run.findings(record)
+        assert told.verdict in ("partly", "untold", "needs a model") and "The built-in organism" in told.note
         assert ("Pythia-160M" in told.note) == (id == "talk-15")
 
 
@@ -436,23 +435,22 @@ def test_families_are_of_all_published_prompts(tmp_path: Path, monkeypatch: pyte
         asked.append(prompts)
         raise KeyholeError("enough")
 
-    for module in (study, names):
-        monkeypatch.setattr(module, "bulk", stop)
+    monkeypatch.setattr(families, "bulk", stop)
     real = Job(tmp_path, model=str(SMOLLM2)).asked
-    for study_of in (lambda: study._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
+    for study_of in (lambda: families._study.__wrapped__(real), lambda: names._names.__wrapped__(real, tmp_path)):
         with pytest.raises(KeyholeError, match="enough"):
             study_of()
     assert list(asked[0]) == published_ioi(3000)
     assert {one.labels["wordings"] for one in asked[1]} == {"published"} and len(asked[1]) == 600
     with pytest.raises(KeyholeError, match="enough"):
-        study._study.__wrapped__(Job(tmp_path).asked)
+        families._study.__wrapped__(Job(tmp_path).asked)
     assert list(asked[2]) == ioi(3000, design="balanced", held_out=True)
 
 
 def test_few_right_answers_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "_FEWEST", 61)
+    monkeypatch.setattr(families, "_FEWEST", 61)
     with pytest.raises(MissingModelError, match=r"the built-in organism answers 5\d of 60 prompts right"):
-        study._study.__wrapped__(Job(tmp_path, quick=True).asked)
+        families._study.__wrapped__(Job(tmp_path, quick=True).asked)
 
 
 def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
@@ -461,4 +459,4 @@ def test_all_are_registered_and_share_a_process(tmp_path: Path) -> None:
     assert set(RUNS) == {f"talk-{i}" for i in (13, 14, 15, 16, 17, 18, 26)}
     assert all(found[id] is run and CATALOGUE[id].later is None and CATALOGUE[id].needs for id, run in RUNS.items())
     tasks = [Task(CATALOGUE[id], Job(tmp_path), {}, tmp_path, run) for id, run in RUNS.items()]
-    assert {task.family for task in tasks} == {"keyhole_papers.talk.study"}
+    assert {task.family for task in tasks} == {"keyhole_papers.talk.families"}

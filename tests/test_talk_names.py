@@ -15,15 +15,14 @@ from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import Outcome, Share, share
 from keyhole.naming.subject import Subject
 from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.results import Verdict, read_results
 from keyhole_papers.runner import Task, experiments
-from keyhole_papers.talk import names, solved
-from keyhole_papers.talk.names import NamedShares
+from keyhole_papers.talk import families, names, solved
+from keyhole_papers.talk.families import Prompts
+from keyhole_papers.talk.names import Follows, NamedShares, Way
 from keyhole_papers.talk.solved import Solved
-from keyhole_papers.talk.study import Prompts
-from keyhole_papers.talk.ways import Follows, Way
-from keyhole_papers.told import Experiment
 from misbehaving import Body, Said, knows_the_rule, serving
 
 pytestmark = pytest.mark.xdist_group("talk names")  # their study is made once
@@ -38,10 +37,10 @@ def verdicts(id: str, make: Callable[[Prompts], Any]) -> tuple[Verdict, Verdict]
     assert isinstance(run, Experiment)
     for of in (GPT2, OTHER):
         record = make(of)
-        told = run.tell(record)
+        told = run.findings(record)
         assert told.measured and told.numbers and "nan" not in told.measured
         assert ("stood in" in told.note) == (of is OTHER)
-        found.append(run.judge(record))
+        found.append(told.verdict)
         run.draw(record)
     return found[0], found[1]
 
@@ -74,7 +73,7 @@ def test_names_that_random_directions_have_as_well_say_nothing_of_signals() -> N
     assert verdicts("talk-19", shares(126, 126, 10)) == verdicts("talk-19", shares(100, 150, 10)) == NOTHING
     assert not names.beyond_random(shares(130, 125, 10)(GPT2)) and names.beyond_random(shares(150, 125, 10)(GPT2))
     alone = replace(record, controls={})
-    assert not names.own_names(alone) and not names.beyond_random(alone) and names.judge(alone) == "not"
+    assert not names.own_names(alone) and not names.beyond_random(alone) and names.findings(alone).verdict == "not"
 
 
 # -- how IO is found -----------------------------------------------------------------------------------------------
@@ -154,16 +153,16 @@ def test_names_are_told_where_they_speak_of_a_place() -> None:
 
 def test_the_organism_says_what_it_stood_in_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All three to their end, from one study; the signals are of heads that look from the end at IO."""
-    saved, made, traced = keep_saved(monkeypatch), list[int](), names.bulk
-    monkeypatch.setattr(names, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
+    saved, made, traced = keep_saved(monkeypatch), list[int](), families.bulk
+    monkeypatch.setattr(families, "bulk", lambda *args, **options: made.append(1) or traced(*args, **options))
     names._names.cache_clear()
     for id, run in RUNS.items():
         assert isinstance(run, Experiment)
         job = Job(tmp_path / id, quick=True)
         job.folder.mkdir()
         record = run.measure(job)
-        text = run.tell(record)
-        assert run.judge(record) in ("partly", "needs a model") and "The built-in organism" in text.note
+        text = run.findings(record)
+        assert text.verdict in ("partly", "needs a model") and "The built-in organism" in text.note
         for name in run.result(record, job.folder).figures:
             check_drawn(saved[job.folder / name], job.folder / name)
         if isinstance(record, Solved):

@@ -71,7 +71,11 @@ def test_every_file_of_the_package_is_inside(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     assert not tool("release").source_files() - inside
     needed = ("py.typed", "models/organism/model.safetensors", "models/organism/tokenizer.json")
-    assert {*(f"keyhole/{name}" for name in needed), "keyhole_papers/page.html"} <= inside
+    assert {
+        *(f"keyhole/{name}" for name in needed),
+        "keyhole_papers/page.html",
+        "keyhole_papers/catalogue/svt.toml",
+    } <= inside
     assert not any(name.startswith(("tests/", "tools/", "docs/")) or "__pycache__" in name for name in inside)
 
 

@@ -10,7 +10,9 @@ from keyhole_papers.provenance import Provenance
 from keyhole_papers.results import Numbers, Verdict
 
 NOT_MEASURED = "not measured"
-NO_CLAIMS: Mapping[str, tuple[str, bool]] = {}
+Claim = tuple[str, bool | None]  # what is asked, and whether it holds
+NO_CLAIM: Claim = "", None
+NO_CLAIMS: Mapping[str, Claim] = {}
 
 
 class Spread(Protocol):
@@ -184,13 +186,13 @@ def of_part(part: str, *rows: Finding) -> list[Finding]:
     return [replace(row, part=part) for row in rows]
 
 
-def rows_of(values: Mapping[str, Value], claims: Mapping[str, tuple[str, bool]] = NO_CLAIMS) -> list[Finding]:
+def rows_of(values: Mapping[str, Value], claims: Mapping[str, Claim] = NO_CLAIMS) -> list[Finding]:
     """Numbers by name, with what is asked of some of them and whether that holds.
 
     >>> [row.text for row in rows_of({"both": -1.0, "sum": -1.5}, {"both": ("a loss", True)})]
     ['both -1.000 (as asked)', 'sum -1.500']
     """
-    return [Finding(name, value, *claims.get(name, ())) for name, value in values.items()]
+    return [Finding(name, value, *claims.get(name, NO_CLAIM)) for name, value in values.items()]
 
 
 def counted(flags: Sequence[bool]) -> str:

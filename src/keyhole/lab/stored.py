@@ -5,11 +5,11 @@ A stop leaves the old file or the new one. Of several processes one trains, and 
 
 import hashlib
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from filelock import FileLock, Timeout
 from safetensors import safe_open
@@ -57,6 +57,44 @@ def stored(path: Path, about: object) -> tuple[dict[str, Tensor], dict[str, Any]
     told = f"{path} was trained with other settings, snapshots or device: ask for those, or give another place."
     require(same, told)
     return tensors, numbers
+
+
+@dataclass(frozen=True)
+class Shelf(Generic[Key, Trained]):
+    """Where are the toys of one kind kept? In a file for each setting; figures share them, and a restart keeps them."""
+
+    recipe: int  # of the training: raise it when the same settings give other weights, and kept toys are trained again
+    name: Callable[[Key], str]  # how the name of a file begins
+    parts: Callable[[Trained], tuple[Mapping[str, Tensor], Mapping[str, object]]]  # tensors, and numbers found
+    whole: Callable[[Key, dict[str, Tensor], dict[str, Any]], Trained]  # of exactly these parts; or it raises
+
+    def about(self, settings: Key) -> object:
+        """All that decides the weights."""
+        return {"settings": settings, "recipe": self.recipe}
+
+    def path(self, folder: Path, settings: Key) -> Path:
+        """The file of a setting."""
+        return weights_path(folder, self.name(settings), self.about(settings))
+
+    def put(self, folder: Path, settings: Key, toy: Trained) -> None:
+        """Keeps a toy, in the place of what was there."""
+        tensors, numbers = self.parts(toy)
+        store(self.path(folder, settings), tensors, self.about(settings), **numbers)
+
+    def read(self, folder: Path, settings: Key) -> Trained | None:
+        """The toy of a file, or None if it has to be trained: there is none, or a damaged one, or of another recipe."""
+        try:
+            return self.whole(settings, *stored(self.path(folder, settings), self.about(settings)))
+        except (KeyholeError, KeyError, TypeError):  # no such file, or not exactly these parts in it
+            return None
+
+    def filled(
+        self, folder: Path, wanted: Sequence[Key], train: Callable[[list[Key]], Mapping[Key, Trained]]
+    ) -> list[Trained]:
+        """The toy of every setting, read or else trained; `train` puts each on the shelf as soon as it is done."""
+        paths = {settings: self.path(folder, settings) for settings in wanted}
+        toys = gathered(paths, lambda settings: self.read(folder, settings), train)
+        return [toys[settings] for settings in wanted]
 
 
 @contextmanager

@@ -1,16 +1,70 @@
-"""What has been published, and what does each item need? Every figure and table of three papers and a talk."""
+"""What has been published, and what does each item need? Every figure and table of three papers and a talk.
 
-from keyhole_papers.catalogue import cc, svf, svt, talk
-from keyhole_papers.catalogue.entry import Paper, Published
+A file per paper has an item for each, in the order in which a report shows them; see `Published` for its fields.
+"""
 
-__all__ = ["CATALOGUE", "PAPERS", "Paper", "Published"]
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
 
+from keyhole.strict import fits, quoted, read_text, require
+
+Paper = Literal["svf", "svt", "cc", "talk"]
 PAPERS: dict[Paper, str] = {
     "svf": "Singular Vectors of Attention Heads Align with Features",
     "svt": "Sparse Attention Decomposition Applied to Circuit Tracing",
     "cc": "Decomposing Query-Key Feature Interactions Using Contrastive Covariances",
     "talk": "Understanding Attention from First Principles (talk)",
 }
-CATALOGUE: dict[str, Published] = {
-    one.id: one for one in (*svf.PUBLISHED, *svt.PUBLISHED, *cc.PUBLISHED, *talk.PUBLISHED)
-}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A figure, table or theorem of a paper, or a slide of the talk."""
+
+    id: str  # begins with its paper
+    figure: str  # where it stands: "Figure 2a", "Table 1", "Theorem 3"
+    title: str
+    claim: str  # what it shows, with the published numbers where there are any
+    needs: str | None = None  # the model whose weights it is about; None: a toy, a theorem or a drawing
+    later: str | None = None  # why it cannot be run yet
+    schematic: bool = False  # a drawing: there is nothing to measure
+    same_as: str | None = None  # the id of the paper's figure that a slide shows again
+    beyond: bool = False  # ours, on a question that the paper leaves open: nothing was published to compare with
+
+    @property
+    def paper(self) -> Paper:
+        """Which one?"""
+        return next(paper for paper in PAPERS if paper == self.id.partition("-")[0])
+
+    @property
+    def command(self) -> str:
+        """Runs it wherever the hub is reachable, on the first model that it needs."""
+        model = f" --model {self.needs.split()[0].rstrip(',')}" if self.needs else ""
+        return f"keyhole reproduce {self.id}{model}"
+
+    @property
+    def counts(self) -> bool:
+        """Is it part of a total? A slide's figure is in it already, and what was not published cannot be repeated."""
+        return self.same_as is None and not self.beyond
+
+
+_FIELDS = get_type_hints(Published)
+
+
+def published(paper: Paper) -> list[Published]:
+    """All items of one paper."""
+    rows = tomllib.loads(read_text(Path(__file__).with_name(f"{paper}.toml")))["item"]
+    return [_item(row, paper) for row in rows]
+
+
+def _item(row: dict[str, Any], paper: Paper) -> Published:
+    for name, value in row.items():
+        require(name in _FIELDS and fits(value, _FIELDS[name]), f"{name} of an item cannot be {quoted(value)}: {row}.")
+    item = Published(**row)
+    require(item.id.startswith(f"{paper}-"), f"{item.id} does not belong to {paper}.")
+    return item
+
+
+CATALOGUE: dict[str, Published] = {item.id: item for paper in PAPERS for item in published(paper)}

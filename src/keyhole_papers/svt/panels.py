@@ -1,4 +1,4 @@
-"""How do the pictures of one paper look alike? Panels side by side under a heading, bars with whiskers, clouds."""
+"""How do pictures of papers look alike? Panels under a heading, bars and dots with whiskers, clouds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -27,6 +27,21 @@ def whiskers(axis: Any, means: Mapping[str, Interval], shades: Sequence[str], wi
         axis.bar([at], [one.mean], color=shade, width=width)
         axis.plot([at, at], [one.low, one.high], color=INK, linewidth=1.2)
     axis.axhline(0, color=INK, linewidth=0.8)
+
+
+def spreads(
+    rows: Mapping[str, Sequence[tuple[Interval, str]]], title: str, size: tuple[float, float], x: str
+) -> tuple[Figure, Any]:
+    """A line of dots with their intervals for each name, from above, each dot in its shade."""
+    figure, (axis,) = panels([""], title, (size[0], size[1] * len(rows) + 1.8), x=x)
+    for at, dots in enumerate(rows.values()):
+        for number, (spread, shade) in enumerate(dots):
+            height = at + 0.24 * (number - (len(dots) - 1) / 2)
+            axis.plot([spread.low, spread.high], [height] * 2, color=INK, linewidth=1)
+            axis.plot([spread.mean], [height], "o", color=shade, markersize=7)
+    axis.set_yticks(range(len(rows)), list(rows))
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    return figure, axis
 
 
 def cloud(axis: Any, x: Sequence[float], y: Sequence[float]) -> None:

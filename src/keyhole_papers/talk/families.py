@@ -1,21 +1,157 @@
-"""Do circuits fall into families, and what do these follow: the order of names, or the wording?"""
+"""Do circuits fall into families, and what do these follow: the order of names, or the wording?
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+The circuits are those of the published prompts, traced once for all slides on families.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int
 from matplotlib.figure import Figure
 
-from keyhole.family import Agreement, Families, Level
+from keyhole.comparison.members import Member, draw, member
+from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.family import Agreement, Families, Level, families
 from keyhole.family.agreement import Beside
 from keyhole.family.clusters import LEVEL
-from keyhole_papers.job import Attempt
-from keyhole_papers.results import Numbers, Verdict
+from keyhole.family.families import RIGHT
+from keyhole.many.driver import bulk
+from keyhole.many.settings import Tracing
+from keyhole.models.model import Model
+from keyhole.progress import Progress
+from keyhole.store.chosen import traced_prompts
+from keyhole.store.reading import Where
+from keyhole.store.store import Store
+from keyhole.tasks.prompt_sets import IOI, prompts_for
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
+from keyhole_papers.job import Asked, Attempt, Job, loaded
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import require_solved
 from keyhole_papers.talk.signals import published_name
-from keyhole_papers.talk.study import Prompts, Study, of_study, sets_apart
-from keyhole_papers.told import Experiment, Told, judged, stood_in
+
+ORDERS = ("ABBA", "BABA")
+_QUICK = 60
+_MEMBERS = 40  # prompts of each order that are run again for signals and removals
+_FEWEST = 30  # right answers, below which there is nothing to cut
+TRACING = Tracing(through="heads", wrong="skip")  # as published
+_WHERE: Where = RIGHT
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What was asked of which model."""
+
+    model: str | None  # as it was asked for
+    prompts: int
+    solved: int  # IO is preferred to S
+    right: int  # IO is the likeliest next token, and a head is in the circuit: these circuits are compared
+    about: str  # which prompts
+
+    def provenance(self, *published: str) -> Provenance:
+        """What a result says of them, where it was published of these models; of GPT-2, unless they are named."""
+        models = published or ("GPT-2 small",)
+        name = models[0] if len(models) == 1 else "the published models"
+        compared = f"{self.right:,} are answered right with heads in their circuit: these are compared"
+        prompts = f"{self.about}. IO is preferred to S in {self.solved:,}, and {compared}"
+        return Provenance(self.model, published_name(self.model) in models, name, prompts)
+
+
+@dataclass(frozen=True)
+class Study:
+    """The circuits of a model's right answers: their families, and both orders' representatives with other prompts.
+
+    Equal if made for the same settings, so that it can stand for them.
+    """
+
+    asked: Asked
+    of: Prompts = field(compare=False)
+    families: Families = field(compare=False)
+    pair: tuple[Member, Member] = field(compare=False)  # the representatives of ABBA and BABA
+    others: tuple[Sequence[Member], Sequence[Member]] = field(compare=False)  # of either order
+    model: Model = field(compare=False)
+
+    @property
+    def order(self) -> Agreement:
+        """How far the order of names sets circuits apart."""
+        return next(one for one in self.families.levels[0].agreement if one.label == "order")
+
+
+def of_study(make: Callable[[Study], Record], job: Job) -> Record:
+    """What is made of the study of a job's model: `partial(of_study, make)` measures."""
+    return make(study(job))
+
+
+def study(job: Job) -> Study:
+    """Made once for all slides."""
+    return _study(job.asked)
+
+
+def sets_apart(order: Agreement) -> bool:
+    """Are circuits of one order more alike than those of different orders? Otherwise both orders are one family."""
+    return order.explained.p <= LEVEL and order.nearest.p <= LEVEL
+
+
+@contextmanager
+def traced_store(asked: Asked, n: int, progress: Progress) -> Iterator[tuple[Model, Store, Prompts]]:
+    """A model with its circuits for so many prompts of both orders, as long as they are looked at.
+
+    Refused if too few prompts are answered right to say anything.
+    """
+    model = loaded(asked.model, asked.device, asked.choices.dtype)
+    prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "ioi.store"
+        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=progress)
+        yield model, store, _prompts_of(asked.model, store, prompts.about)
+
+
+def _prompts_of(source: str | None, store: Store, about: str) -> Prompts:
+    table = store.table("prompts", columns=["difference"])["difference"].to_pylist()
+    solved = sum(one is not None and one > 0 for one in table)
+    require_solved(source, solved, len(table), real=lambda model: published_name(model) is not None)
+    of = Prompts(source, len(table), solved, len(traced_prompts(store, _WHERE)), about)
+    _require_enough(of, of.right >= _FEWEST)
+    return of
+
+
+@lru_cache(maxsize=1)
+def _study(asked: Asked) -> Study:
+    n = _QUICK if asked.quick else IOI["balanced"]
+    with traced_store(asked, n, asked.progress) as (model, store, of):
+        found = families(store, where=_WHERE, seed=asked.seed, progress=asked.progress)
+        numbers = {order: _with_order(found, order) for order in ORDERS}
+        _require_enough(of, min(map(len, numbers.values())) >= 2)
+        stands = {one.group: one.prompt for one in found.representatives}
+        chosen = [stands[f"order={order}"] for order in ORDERS]
+        count = 6 if asked.quick else _MEMBERS
+        others = [draw(store, numbers[order], count, seed=asked.seed, but=chosen) for order in ORDERS]
+        pair = (member(store, chosen[0]), member(store, chosen[1]))
+    return Study(asked, of, found, pair, (others[0], others[1]), model)
+
+
+def _require_enough(of: Prompts, enough: bool) -> None:
+    if enough:
+        return
+    said = (
+        f"{of.model or 'the built-in organism'} answers {of.right} of {of.prompts} prompts right with heads in their "
+        f"circuits: families of circuits in both orders of names need {_FEWEST} or more."
+    )
+    raise KeyholeError(said) if published_name(of.model) else MissingModelError(f"{said} Choose a model that does.")
+
+
+def _with_order(found: Families, order: str) -> list[int]:
+    """The prompts of the sample in one order of names."""
+    values = found.values.get("order", ())
+    return [int(prompt) for prompt, value in zip(found.sample, values, strict=False) if value == order]
+
 
 LABELS = ("order", "wording")
 _CLEAR = 0.5  # of an agreement that is 0 by chance and 1 at most: what families follow, they follow for the most part
@@ -78,21 +214,18 @@ def tells_of(
     return Beside((share - float(null.mean())) / room, 0.0, float(np.quantile(above, 0.95)), p)
 
 
-def judge_order(record: Split) -> Verdict:
+def found_order(record: Split) -> Findings:
     """Do families follow the order of names? More families than two orders are a part of it."""
-    one = record.agreement("order")
-    two = one is not None and one.ari is not None and one.ari.p <= LEVEL and one.ari.value >= _CLEAR
-    return judged(record.of, [True, two], first=_follows(record, "order", "wording"))
+    agreement = record.agreement("order")
+    ari = None if agreement is None else agreement.ari
+    two = ari is not None and ari.p <= LEVEL and ari.value >= _CLEAR
+    asked = f"{_CLEAR:g} or more, beyond shuffled labels: families are the two orders"
+    return _findings(record, "order", "wording", record.of.provenance(), ari=(asked, two))
 
 
-def judge_wording(record: Split) -> Verdict:
+def found_wording(record: Split) -> Findings:
     """Do families follow the wording?"""
-    return judged(record.of, [True], first=_follows(record, "wording", "order"), real=is_pythia)
-
-
-def is_pythia(model: str | None) -> bool:
-    """Is this the published model of talk-15?"""
-    return published_name(model) == "Pythia-160M"
+    return _findings(record, "wording", "order", record.of.provenance("Pythia-160M"))
 
 
 def _follows(record: Split, label: str, other: str) -> bool:
@@ -104,59 +237,62 @@ def _follows(record: Split, label: str, other: str) -> bool:
     return clear and (its is None or tells.value > its.value) and sets_apart(one)
 
 
-def _tell(record: Split, *, wording: bool) -> Told:
-    level = record.levels[0]
-    cut, numbers = level.clustering.cut, _numbers(record)
-    if cut is None:
-        return Told(f"{record.of.right} circuits: no cut leaves two families.", numbers, _note(record, wording))
-    steady = float(level.clustering.stability[level.clustering.best or 0].mean())
-    worst = max((null.p for null in level.clustering.nulls), default=1.0)
-    lines = [
-        f"{record.of.right} circuits, as sets of edges with channels: the best cut is into {cut.families} families "
-        f"(silhouette {cut.silhouette:.3f}, stability {steady:.2f}, p {worst:.2g} beside worlds without families) and "
-        f"{'is believed' if record.believed else 'is not believed'}."
-    ]
-    for label in LABELS:
-        one, tells = record.agreement(label), record.tells.get(label)
-        if one is None or one.ari is None or tells is None:
-            continue
-        lines.append(
-            f"{label} ({one.values} values): ARI {one.ari.value:.2f} (95 % of shuffled labels: {one.ari.high:.2f}); "
-            f"families told {tells.value:.2f} ({tells.high:.2f}); explains {one.explained.value:.3f} of the squared "
-            f"distances ({one.explained.high:.3f}); nearest circuit alike {one.nearest.value:.0%} "
-            f"({one.nearest.high:.0%})."
-        )
-    return Told("\n".join(lines), numbers, _note(record, wording))
-
-
-def _numbers(record: Split) -> Numbers:
-    numbers: Numbers = {"circuits": record.of.right, "believed": int(record.believed)}
-    for level in record.levels:
-        cut = level.clustering.cut
-        numbers |= {f"{level.granularity}: mean distance": level.mean_distance}
-        if cut is None:
-            continue
-        numbers |= {f"{level.granularity}: families": cut.families, f"{level.granularity}: silhouette": cut.silhouette}
-        numbers |= {f"{level.granularity}: believed": int(level.clustering.separate)}
-        for one in level.agreement:
-            if one.label in LABELS and one.ari is not None:
-                numbers |= {f"{level.granularity}: ARI with {one.label}": one.ari.value}
-                numbers |= {f"{level.granularity}: explained by {one.label}": one.explained.value}
-                numbers |= {f"{level.granularity}: nearest alike in {one.label}": one.nearest.value}
-    return numbers | {f"{label} and families": tells.value for label, tells in record.tells.items()}
-
-
-def _note(record: Split, wording: bool) -> str:
-    label, other = ("wording", "order") if wording else ("order", "wording")
-    ari = "" if wording else f" For all of the claim, an ARI of {_CLEAR:g} or more: families are the two orders."
-    stood = stood_in(record.of, "Pythia-160M", real=is_pythia) if wording else stood_in(record.of)
-    return (
-        "Asked: a cut by average linkage that is stable under resampling and better than cuts of two worlds without "
-        f"families; {label} and families tell each other, the finer the coarser ({_CLEAR:g} or more on a scale where "
-        f"chance is 0 and certainty 1), better than {other} and families do; circuits of the same {label} are nearer "
-        f"than others, and so is the nearest one. All against shuffled labels, p {LEVEL:g}.{ari} {record.of.note} "
-        f"{stood}"
+def _findings(record: Split, label: str, other: str, of: Provenance, ari: Claim = NO_CLAIM) -> Findings:
+    """What the cut is like, and what labels say of it; `ari` is asked of the label, too."""
+    follows = _follows(record, label, other)
+    asked = (
+        f"{_CLEAR:g} or more, and more than of {other}, with circuits of the same {label} nearer than others, and so "
+        "the nearest one"
     )
+    rows = [Finding("circuits", record.of.right), *_cut(record.levels[0])]
+    for level in record.levels:
+        first = level is record.levels[0]
+        rows += of_part(level.granularity, *_of_level(level, {label: ari} if first else {}, shuffled=first))
+    for name, tells in record.tells.items():
+        claim = (asked, follows) if name == label else NO_CLAIM
+        rows.append(Finding(f"{name} and families", tells.value, *claim, digits=2))
+        rows.append(Finding(f"{name} and families, shuffled", tells.high, digits=2))
+    remark = (
+        "The cut is by average linkage on sets of edges with channels. A label and families tell each other, the finer "
+        f"the coarser, on a scale where chance is 0 and certainty 1. All against shuffled labels, p {LEVEL:g}; of "
+        "these, what 95 % are below."
+    )
+    unless = (
+        f"{label} and families do, and the cut is believed: stable under resampling, and better than cuts of two "
+        "worlds without families"
+    )
+    return Findings(rows, of, first=follows, unless=unless, remark=remark)
+
+
+def _cut(level: Level) -> list[Finding]:
+    """How good is the cut of the published circuits?"""
+    clustering = level.clustering
+    rows = [Finding("believed", int(clustering.separate))]
+    if clustering.cut is not None:
+        worst = max((null.p for null in clustering.nulls), default=1.0)
+        rows.append(Finding("stability", float(clustering.stability[clustering.best or 0].mean()), digits=2))
+        rows.append(Finding("p of the cut, in worlds without families", worst))
+    return rows
+
+
+def _of_level(level: Level, asked: Mapping[str, Claim], *, shuffled: bool) -> list[Finding]:
+    """Families of circuits as sets of something, and what labels say of them; what is asked of an ARI, by label."""
+    cut, rows = level.clustering.cut, [Finding("mean distance", level.mean_distance)]
+    if cut is None:
+        return [*rows, Finding("families", "no cut leaves two")]
+    rows += [Finding("families", cut.families), Finding("silhouette", cut.silhouette)]
+    rows.append(Finding("believed", int(level.clustering.separate)))
+    for agreement in level.agreement:
+        label, ari = agreement.label, agreement.ari
+        if label not in LABELS or ari is None:
+            continue
+        measured = {"ARI with": ari, "explained by": agreement.explained, "nearest alike in": agreement.nearest}
+        for name, beside in measured.items():
+            claim = asked.get(label, NO_CLAIM) if beside is ari else NO_CLAIM
+            rows.append(Finding(f"{name} {label}", beside.value, *claim))
+            if shuffled:
+                rows.append(Finding(f"{name} {label}, shuffled", beside.high))
+    return rows
 
 
 def _draw(record: Split) -> Mapping[str, Figure]:
@@ -174,6 +310,6 @@ def _purity(codes: Int[np.ndarray, "circuits"], told: Int[np.ndarray, "circuits"
 
 
 RUNS: dict[str, Attempt] = {
-    "talk-14": Experiment(partial(of_study, split_of), judge_order, partial(_tell, wording=False), _draw),
-    "talk-15": Experiment(partial(of_study, split_of), judge_wording, partial(_tell, wording=True), _draw),
+    "talk-14": Experiment(partial(of_study, split_of), found_order, _draw),
+    "talk-15": Experiment(partial(of_study, split_of), found_wording, _draw),
 }

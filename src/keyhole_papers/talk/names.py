@@ -1,38 +1,172 @@
-"""Can signals be named? The share of names that are right, beside names of random directions and shuffled ones.
+"""Can signals be named, and how do they find IO? Those of the published prompts' circuits, named once for all slides.
 
-The signals are those of the published prompts' circuits, fewer of them; they are named and judged once for all slides,
-by statistics and a rule or by a model behind an endpoint.
+Names are by statistics and a rule, or by a model behind an endpoint. Beside those that are right stand names of random
+directions and shuffled ones.
+
+Whether IO is found by its place in the pair, or whoever it is, the same prompts tell when they are turned. In an intact
+prompt and in the same one with the two names in the other order, a signal that follows a place fires at IO in the one
+and at S in the other; one that follows the person, at IO in both. Random directions of the same heads stand beside the
+signals: they are no signals, and some of them follow something, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from matplotlib.figure import Figure
 
-from keyhole.figures.style import BLUE, GREY, INK
-from keyhole.many.driver import bulk
+from keyhole.circuits.circuit import Circuit, Node
+from keyhole.family.families import RIGHT
+from keyhole.figures.style import BLUE, GREY
+from keyhole.models.model import Model
+from keyhole.naming.attached.edges import edge_names
+from keyhole.naming.attached.same import distinct
+from keyhole.naming.beside.broken import EXTRA, Break
+from keyhole.naming.beside.cues import Cue, break_cue
 from keyhole.naming.beside.representatives import Side, side_by_side
-from keyhole.naming.judging.controls import ALONE, RANDOM, RANDOM_PASS, SHUFFLED
+from keyhole.naming.judging.controls import RANDOM, RANDOM_PASS, SHUFFLED
 from keyhole.naming.judging.scores import LEVEL, Share
 from keyhole.naming.named import LANDMARKS, Naming
 from keyhole.naming.namers import Namers, name_by
-from keyhole.naming.naming import seek
+from keyhole.naming.naming import randoms, seek
+from keyhole.naming.subject import Subject
+from keyhole.naming.subjects.signals import signal_subjects
+from keyhole.naming.what import strength
 from keyhole.progress import part_of
 from keyhole.stats import fisher
-from keyhole.tasks.prompt_sets import prompts_for
+from keyhole.store.store import Store
+from keyhole.tasks.example import Example
 from keyhole_papers.choices import NAMERS
-from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.svt.panels import panels
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
+from keyhole_papers.job import Asked, Attempt, Job
+from keyhole_papers.svt.panels import spreads
+from keyhole_papers.talk.families import Prompts, traced_store
 from keyhole_papers.talk.signals import published_name
-from keyhole_papers.talk.study import TRACING, Prompts, prompts_of
-from keyhole_papers.talk.ways import Way, way_of
-from keyhole_papers.told import Experiment, Told, judged, stood_in
+
+_CLEAR = 0.5  # of the prompts: so many more fire where it should than where it should not
+_WAY_SIGNALS, _WAY_RANDOM, _WAY_PROMPTS = 12, 60, 40
+_QUICK_WAY = (4, 4, 6)
+
+
+@dataclass(frozen=True)
+class Follows:
+    """One direction: in what share of prompts it fires at a role, by how the prompt was broken."""
+
+    signal: str
+    fires: Mapping[tuple[Break, str], float]
+
+    def at(self, how: Break, role: str) -> float:
+        """0 where the prompts have no such token."""
+        return self.fires.get((how, role), 0.0)
+
+    @property
+    def place(self) -> bool:
+        """Does it stay at IO's place when the names change places?"""
+        stays = min(self.at("intact", "IO"), self.at("order", "S1"))
+        return stays - max(self.at("intact", "S1"), self.at("order", "IO")) >= _CLEAR
+
+    @property
+    def person(self) -> bool:
+        """Does it stay with IO?"""
+        stays = min(self.at("intact", "IO"), self.at("order", "IO"))
+        return stays - max(self.at("intact", "S1"), self.at("order", "S1")) >= _CLEAR
+
+    @property
+    def anywhere(self) -> bool:
+        """Does it fire as well when a sentence stands before it all, so that all positions are others?"""
+        return self.at("position", "IO") >= _CLEAR
+
+    @property
+    def extra(self) -> bool:
+        """Does a third name between both take its place?"""
+        return self.at("extra name", EXTRA) - self.at("extra name", "IO") >= _CLEAR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """What the representative of one order shows."""
+
+    order: str
+    prompt: int
+    signals: tuple[Follows, ...]  # into heads that look from the end at IO
+    random: tuple[Follows, ...]
+    names: Mapping[str, str]  # of those signals that have a name above chance
+    movers: tuple[str, ...]  # heads that look from the end at IO and write into the answer
+    inhibition: tuple[str, ...]  # heads that look from the end at S2, and tell one of these where to look
+    directions: tuple[Subject, ...]
+
+    def beyond(self, what: str) -> bool:
+        """Do more of the signals follow it than of random directions, by Fisher's test?"""
+        own, other = ([getattr(one, what) for one in group] for group in (self.signals, self.random))
+        return any(own) and bool(other) and fisher(sum(own), len(own), sum(other), len(other)) <= 0.05
+
+
+def way_of(store: Store, side: Side, naming: Naming, model: Model, *, quick: bool = False) -> Way:
+    """One representative: its signals into name movers, and prompts of its order that are broken."""
+    most, random, prompts = _QUICK_WAY if quick else (_WAY_SIGNALS, _WAY_RANDOM, _WAY_PROMPTS)
+    circuit, example = store.circuit(side.prompt), store[side.prompt].example
+    assert example is not None
+    order = side.group.partition("=")[2]
+    places = example.places(circuit.tokens)
+    every = sorted(signal_subjects(circuit, model), key=lambda one: -strength(circuit, one))
+    own = distinct([one for one in every if _looks(_into(circuit, one), places, "IO")])[:most]
+    examples = _of_order(store, order, prompts)
+    texts = edge_names(circuit, naming, model)
+    edges = {one.id: circuit.edges[int(one.about["edge"])] for one in own}
+    names = {key: texts[edge] for key, edge in edges.items() if edge in texts}
+    movers, inhibition = _heads(circuit, places)
+    nulls = randoms(model, own, random, naming.seed) if own else []
+    cues = break_cue(model, [*own, *nulls], examples, seed=naming.seed) if own else ()
+    followed = [_follows(one, cues) for one in (*own, *nulls)]
+    return Way(
+        order=order,
+        prompt=side.prompt,
+        signals=tuple(followed[: len(own)]),
+        random=tuple(followed[len(own) :]),
+        names=names,
+        movers=movers,
+        inhibition=inhibition,
+        directions=tuple(own),
+    )
+
+
+def _follows(subject: Subject, cues: Sequence[Cue]) -> Follows:
+    own = [one for one in cues if one.signal == subject.id]
+    return Follows(subject.id, {(one.how, one.src): one.fires / one.prompts for one in own})
+
+
+def _of_order(store: Store, order: str, most: int) -> list[Example]:
+    found = [one.example for one in store.outcomes(RIGHT) if one.example is not None]
+    found = [one for one in found if one.labels.get("order") == order]
+    return found[:: max(1, len(found) // most)][:most]
+
+
+def _into(circuit: Circuit, subject: Subject) -> Node:
+    return circuit.nodes[circuit.edges[int(subject.about["edge"])].target]
+
+
+def _looks(node: Node, places: Mapping[str, int], role: str) -> bool:
+    return node.kind == "head" and (node.dest, node.src) == (places.get("END"), places.get(role, -1))
+
+
+def _heads(circuit: Circuit, places: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(Name movers, S-inhibition heads), as this circuit has them."""
+    nodes = circuit.nodes
+    movers = {
+        e.source for e in circuit.edges if nodes[e.target].kind == "target" and _looks(nodes[e.source], places, "IO")
+    }
+    told = {
+        e.source
+        for e in circuit.edges
+        if e.side == "dest" and _looks(nodes[e.target], places, "IO") and _looks(nodes[e.source], places, "S2")
+    }
+    named = [tuple(sorted({f"{nodes[i].layer}.{nodes[i].head}" for i in some})) for some in (movers, told)]
+    return named[0], named[1]
+
 
 SHARES = {"GPT-2 small": 0.63, "Pythia-160M": 0.50, "Gemma-2-2B": 0.31}  # published, by other judges
 _PROMPTS, _SIGNALS, _RANDOM, _TOKENS = 600, 200, 200, 250_000
@@ -70,13 +204,8 @@ def of_names(make: Callable[[NameStudy], Record], job: Job) -> Record:
 @lru_cache(maxsize=1)
 def _names(asked: Asked, workshop: Path) -> NameStudy:
     """The study; what a model was asked and answered is kept in the workshop, so that a second call pays nothing."""
-    model = loaded(asked.model, asked.device, asked.choices.dtype)
     n, most, random, tokens = _QUICK if asked.quick else (_PROMPTS, _SIGNALS, _RANDOM, _TOKENS)
-    prompts = prompts_for("ioi", model, n, asked.seed, design="balanced")
-    with TemporaryDirectory() as folder:
-        out, traced = Path(folder) / "ioi.store", part_of(asked.progress, 0, 0.4)
-        store = bulk(prompts.examples, model, out=out, tracing=TRACING, progress=traced)
-        of = prompts_of(asked.model, store, prompts)
+    with traced_store(asked, n, part_of(asked.progress, 0, 0.4)) as (model, store, of):
         sought = seek(
             store,
             model,
@@ -101,14 +230,40 @@ def shares_of(seen: NameStudy) -> NamedShares:
     return NamedShares(seen.of, naming.above_chance(), naming.share(), controls, seen.asked.choices.namers)
 
 
-def judge(record: NamedShares) -> Verdict:
+def findings(record: NamedShares) -> Findings:
     """Are names right of their own signals, and more often than random directions' names?
 
     Explainer and judge are others than the published ones, also where a language model is asked: a share that is near
     to the published one reproduces nothing, and one that is far from it refutes nothing.
     """
-    found = judged(record.of, [True], first=own_names(record) and beyond_random(record), real=_is_published)
-    return "partly" if found == "reproduced" else found
+    of = record.of.provenance(*SHARES)
+    verdict = of.verdict([True], first=own_names(record) and beyond_random(record))
+    asked = (
+        "above that of shuffled names (intervals apart), and above that of random directions of the same heads, made "
+        f"and judged in the same way (Fisher's exact test, {LEVEL:g})"
+    )
+    rows: list[Finding] = []
+    for group, share in {"above chance": record.right, "pass": record.passed, **record.controls}.items():
+        claim = (asked, own_names(record) and beyond_random(record)) if share is record.right else NO_CLAIM
+        rows += of_part(
+            group,
+            Finding("signals", share.signals),
+            Finding("share", _interval(share), *claim),
+            Finding("without a name", share.nameless),
+        )
+    name = published_name(record.of.model)
+    published = f"Published of {name}: {SHARES[name]:.0%}. " if name in SHARES else ""
+    remark = (
+        "Names are made from one half of the texts and judged on the other. Above chance: at a false discovery rate of "
+        f"5 %; pass: beyond random directions' names as well. {published}{record.by} Published shares are by other "
+        f"language models with other prompts, without random directions beside them: landmarks ({LANDMARKS}). So the "
+        "verdict is in part at most."
+    )
+    return Findings(rows, of, remark=remark, judged="partly" if verdict == "reproduced" else verdict)
+
+
+def _interval(share: Share) -> Interval:
+    return Interval(share.share, share.low, share.high)
 
 
 def own_names(record: NamedShares) -> bool:
@@ -124,56 +279,18 @@ def beyond_random(record: NamedShares) -> bool:
     return counts is not None and other is not None and other.signals > 0 and fisher(*counts) <= LEVEL
 
 
-def _is_published(model: str | None) -> bool:
-    return published_name(model) is not None
-
-
-def _tell(record: NamedShares) -> Told:
-    own = published_name(record.of.model)
-    mark = f" (published of {own}: {SHARES[own]:.0%})" if own in SHARES else ""
-    lines = [
-        f"Above chance at a false discovery rate of 5 %: {record.right}{mark}.",
-        f"Beyond random directions' names as well: {record.passed}.",
-        "Beside them, above chance: "
-        + "; ".join(
-            f"{group} {record.controls[group]}" for group in (RANDOM, SHUFFLED, ALONE) if group in record.controls
-        )
-        + (f". Random directions that pass: {record.controls[RANDOM_PASS]}" if RANDOM_PASS in record.controls else "")
-        + ".",
-    ]
-    note = (
-        "Asked: names, made from one half of the texts and judged on the other, are right more often than names of "
-        "other signals (intervals apart), and than names of random directions of the same heads, made and judged in "
-        f"the same way (Fisher's exact test, {LEVEL:g}). {record.by} Published shares are by other language models "
-        f"with other prompts, without random directions beside them: landmarks ({LANDMARKS}). So the verdict is in "
-        f"part at most. {record.of.note} "
-    ) + stood_in(record.of, "the published models", real=_is_published)
-    return Told("\n".join(lines), _numbers(record), note.strip())
-
-
-def _numbers(record: NamedShares) -> Numbers:
-    groups = {"above chance": record.right, "pass": record.passed, **record.controls}
-    numbers: Numbers = {}
-    for group, one in groups.items():
-        numbers |= {f"{group}: signals": one.signals, f"{group}: share": one.share}
-        numbers |= {f"{group}: interval": [one.low, one.high], f"{group}: without a name": one.nameless}
-    return numbers
-
-
 def _draw(record: NamedShares) -> Mapping[str, Figure]:
-    rows = [
-        replace(record.right, group="names"),
-        *(one for group, one in record.controls.items() if group != RANDOM_PASS),
-    ]
+    groups = {"names": record.right} | {name: own for name, own in record.controls.items() if name != RANDOM_PASS}
+    rows = {
+        f"{name} ({share.signals})": [(_interval(share), BLUE if name == "names" else GREY)]
+        for name, share in groups.items()
+    }
     title = "Names that are right at a false discovery rate of 5 %"
-    figure, (axis,) = panels([""], title, (7.5, 0.5 * len(rows) + 1.8), x="share (95 % interval)")
-    for at, one in enumerate(rows):
-        axis.plot([one.low, one.high], [at] * 2, color=INK, linewidth=1)
-        axis.plot([one.share], [at], "o", color=BLUE if at == 0 else GREY, markersize=7)
-    axis.set_yticks(range(len(rows)), [f"{one.group} ({one.signals})" for one in rows])
-    axis.set_ylim(len(rows) - 0.5, -0.5)
+    figure, axis = spreads(rows, title, (7.5, 0.5), "share (95 % interval)")
     axis.set_xlim(0, 1)
     return {"shares": figure}
 
 
-RUNS: dict[str, Attempt] = {"talk-19": Experiment(partial(of_names, shares_of), judge, _tell, _draw, heeds=NAMERS)}
+RUNS: dict[str, Attempt] = {
+    "talk-19": Experiment(partial(of_names, shares_of), findings, _draw, heeds=NAMERS),
+}

@@ -16,18 +16,25 @@ from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
 from keyhole.tasks import answered
 from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
-from keyhole_papers.finding import Interval
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
 from keyhole_papers.job import Asked, Attempt, Job, loaded
-from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.results import Verdict
 from keyhole_papers.svt.ioi import LEAST, trace_answer
 from keyhole_papers.svt.panels import panels
-from keyhole_papers.told import Experiment, Told
 
 _TASKS: dict[str, int] = {"ioi": IOI["mixed"], **TASKS}  # published numbers of prompts
 _QUICK = 3  # prompts of each task
 _STAND_IN = 48  # circuits of each task whose signals are removed in another model than the published ones: an hour else
 _CHANGE = 0.05  # of a log-probability, that counts
-_MODELS = {"gpt2": "GPT-2", "pythia-160m": "Pythia-160M", "gemma-2-2b": "Gemma-2-2B"}  # the published ones
+_MODELS = {  # the published ones
+    "gpt2": "GPT-2 small",
+    "gpt2-small": "GPT-2 small",
+    "pythia-160m": "Pythia-160M",
+    "gemma-2-2b": "Gemma-2-2B",
+}
+_EVERY = "GPT-2 small, Pythia-160M and Gemma-2-2B"
 
 
 @dataclass(frozen=True)
@@ -46,16 +53,20 @@ class Traced:
         return [task for task, circuits in self.circuits.items() if len(circuits) >= LEAST]
 
     @property
-    def note(self) -> str:
-        """Who was measured, and in what."""
-        few = [task for task in self.prompts if task not in self.judged]
-        left = f" Not judged, with signals in fewer than {LEAST} prompts: {', '.join(few)}." if few else ""
+    def of(self) -> Provenance:
+        """What a result says of the model and its prompts."""
         right = "; ".join(f"{n} of {self.prompts[task]}" for task, n in self.right.items())
-        own, names = published_name(self.source), list(_MODELS.values())
-        every = f"{', '.join(names[:-1])} and {names[-1]}"
-        ran = f"Of the published {every}, {own} was run: one alone is a part of the claim." if own else ""
-        stood = "" if own else f"{self.source or 'The built-in organism'} stood in for {every}, of which none was run."
-        return f"Prompts that are answered right: {right}.{left} {ran}{stood}"
+        published = f"{_EVERY}, of which none was run"
+        return Provenance(self.source, published_name(self.source) is not None, published, f"answered right, {right}")
+
+    @property
+    def note(self) -> str:
+        """Which tasks and published models a verdict leaves out."""
+        few = [task for task in self.prompts if task not in self.judged]
+        left = f"Not judged, with signals in fewer than {LEAST} prompts: {', '.join(few)}." if few else ""
+        name = published_name(self.source)
+        ran = f"Of the published {_EVERY}, {name} was run: one alone is a part of the claim." if name else ""
+        return " ".join(text for text in (left, ran) if text)
 
 
 def _traced(job: Job) -> Traced:
@@ -116,25 +127,29 @@ def _counts(record: Traced) -> dict[str, list[int]]:
     }
 
 
-def judge_thin(record: Traced) -> Verdict:
+def found_thin(record: Traced) -> Findings:
     """How many singular vectors has a signal? The median in every task."""
-    counts = _counts(record)
-    return _verdict(record.source, [bool(record.judged) and all(median(counts[task]) == 1 for task in record.judged)])
+    rows = list[Finding]()
+    for task, own in _counts(record).items():
+        thin = median(own) == 1 if task in record.judged else None
+        rows += of_part(
+            task,
+            Finding("median", median(own), "1 in every task", thin, digits=1),
+            Finding("share of rank one", sum(count == 1 for count in own) / len(own), percent=True),
+            Finding("signals", len(own)),
+            Finding("prompts", len(record.circuits[task])),
+        )
+    return _findings(record, rows, f"Signals can have as many as {record.model.dims.d_head} singular vectors.")
 
 
-def _tell_thin(record: Traced) -> Told:
-    counts, prompts = _counts(record), {task: len(circuits) for task, circuits in record.circuits.items()}
-    middles = {task: median(own) for task, own in counts.items()}
-    ones = {task: sum(count == 1 for count in own) / len(own) for task, own in counts.items()}
-    numbers: Numbers = {f"{task}: median": middle for task, middle in middles.items()}
-    numbers |= {f"{task}: share of rank one": share for task, share in ones.items()}
-    numbers |= {f"{task}: prompts": n for task, n in prompts.items()}
-    text = "; ".join(
-        f"{task}: median {middles[task]:g} of {record.model.dims.d_head} in {len(own)} signals of "
-        f"{prompts[task]} prompts, {ones[task]:.0%} of rank one"
-        for task, own in counts.items()
-    )
-    return Told(f"{text}.", numbers, f"Asked: a median of 1 in every task. {record.note}")
+def _findings(record: Traced, rows: Sequence[Finding], remark: str) -> Findings:
+    """A claim is made of every task, and holds if it does in all that are judged."""
+    claims: dict[str, list[bool]] = {}
+    for row in rows:
+        if row.holds is not None:
+            claims.setdefault(row.asked, []).append(row.holds)
+    verdict = _verdict(record.source, [all(holds) for holds in claims.values()])
+    return Findings(rows, record.of, remark=f"{remark} {record.note}".strip(), judged=verdict)
 
 
 def _draw_thin(record: Traced) -> Mapping[str, Figure]:
@@ -193,36 +208,31 @@ def _turned(own: Sequence[Sequence[Row]]) -> float:
     return median(mean(row.cosine for row in sides) for sides in own)
 
 
-def judge_removed(record: Removed) -> Verdict:
+def found_removed(record: Removed) -> Findings:
     """Does removing a firing's signals change attention and answers, but hardly the residual, unlike random ones?"""
-    shown = []
-    for own in (record.rows[task] for task in record.traced.judged):
-        lost = _over(own, lambda row: row.drop - 3 * row.control)
-        moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
-        shown.append([lost.low > 0, moved.low > 0 and _over(own, _change).mean > _CHANGE, _turned(own) > 0.99])
-    return _verdict(record.traced.source, [all(held) for held in zip(*shown, strict=True)])
-
-
-def _tell_removed(record: Removed) -> Told:
-    numbers: Numbers = {}
-    lines = []
+    rows, many = list[Finding](), "three times that of random channels or more (an interval over prompts)"
     for task, own in record.rows.items():
         drop, control = _over(own, lambda row: row.drop), _over(own, lambda row: row.control)
         answer, other, turned = _over(own, _change), _over(own, _change_of_controls), _turned(own)
-        numbers |= {f"{task}: attention lost": list(drop), f"{task}: attention lost, random": list(control)}
-        numbers |= {f"{task}: answer": list(answer), f"{task}: answer, random": list(other)}
-        numbers |= {f"{task}: cosine": turned, f"{task}: prompts": len(own)}
-        lines.append(
-            f"{task}, {sum(map(len, own))} sides of firings in {len(own)} prompts: attention falls by {drop} "
-            f"(random {control.mean:.3f}), the answer's log-probability changes by {answer} (random "
-            f"{other.mean:.3f}), the residual's median cosine is {turned:.4f}."
+        lost = _over(own, lambda row: row.drop - 3 * row.control)
+        moved = _over(own, lambda row: _change(row) - 3 * _change_of_controls(row))
+        holds = lost.low > 0, moved.low > 0 and answer.mean > _CHANGE, turned > 0.99
+        falls, changes, hardly = holds if task in record.traced.judged else (None, None, None)
+        rows += of_part(
+            task,
+            Finding("attention lost", drop, many, falls),
+            Finding("attention lost, random", control),
+            Finding("answer", answer, f"{many}, and more than {_CHANGE}", changes),
+            Finding("answer, random", other),
+            Finding("cosine", turned, "above .99", hardly, digits=4),
+            Finding("sides of firings", sum(map(len, own))),
+            Finding("prompts", len(own)),
         )
-    note = (
-        "Asked in every task: attention and the answer change more than three times as much as with random channels "
-        f"(intervals over prompts), the answer by more than {_CHANGE}, and a cosine above .99. "
-        f"{record.fewer}{record.traced.note}"
+    remark = (
+        "The answer is the change of its log-probability, the cosine a median of the residual's with what it was. "
+        f"Each claim is asked in every task. {record.fewer}"
     )
-    return Told("\n".join(lines), numbers, note)
+    return _findings(record.traced, rows, remark.strip())
 
 
 def _draw_removed(record: Removed) -> Mapping[str, Figure]:
@@ -238,6 +248,6 @@ def _draw_removed(record: Removed) -> Mapping[str, Figure]:
 
 
 RUNS: dict[str, Attempt] = {
-    "talk-10": Experiment(_traced, judge_thin, _tell_thin, _draw_thin),
-    "talk-11": Experiment(measure_removed, judge_removed, _tell_removed, _draw_removed),
+    "talk-10": Experiment(_traced, found_thin, _draw_thin),
+    "talk-11": Experiment(measure_removed, found_removed, _draw_removed),
 }

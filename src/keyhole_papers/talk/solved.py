@@ -1,6 +1,6 @@
 """How is each order of names solved? By what its representative's signals follow when the order is turned."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -8,17 +8,18 @@ from matplotlib.figure import Figure
 
 from keyhole.figures.style import BLUE, GREY
 from keyhole.naming.attached.same import same_direction
+from keyhole.naming.beside.broken import BREAKS, Break
 from keyhole.naming.namers import Namers
 from keyhole_papers.choices import NAMERS
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIM, Claim, Finding, Findings, of_part
 from keyhole_papers.job import Attempt
-from keyhole_papers.results import Numbers, Verdict
 from keyhole_papers.svt.panels import panels
-from keyhole_papers.talk.names import NameStudy, of_names
-from keyhole_papers.talk.study import Prompts
-from keyhole_papers.talk.ways import Way
-from keyhole_papers.told import Experiment, Told, judged, stood_in
+from keyhole_papers.talk.families import Prompts
+from keyhole_papers.talk.names import Follows, NameStudy, Way, of_names
 
-_SHOWN = 4  # signals that are told
+_SHOWN = 4  # signals of which it is said where they fire
+_MORE = "more of the signals than of random directions (Fisher's exact test, 0.05)"
 _WORDS: dict[str, tuple[str, ...]] = {  # what a name would say
     "BABA": ("second",),
     "ABBA": ("first", "second", "latest", "tokens before dest"),
@@ -55,69 +56,76 @@ def solved_of(order: str, seen: NameStudy) -> Solved:
     return Solved(seen.of, way, other, seen.asked.choices.namers)
 
 
-def judge_baba(record: Solved) -> Verdict:
+def found_baba(record: Solved) -> Findings:
     """Is IO marked by its place, do S-inhibition heads tell name movers, and do these write the answer?"""
     way = record.way
-    return judged(record.of, [way.beyond("place"), bool(way.inhibition), bool(way.movers)], first=way.beyond("place"))
+    claims: dict[str, Claim] = {
+        "name movers": ("one that writes the answer", bool(way.movers)),
+        "S-inhibition heads": ("one that looks at S2 and tells a name mover where to look", bool(way.inhibition)),
+    }
+    return _findings(record, "second", claims)
 
 
-def judge_abba(record: Solved) -> Verdict:
+def found_abba(record: Solved) -> Findings:
     """Is IO found by its place here, too, and by other signals than in the other order?"""
     placed = sum(one.place for one in record.way.signals)
-    return judged(record.of, [record.way.beyond("place"), 2 * record.shared < placed], first=record.way.beyond("place"))
+    asked = "less than half of the signals that follow a place"
+    return _findings(record, "first", {"shared with the other order": (asked, 2 * record.shared < placed)})
 
 
-def _tell(record: Solved, *, asked: str) -> Told:
-    way = record.way
+def _findings(record: Solved, place: str, claims: Mapping[str, Claim]) -> Findings:
+    """What the signals follow, and what is asked of other numbers by their names."""
+    way, placed = record.way, record.way.beyond("place")
     counts = {
-        what: (sum(getattr(one, what) for one in way.signals), sum(getattr(one, what) for one in way.random))
-        for what in ("place", "person")
+        "names above chance": len(way.names),
+        "names of a place": len(record.said),
+        "shared with the other order": record.shared,
+        "name movers": len(way.movers),
+        "S-inhibition heads": len(way.inhibition),
     }
-    ends = "; ".join(
-        f"with IO's {what} {own} (of {len(way.random)} random directions of the same heads {other})"
-        for what, (own, other) in counts.items()
-    )
-    lines = [
-        f"{way.order}, prompt {way.prompt}: {len(way.signals)} signals into heads that look from the end at IO. When "
-        f"the names change places, these stay: {ends}. Name movers: {', '.join(way.movers) or 'none'}; heads that look "
-        f"at S2 and tell them where to look: {', '.join(way.inhibition) or 'none'}.",
-        f"Of the signals that stay with the place, {record.shared} are the other order's, too. Names above chance: "
-        f"{len(way.names)}, of which {len(record.said)} speak of such a place.",
-    ]
-    for one in way.signals[:_SHOWN]:
-        shares = ", ".join(
-            f"{how} {one.at(how, 'IO'):.0%} at IO and {one.at(how, 'S1'):.0%} at S"  # type: ignore[arg-type]
-            for how in ("intact", "order", "extra name", "position")
+    rows = [Finding(name, count, *claims.get(name, NO_CLAIM)) for name, count in counts.items()]
+    for group, signals in (("signals", way.signals), ("random", way.random)):
+        rows.append(Finding(group, len(signals)))
+        claim = (_MORE, placed) if group == "signals" else NO_CLAIM
+        rows += of_part(
+            group,
+            Finding("place", sum(one.place for one in signals), *claim),
+            *(Finding(what, sum(getattr(one, what) for one in signals)) for what in ("person", "anywhere", "extra")),
         )
-        named = way.names.get(one.signal)
-        lines.append(f"{one.signal}: fires in {shares}{f'; named: {named}' if named else ''}.")
-    note = (
-        f"{asked} A signal fires with half of its usual value or more. It follows a place if it fires at IO in intact "
-        "prompts, and at S where the two names changed places, in half of the prompts more than the other way round; a "
-        "person, if at IO in both. More signals than random directions have to (Fisher's exact test, 0.05). "
-        f"{record.by} {record.of.note} {stood_in(record.of)}"
+    for signal in way.signals[:_SHOWN]:
+        rows += of_part(signal.signal, *_fires(signal), *_named(way, signal))
+    remark = (
+        f"Of {way.order}, prompt {way.prompt}: signals into heads that look from the end at IO, and random directions "
+        f"of the same heads. Name movers: {', '.join(way.movers) or 'none'}; heads that look at S2 and tell them where "
+        f"to look: {', '.join(way.inhibition) or 'none'}. A signal fires with half of its usual value or more. It "
+        f"follows a place (IO's is the {place} of the two names) if it fires at IO in intact prompts, and at S where "
+        "the two names changed places, in half of the prompts more than the other way round; a person, if at IO in "
+        f"both. {record.by}"
     )
-    return Told("\n".join(lines), _numbers(record), note)
+    unless = "more of the signals follow a place than of random directions"
+    return Findings(rows, record.of.provenance(), first=placed, unless=unless, remark=remark)
 
 
-def _numbers(record: Solved) -> Numbers:
-    numbers: Numbers = {"names above chance": len(record.way.names), "names of a place": len(record.said)}
-    numbers |= {"shared with the other order": record.shared}
-    for group, own in (("signals", record.way.signals), ("random", record.way.random)):
-        numbers |= {group: len(own)}
-        for what in ("place", "person", "anywhere", "extra"):
-            numbers |= {f"{group}: {what}": sum(getattr(one, what) for one in own)}
-    return numbers | {"name movers": len(record.way.movers), "S-inhibition heads": len(record.way.inhibition)}
+def _fires(signal: Follows) -> list[Finding]:
+    """In what share of prompts, by how these are broken."""
+    shares = {how: f"{signal.at(how, 'IO'):.0%} at IO and {signal.at(how, 'S1'):.0%} at S" for how in BREAKS}
+    return [Finding(f"fires in {how}", share) for how, share in shares.items()]
+
+
+def _named(way: Way, signal: Follows) -> list[Finding]:
+    name = way.names.get(signal.signal)
+    return [Finding("is named", name)] if name else []
 
 
 def _draw(record: Solved) -> Mapping[str, Figure]:
     if not record.way.signals:
         return {}
-    names = ("intact", "names in the other order")
-    figure, axes = panels(names, f"{record.way.order}: where do signals fire?", (8.5, 3.6), x="share of prompts, at IO")
-    for axis, how in zip(axes, ("intact", "order"), strict=True):
+    names: dict[Break, str] = {"intact": "intact", "order": "names in the other order"}
+    title = f"{record.way.order}: where do signals fire?"
+    figure, axes = panels(names.values(), title, (8.5, 3.6), x="share of prompts, at IO")
+    for axis, how in zip(axes, names, strict=True):
         for group, shade, size in ((record.way.random, GREY, 16), (record.way.signals, BLUE, 30)):
-            x, y = ([one.at(how, role) for one in group] for role in ("IO", "S1"))  # type: ignore[arg-type]
+            x, y = ([one.at(how, role) for one in group] for role in ("IO", "S1"))
             axis.scatter(x, y, s=size, color=shade, alpha=0.7, linewidths=0)
         axis.set_xlim(-0.05, 1.05)
         axis.set_ylim(-0.05, 1.05)
@@ -125,19 +133,8 @@ def _draw(record: Solved) -> Mapping[str, Figure]:
     return {"cues": figure}
 
 
-_BABA = (
-    "Asked: more of the signals follow IO's place (the second of the two names) than of random directions; a head that "
-    "looks at S2 tells a name mover where to look; a name mover writes the answer."
-)
-_ABBA = (
-    "Asked: more of the signals follow IO's place (the first of the two names) than of random directions; and most of "
-    "these are not those by which the other order's representative finds it."
-)
-RUNS: dict[str, Attempt] = {
-    "talk-20": Experiment(
-        partial(of_names, partial(solved_of, "BABA")), judge_baba, partial(_tell, asked=_BABA), _draw, heeds=NAMERS
-    ),
-    "talk-21": Experiment(
-        partial(of_names, partial(solved_of, "ABBA")), judge_abba, partial(_tell, asked=_ABBA), _draw, heeds=NAMERS
-    ),
-}
+def _solved(order: str, findings: Callable[[Solved], Findings]) -> Experiment[Solved]:
+    return Experiment(partial(of_names, partial(solved_of, order)), findings, _draw, heeds=NAMERS)
+
+
+RUNS: dict[str, Attempt] = {"talk-20": _solved("BABA", found_baba), "talk-21": _solved("ABBA", found_abba)}

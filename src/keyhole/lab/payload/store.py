@@ -1,35 +1,30 @@
 """Has this head been trained before? Trained payload heads on disk: figures share them, and a restart keeps them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from keyhole.errors import KeyholeError
+from torch import Tensor
+
 from keyhole.lab.payload.task import draw_maps
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
-from keyhole.lab.stored import gathered, store, stored, weights_path
+from keyhole.lab.stored import Shelf
 from keyhole.progress import Progress
+from keyhole.strict import require
 
-RECIPE = 1  # of the training: raise it when the same settings give other weights, and kept heads are trained again
 _TOGETHER = 16  # heads trained at once: more save little time, and a stop would lose more
 _NUMBERS = ("step", "trained", "loss", "accuracy")
 _WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 
 
 def trained_heads(cells: Sequence[PayloadSettings], folder: Path, progress: Progress) -> list[Payload]:
-    """The head of every cell, read from the folder or else trained and kept there.
-
-    A file that cannot be read, or that another recipe has made, is replaced.
-    """
-    paths = {cell: _path(folder, cell) for cell in cells}
-    found = gathered(paths, lambda cell: _read(paths[cell], cell), lambda missing: _trained(missing, paths, progress))
-    return [found[cell] for cell in cells]
+    """The head of every cell, read from the folder or else trained and kept there."""
+    return HEADS.filled(folder, cells, lambda missing: _trained(missing, folder, progress))
 
 
-def _trained(
-    cells: Sequence[PayloadSettings], paths: Mapping[PayloadSettings, Path], progress: Progress
-) -> dict[PayloadSettings, Payload]:
+def _trained(cells: Sequence[PayloadSettings], folder: Path, progress: Progress) -> dict[PayloadSettings, Payload]:
     heads = {}
     chunks = _chunks(cells)
     for number, chunk in enumerate(chunks):
@@ -38,7 +33,7 @@ def _trained(
             progress(number * steps + step, len(chunks) * steps)
 
         for trained in train(chunk, progress=told):
-            _write(trained, paths[trained.settings])
+            HEADS.put(folder, trained.settings, trained)
             heads[trained.settings] = trained
     return heads
 
@@ -58,25 +53,20 @@ def _chunks(cells: Sequence[PayloadSettings]) -> list[list[PayloadSettings]]:
     return chunks
 
 
-def _about(cell: PayloadSettings) -> object:
-    return {"settings": cell, "recipe": RECIPE}
+def _parts(head: Payload) -> tuple[dict[str, Tensor], dict[str, object]]:
+    return {name: getattr(head, name) for name in _WEIGHTS}, {name: getattr(head, name) for name in _NUMBERS}
 
 
-def _path(folder: Path, cell: PayloadSettings) -> Path:
-    return weights_path(folder, f"{cell.latents}-{cell.d_head}-{cell.r1}-{cell.r2}-{cell.seed}", _about(cell))
+def _whole(cell: PayloadSettings, weights: dict[str, Tensor], numbers: dict[str, Any]) -> Payload:
+    # the maps follow from the cell's seed, so they need not be kept
+    head = Payload(settings=cell, maps=draw_maps(cell), **{**weights, **numbers})
+    require(head.W_Q.shape == head.W_K.shape == (cell.d_head, cell.d), "its weights are of another shape.")
+    return head
 
 
-def _write(head: Payload, path: Path) -> None:
-    weights, numbers = ({name: getattr(head, name) for name in names} for names in (_WEIGHTS, _NUMBERS))
-    store(path, weights, _about(head.settings), **numbers)
-
-
-def _read(path: Path, cell: PayloadSettings) -> Payload | None:
-    """The head of a file, or None if it has to be trained."""
-    try:
-        weights, numbers = stored(path, _about(cell))
-        # the maps follow from the cell's seed, so they need not be kept
-        head = Payload(settings=cell, maps=draw_maps(cell), **{**weights, **numbers})
-    except (KeyholeError, TypeError):  # no such file, or not exactly these parts in it
-        return None
-    return head if head.W_Q.shape == head.W_K.shape == (cell.d_head, cell.d) else None
+HEADS = Shelf[PayloadSettings, Payload](
+    recipe=1,
+    name=lambda cell: f"{cell.latents}-{cell.d_head}-{cell.r1}-{cell.r2}-{cell.seed}",
+    parts=_parts,
+    whole=_whole,
+)

@@ -5,9 +5,12 @@ import shutil
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from keyhole.errors import KeyholeError
-from keyhole.lab.stored import alone, digest, gathered, store, stored, weights_path
+from keyhole.lab.stored import Shelf, alone, digest
 from keyhole.lab.svf.toy import SVF, SVFSettings, SVFWeights
 from keyhole.lab.svf.train import train
 from keyhole.progress import Progress
@@ -15,7 +18,6 @@ from keyhole.strict import parse_json, read_text
 
 _WEIGHTS = ("W", "b", "W_Q", "W_K")
 _KEPT = 26  # snapshots of a training
-RECIPE = 1  # to be raised whenever training changes: models of another recipe are trained again
 
 
 def snapshots(steps: int) -> list[int]:
@@ -30,10 +32,11 @@ def snapshots(steps: int) -> list[int]:
 
 def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, progress: Progress) -> list[SVF]:
     """The model of every setting, read from the folder or else trained and kept there; a damaged file is missing."""
-    paths = {config: _path(folder, config) for config in configs}
     alike = {
         steps: list(group)  # equal numbers of steps share their snapshots: one call
-        for steps, group in groupby(sorted(paths, key=lambda config: config.steps), lambda config: config.steps)
+        for steps, group in groupby(
+            sorted(dict.fromkeys(configs), key=lambda config: config.steps), lambda config: config.steps
+        )
     }
     sweeps = {steps: folder / f"sweep-{device.replace(':', '')}-{digest(group)}" for steps, group in alike.items()}
 
@@ -46,17 +49,17 @@ def trained_models(configs: Sequence[SVFSettings], folder: Path, device: str, pr
                     begun, snapshots=snapshots(steps), device=device, progress=progress, checkpoint=sweeps[steps]
                 )
                 for model in new:
-                    _write(model, paths[model.settings])
+                    TOYS.put(folder, model.settings, model)
                     models[model.settings] = model
                 shutil.rmtree(sweeps[steps], ignore_errors=True)
         return models
 
-    found = gathered(paths, lambda config: _read(paths[config], config), trained)
+    models = TOYS.filled(folder, configs, trained)
     for sweep in sweeps.values():
         if sweep.is_dir():  # others have trained all of it since it was stopped
             with alone(sweep):
                 shutil.rmtree(sweep, ignore_errors=True)
-    return [found[config] for config in configs]
+    return models
 
 
 def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSettings]) -> list[SVFSettings]:
@@ -74,29 +77,21 @@ def _begun(sweep: Path, alike: Sequence[SVFSettings], missing: Sequence[SVFSetti
     return list(missing)
 
 
-def _about(settings: SVFSettings) -> object:
-    return {"settings": settings, "recipe": RECIPE}
-
-
-def _path(folder: Path, settings: SVFSettings) -> Path:
-    return weights_path(folder, f"svf-{settings.N}-{settings.H}-{settings.seed}", _about(settings))
-
-
-def _write(model: SVF, path: Path) -> None:
+def _parts(model: SVF) -> tuple[dict[str, Tensor], dict[str, object]]:
     tensors = {name: getattr(model, name) for name in (*_WEIGHTS, "losses")}
     for step, weights in model.snapshots:
         tensors |= {f"{step}.{name}": tensor for name, tensor in vars(weights).items()}
-    store(path, tensors, _about(model.settings))
+    return tensors, {}
 
 
-def _read(path: Path, settings: SVFSettings) -> SVF | None:
-    """The model in a file, or None if there is none that can be used."""
-    try:
-        tensors, _ = stored(path, _about(settings))
-        kept = tuple(
-            (step, SVFWeights(**{name: tensors.pop(f"{step}.{name}") for name in _WEIGHTS}))
-            for step in snapshots(settings.steps)
-        )
-        return SVF(settings=settings, snapshots=kept, **tensors)
-    except (KeyholeError, KeyError, TypeError):  # no such file, or not exactly these tensors in it
-        return None
+def _whole(settings: SVFSettings, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> SVF:
+    kept = tuple(
+        (step, SVFWeights(**{name: tensors.pop(f"{step}.{name}") for name in _WEIGHTS}))
+        for step in snapshots(settings.steps)
+    )
+    return SVF(settings=settings, snapshots=kept, **tensors)
+
+
+TOYS = Shelf[SVFSettings, SVF](
+    recipe=1, name=lambda settings: f"svf-{settings.N}-{settings.H}-{settings.seed}", parts=_parts, whole=_whole
+)

@@ -1,0 +1,306 @@
+"""What sets both orders of names apart? What the same heads are told in each, and what edges of one alone act on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from statistics import median
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from keyhole.comparison.compare import Comparison
+from keyhole.comparison.exclusive import WHATS, Exclusive, Which, remove_exclusive
+from keyhole.comparison.signals import (
+    SIDES,
+    Aggregated,
+    HeadRow,
+    Place,
+    SignalComparison,
+    aggregated,
+    compare_aggregated,
+)
+from keyhole.family import Agreement
+from keyhole.figures.store.comparison import removals_figure, signals_figure
+from keyhole.figures.style import heading
+from keyhole.models.heads import Head, head_name
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
+from keyhole_papers.job import Attempt
+from keyhole_papers.svt.ioi import LEAST, is_gpt2, listed, role_rule, roles_of
+from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart
+
+ALIKE: tuple[Head, ...] = ((2, 8), (5, 9), (7, 0))  # published, of GPT-2
+MOVER: Head = (9, 9)
+_NEAR = 0.9  # cosine
+_SHUFFLES = 19  # splits of the same prompts that pay no heed to order: the real one must beat all, p 0.05
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What heads are told in the representatives of ABBA and BABA, and in splits of the prompts at random."""
+
+    of: Prompts
+    order: Agreement  # how far it sets circuits apart
+    prompts: tuple[int | None, int | None]  # the representatives
+    real: SignalComparison
+    bare: Mapping[tuple[Place, str], float]  # cosines of the representatives without the heads' own biases
+    shuffled: tuple[SignalComparison, ...]
+    name_movers: frozenset[Head]  # the published one of GPT-2; of another model, those that play the role
+
+    def rows(self, head: Head | None = None, side: str | None = None) -> list[HeadRow]:
+        """Of one head, or one side."""
+        rows = [row for row in self.real.rows if head in (None, (row.place.layer, row.place.head))]
+        return [row for row in rows if side in (None, row.side)]
+
+    @property
+    def alike(self) -> list[Head]:
+        """Heads told the same on both sides of a firing, as much as within one order, also without their biases."""
+        held: dict[Place, set[str]] = {}
+        for row in self.real.rows:
+            near = min(row.cosine, self.bare.get((row.place, row.side), -1.0)) >= _NEAR
+            if near and row.verdict == "as within":
+                held.setdefault(row.place, set()).add(row.side)
+        return sorted({(place.layer, place.head) for place, sides in held.items() if len(sides) == len(SIDES)})
+
+
+@lru_cache(maxsize=1)
+def compared_of(seen: Study) -> Compared:
+    """Made once for both slides."""
+    everyone = [*seen.pair, *seen.others[0], *seen.others[1]]
+    told = []
+    for done, one in enumerate(everyone):
+        told.append(aggregated(one, seen.model))
+        seen.asked.progress(done + 1, len(everyone))
+    count = len(seen.others[0])
+    others = told[2 : 2 + count], told[2 + count :]
+    bare = [aggregated(one, seen.model, offsets=False) for one in seen.pair]
+    return Compared(
+        of=seen.of,
+        order=seen.order,
+        prompts=(seen.pair[0].prompt, seen.pair[1].prompt),
+        real=compare_aggregated((told[0], told[1]), others, roles=True),
+        bare=_cosines(bare[0], bare[1]),
+        shuffled=shuffled_of(others, seed=seen.asked.seed),
+        name_movers=frozenset([MOVER] if is_gpt2(seen.asked.model) else _movers_of(seen)),
+    )
+
+
+def _movers_of(seen: Study) -> tuple[Head, ...]:
+    return roles_of(seen.asked, seen.model).get("name mover", ())
+
+
+def shuffled_of(
+    others: tuple[Sequence[Aggregated], Sequence[Aggregated]], *, seed: int, draws: int = _SHUFFLES
+) -> tuple[SignalComparison, ...]:
+    """The same of prompts that are dealt to two groups whatever their order, with one of each as its representative."""
+    rng, pool, found = np.random.default_rng(seed), [*others[0], *others[1]], []
+    for _ in range(draws if len(pool) >= 4 else 0):
+        dealt = [pool[i] for i in rng.permutation(len(pool))]
+        half = len(dealt) // 2
+        groups = dealt[1:half], dealt[half + 1 :]
+        found.append(compare_aggregated((dealt[0], dealt[half]), groups, roles=True))
+    return tuple(found)
+
+
+def movers(comparison: SignalComparison) -> list[HeadRow]:
+    """Heads that attend from the end to IO, on the side that says where to look from."""
+    return [row for row in comparison.rows if (row.place.dest, row.place.src) == ("END", "IO") and row.side == "dest"]
+
+
+def different(rows: Sequence[HeadRow]) -> list[HeadRow]:
+    """Those that are told something else, beyond the noise."""
+    return [row for row in rows if row.verdict == "different"]
+
+
+def found_alike(record: Compared) -> Findings:
+    """Published: three heads. Are they told the same, or are as many of another model?"""
+    known = [row for row in record.real.rows if row.verdict != "no floor"]
+    published = is_gpt2(record.of.model)
+    asked = f"{len(ALIKE)} or more, whatever they are, on a model other than GPT-2"
+    claim = NO_CLAIM if published else (asked, len(record.alike) >= len(ALIKE))
+    rows = [
+        *_compared(record),
+        Finding("signals with a noise floor", len(known)),
+        Finding("as within", sum(row.verdict == "as within" for row in known)),
+        Finding("heads alike", len(record.alike), *claim),
+        Finding("these are", listed(record.alike) or "none"),
+    ]
+    asked = f"median cosines of {_NEAR:g} or more on each side, none different beyond the noise"
+    for head in ALIKE if published else ():
+        own = record.rows(head)
+        rows.append(Finding(f"signals of {head_name(head)}", len(own), asked, _near(record, head)))
+        rows += [row for place in own for row in _at(place, f"{place.place}, {place.side}")]
+    remark = (
+        f"As within: as alike between orders as within them. Heads alike: with cosines of {_NEAR:g} or more on both "
+        f"sides, also without their own biases. {_how(record)}"
+    )
+    return Findings(rows, record.of.provenance(), first=sets_apart(record.order), unless=_APART, remark=remark)
+
+
+def found_mover(record: Compared) -> Findings:
+    """Published: 9.9. Is its cosine negative, and below the noise; or is that of a name mover of another model?"""
+    attending = sorted(movers(record.real), key=lambda row: row.cosine)
+    rows = [row for row in attending if _head(row) in record.name_movers]
+    beyond = different(rows)
+    chance = [len(different(movers(one))) for one in record.shuffled]
+    many = len(different(attending)) > max(chance, default=0) and bool(beyond)
+    asked = "more than in any random split of the same prompts, and a name mover (of GPT-2, 9.9) among them"
+    lowest = min((row.cosine for row in beyond), default=math.nan)
+    findings = [
+        *_compared(record),
+        Finding("movers", len(attending)),
+        Finding("movers told something else", len(different(attending)), asked, many),
+        Finding("in random splits", [float(count) for count in chance], digits=1),
+        Finding("movers with a negative cosine", sum(row.cosine < 0 for row in attending)),
+        Finding("lowest cosine of a name mover told something else", lowest, "below 0", lowest < 0),
+        *(row for place in attending for row in _at(place, str(place.place))),
+    ]
+    remark = (
+        "Movers: heads that attend from the end to IO in both; what they are told is measured at the end, on the side "
+        f"that says where to look from. Name movers: {listed(sorted(record.name_movers)) or 'none'}. Something else: "
+        "lower than within either order (below 5 % of its pairs, means of pairs apart). Random splits of the same "
+        f"prompts: {_SHUFFLES}. {_how(record)}"
+    )
+    of = replace(record.of.provenance(), heads=role_rule(record.of.model))
+    first = sets_apart(record.order) and many
+    unless = f"{_APART}, and more movers are told something else than in random splits"
+    return Findings(findings, of, first=first, unless=unless, remark=remark)
+
+
+_APART = "orders set circuits apart, so that both representatives are not of one family"
+
+
+def _near(record: Compared, head: Head) -> bool:
+    """Near 1 on every side that both representatives have, and nowhere different."""
+    rows = record.rows(head)
+    sides = [[row.cosine for row in rows if row.side == side] for side in SIDES]
+    return bool(rows) and not different(rows) and all(median(own) >= _NEAR for own in sides if own)
+
+
+def _at(row: HeadRow, part: str) -> list[Finding]:
+    """What one head is told at one place: how alike, against pairs of prompts within an order and between orders."""
+    between = [] if row.between is None else [Finding("mean between orders", Interval(*row.between), digits=2)]
+    cosine, floor = Finding("cosine", row.cosine, digits=2), Finding("floor", row.floor, digits=2)
+    return of_part(part, cosine, floor, *between, Finding("verdict", row.verdict))
+
+
+def _compared(record: Compared) -> list[Finding]:
+    """How many signals, and how far the order of names sets circuits apart."""
+    order = record.order
+    return [
+        Finding("signals compared", len(record.real.rows)),
+        Finding("explained by order", order.explained.value),
+        Finding("p of that", order.explained.p),
+        Finding("nearest circuit of the same order", order.nearest.value, percent=True),
+        Finding("p of the nearest", order.nearest.p),
+    ]
+
+
+def _how(record: Compared) -> str:
+    (a, b), members = record.prompts, record.real.members
+    return (
+        f"Representatives: prompt {a} ({ORDERS[0]}) and {b} ({ORDERS[1]}). A head's signals are summed on each side of "
+        f"a firing, firings matched by the roles of their tokens; the floor is of {members[0]} and {members[1]} other "
+        "prompts. Order explains a part of the squared distances of circuits."
+    )
+
+
+def _draw_signals(record: Compared, *, ends: bool) -> Mapping[str, Figure]:
+    """Rows at the end, or those whose floor is known; the heads of the claim first where there are many."""
+    rows = [row for row in record.real.rows if (row.place.dest == "END" if ends else not np.isnan(row.floor))]
+    if not rows:
+        return {}
+    names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
+    shown = Comparison(names[0], names[1], (1, 1), signals=replace(record.real, rows=tuple(rows)))
+    return {"signals": signals_figure(shown)}
+
+
+def _head(row: HeadRow) -> Head:
+    return row.place.layer, row.place.head
+
+
+def _cosines(a: Aggregated, b: Aggregated) -> dict[tuple[Place, str], float]:
+    shared = ((side, place) for side in SIDES for place in set(a.side(side)) & set(b.side(side)))
+    return {(place, side): float(a.side(side)[place] @ b.side(side)[place]) for side, place in shared}
+
+
+_SIDES: dict[Which, str] = {"a": ORDERS[0], "b": ORDERS[1]}
+_OTHER: dict[Which, Which] = {"a": "b", "b": "a"}
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The two by two."""
+
+    of: Prompts
+    prompts: tuple[int | None, int | None]  # the representatives
+    found: Exclusive
+
+
+def removed_of(seen: Study) -> Removed:
+    """Edges of each representative alone, removed in other prompts of both orders."""
+    draws, told = 1 if seen.asked.quick else 3, seen.asked.progress
+    found = remove_exclusive(seen.pair, seen.others, seen.model, draws=draws, seed=seen.asked.seed, progress=told)
+    return Removed(seen.of, (seen.pair[0].prompt, seen.pair[1].prompt), found)
+
+
+def found_exclusive(record: Removed) -> Findings:
+    """Does each representative's removal hurt its own order more, and more than random channels?"""
+    found, interaction = record.found, Interval(*record.found.interaction)
+    rows = [Finding("interaction", interaction)]
+    for which, order in _SIDES.items():
+        rows += of_part(f"{order} edges", *_of_edges(found, which))
+    enough = all(len(found.cell(one, other).measured) >= LEAST for one in _SIDES for other in _SIDES)
+    numbers = " and ".join(f"{number} ({order})" for number, order in zip(record.prompts, ORDERS, strict=True))
+    remark = (
+        f"Edges (writer, head, side and channel) that one representative has alone, of prompts {numbers}. An edge is "
+        "placed in other prompts by the roles of its tokens and removed from its head alone; the effect is the change "
+        "of the logit of IO against S over its size. Interaction: the effect on the own order less that on the other, "
+        "both together."
+    )
+    unless = f"it was measured in {LEAST} or more prompts of either order, and the interaction is below 0"
+    first = enough and interaction.high < 0
+    return Findings(rows, record.of.provenance(), first=first, unless=unless, remark=remark)
+
+
+def _of_edges(found: Exclusive, which: Which) -> list[Finding]:
+    """What one representative's own edges do to prompts of both orders, beside controls."""
+    held, why = found.verdict(which)
+    asked = (
+        "a loss on the own order beyond that on the other, and beyond that by random channels of the same writers and "
+        "heads, intervals apart; also if the effect on the other order is scaled up by the edges without a place there"
+    )
+    rows = [
+        Finding("edges", len(found.a if which == "a" else found.b)),
+        Finding("alone", why, asked, held is True and beyond_places(found, which)),
+    ]
+    for on, order in _SIDES.items():
+        rows.append(Finding(f"placed in {order} prompts", found.cell(which, on).placed, percent=True))
+        for what in WHATS:
+            cell = found.cell(which, on, what)
+            if cell.measured:
+                rows.append(Finding(f"{order} prompts, {what}", Interval(*cell.spread)))
+    return rows
+
+
+def beyond_places(found: Exclusive, which: Which) -> bool:
+    """Would the own order be hurt more if as many edges had a place in the other? Fewer have: an order moves tokens."""
+    own, other = found.cell(which, which), found.cell(which, _OTHER[which])
+    return own.spread[2] < other.spread[1] * max(1.0, own.placed / max(other.placed, 1e-9))
+
+
+def _draw_exclusive(record: Removed) -> Mapping[str, Figure]:
+    if not any(cell.measured for cell in record.found.cells):
+        return {}
+    names = [f"{order} (prompt {prompt})" for order, prompt in zip(ORDERS, record.prompts, strict=True)]
+    figure = removals_figure(Comparison(names[0], names[1], (1, 1), exclusive=record.found))
+    heading(figure, f"Edges that one representative has alone: a is {names[0]}, b is {names[1]}")
+    return {"removed": figure}
+
+
+RUNS: dict[str, Attempt] = {
+    "talk-17": Experiment(partial(of_study, compared_of), found_alike, partial(_draw_signals, ends=False)),
+    "talk-18": Experiment(partial(of_study, compared_of), found_mover, partial(_draw_signals, ends=True)),
+    "talk-26": Experiment(partial(of_study, removed_of), found_exclusive, _draw_exclusive),
+}

@@ -1,0 +1,215 @@
+"""What do single circuits and heads look like? Where circuits end, what edges carry, and what sinks share."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from keyhole.circuits.circuit import Circuit, Node
+from keyhole.errors import KeyholeError, MissingModelError
+from keyhole.figures.store.sinks import sinks_figure
+from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
+from keyhole.sink.explore import SinkSettings, study
+from keyhole.sink.firings import StoredQuestion
+from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
+from keyhole_papers.svt.panels import panels
+
+_EXACT = 1e-4  # of a decomposition, relative
+_TRACED = 16
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The circuits of some answers."""
+
+    of: Provenance
+    circuits: int
+    rich: int  # circuits with signals
+    signals: int
+    carried: int  # signals with channels
+    leaves: Counter[str]  # where tracing ended, by kind
+    open_ends: int  # leaves that are heads above the first layer
+    error: float  # of a decomposition, the largest
+    largest: Circuit | None  # shows most; none where none has signals
+
+
+def measure_circuit(job: Job) -> Traced:
+    """Circuits behind the likeliest answers."""
+    seen = subject(job)
+    found = [trace_answer(run, int(run.logits[-1].argmax())) for _, run in seen.runs(_TRACED)]
+    circuits = [one for one in found if one is not None]
+    rich = [one for one in circuits if any(edge.side != "target" for edge in one.edges)]
+    signals = [edge for one in circuits for edge in one.edges if edge.side != "target"]
+    leaves = [leaf for one in circuits for leaf in _leaves(one)]
+    lowest = seen.model.attention_layers[0]
+    return Traced(
+        of=of_gpt2(job.model, seen.prompts.first(_TRACED).about),
+        circuits=len(circuits),
+        rich=len(rich),
+        signals=len(signals),
+        carried=sum(bool(edge.channels) for edge in signals),
+        leaves=Counter(node.kind for node in leaves),
+        open_ends=sum(node.kind == "head" and node.layer != lowest and node.dest > 0 for node in leaves),
+        error=max((max(one.errors.values()) for one in circuits), default=0.0),
+        largest=max(rich, key=lambda one: len(one.edges), default=None),
+    )
+
+
+def _leaves(circuit: Circuit) -> list[Node]:
+    targets = {edge.target for edge in circuit.edges}
+    return [node for i, node in enumerate(circuit.nodes) if i not in targets]
+
+
+def found_circuit(record: Traced) -> Findings:
+    """Does the recursion end by itself, and does every edge carry channels?"""
+    carried, ended, exact = record.carried == record.signals, record.open_ends == 0, record.error < _EXACT
+    rich = record.rich >= LEAST
+    rows = [Finding("circuits with signals", f"none of {record.circuits}")]
+    if record.largest is not None:
+        nodes, edges = len(record.largest.nodes), len(record.largest.edges)
+        rows = [
+            Finding("circuits", record.circuits),
+            Finding("with signals", record.rich, f"{LEAST} or more", rich),
+            Finding("the largest", f"{nodes} nodes and {edges} edges"),
+            Finding("signals", record.signals),
+            Finding("signals with channels", record.carried, "all", carried),
+            Finding("largest error", record.error, f"decompositions exact to {_EXACT:g}", exact),
+            Finding("ends at heads above the first layer", record.open_ends, "none", ended),
+            *of_part("leaves", *(Finding(kind, count) for kind, count in record.leaves.most_common())),
+        ]
+    remark = (
+        "Circuits end at embeddings, biases and MLPs (whose outputs are not taken apart), at heads of the first layer "
+        "and at the first token; they should at no head whose weight is below the threshold of tracing. These are "
+        "properties of the method, which hold whatever a model has learned: that they do tells nothing of it."
+    )
+    judged = "untold" if rich and carried and ended and exact else record.of.verdict([])
+    return Findings(rows, record.of, remark=remark, judged=judged)
+
+
+def _draw_circuit(record: Traced) -> Mapping[str, Figure]:
+    return {"circuit": _circuit_figure(record.largest)} if record.largest else {}
+
+
+def _circuit_figure(circuit: Circuit) -> Figure:
+    """Nodes at their token (from left to right) and layer (from below); blue and red lines are signals."""
+    depth = max((node.layer for node in circuit.nodes if node.layer is not None), default=0)
+    title = "A circuit of one prompt: signals at the destination (red) and at the source (blue)"
+    figure, (axis,) = panels([""], title, (max(7.0, 0.6 * len(circuit.tokens) + 1), 1.1 * depth + 3.2), y="layer")
+    places, shared = [], Counter[tuple[int, int]]()
+    for node in circuit.nodes:
+        level = depth + 1 if node.layer is None else -1 if node.kind == "embedding" else node.layer
+        at = shared[level, node.dest]
+        shared[level, node.dest] += 1
+        places.append((node.dest, level + 0.22 * at))
+    for edge in circuit.edges:
+        (x0, y0), (x1, y1) = places[edge.source], places[edge.target]
+        shade = {"dest": RED, "src": BLUE, "target": GREY}[edge.side]
+        axis.plot([x0, x1], [y0, y1], color=shade, linewidth=1.2, alpha=0.6, zorder=1)
+    for node, place in zip(circuit.nodes, places, strict=True):
+        label = f"{node.layer}.{node.head}" if node.kind == "head" else "answer" if node.layer is None else node.kind
+        dark = node.kind in ("head", "target")
+        box = {"boxstyle": "round,pad=0.2", "facecolor": INK if dark else FAINT, "edgecolor": "none"}
+        colour = "white" if dark else INK
+        axis.text(*place, label, fontsize=7, color=colour, ha="center", va="center", zorder=2, bbox=box)
+    axis.set_xlim(-0.6, len(circuit.tokens) - 0.4)
+    axis.set_ylim(-1.5, depth + 1.6)
+    axis.set_yticks(range(depth + 1))
+    axis.set_xticks(range(len(circuit.tokens)), [plain(token) for token in circuit.tokens], rotation=60, ha="right")
+    return figure
+
+
+_RESTING = 24
+_MANY = 8  # heads
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Firings on the first token of a model: explained, compared, and without what they share."""
+
+    of: Provenance
+    prompts: int
+    sinks: Sinks
+
+
+def measure_sinks(job: Job) -> Rest:
+    """The signals of all heads above the first layer, and what their shared directions do."""
+    seen = subject(job)
+    asked = [_asked(seen, number) for number in range(min(_RESTING, len(seen.examples)))]
+    draws, controls = (99, 2) if job.quick else (99, 9)  # fewer could not be sure of anything
+    of = of_gpt2(job.model, seen.prompts.first(_RESTING).about)
+    try:
+        settings = SinkSettings(draws=draws, controls=controls)
+        found = study(seen.model, asked, settings, stage=lambda what: nullcontext(seen.progress))
+    except NoSinksError as error:
+        raise (KeyholeError if of.real else MissingModelError)(str(error)) from error
+    return Rest(of, len(asked), found)
+
+
+def _asked(seen: Subject, number: int) -> StoredQuestion:
+    """A prompt by its tokens, measured by IO against S."""
+    example = seen.examples[number]
+    run = seen.model.run(example.text)
+    return StoredQuestion(number, run.token_ids, metric_of(example, run))
+
+
+def _holds(side: SinkSide) -> bool:
+    """Nearly the same signal in many heads: shared, anisotropy apart, and the cause of their firings."""
+    return side.found == "shared" and len(side.controlled) >= _MANY
+
+
+def found_sinks(record: Rest) -> Findings:
+    """Do many heads of different layers have nearly the same dest and src signals, not by anisotropy?"""
+    sinks = record.sinks
+    rows = [
+        Finding("massive coordinates", len(sinks.massive)),
+        Finding("share of tokens that rest", sinks.share, percent=True),
+    ]
+    for side in sinks.sides:
+        rows += of_part(f"{side.side}", *_of_side(side))
+    first = record.prompts >= LEAST and any(map(_holds, sinks.sides))
+    unless = f"that holds on a side, in {LEAST} prompts or more"
+    remark = "Cosines are across layers; anisotropy apart: without the mean and the largest directions of the streams."
+    return Findings(rows, record.of, first=first, unless=unless, remark=remark)
+
+
+def _of_side(side: SinkSide) -> list[Finding]:
+    """How alike the signals of one side are, and what becomes of firings without the direction they share."""
+    asked = (
+        f"a shared signal, of {_MANY} heads or more with one signal each: {NEAR:.0%} of pairs are alike (cosine above "
+        ".5), more than with other channels of the same heads and than on other tokens, with and without anisotropy; "
+        f"and few directions take away {HALF:.0%} of held-out firings, more than random ones"
+    )
+    if not side.likeness:
+        return [Finding("heads with one signal each", "in fewer than two layers", asked, _holds(side))]
+    bare, strict = side.likeness[0], side.likeness[-1]
+    whole = next(removal for removal in side.removals if removal.taken is None)
+    return [
+        Finding("signals", side.found, asked, _holds(side)),
+        Finding("heads", len(side.controlled)),
+        Finding("cosine", Interval(*bare.cosine)),
+        Finding("cosine, other channels", bare.shuffled_cosine[0]),
+        Finding("cosine, other tokens", side.others[0].cosine),
+        Finding("cosine, anisotropy apart", Interval(*strict.cosine)),
+        Finding("pairs alike", bare.near[0], percent=True),
+        Finding("pairs alike, anisotropy apart", strict.near[0], percent=True),
+        Finding("rank", bare.rank),
+        Finding("firings without one direction", Interval(*whole.explained)),
+        Finding("firings without one direction, random", middle(whole.random_explained)),
+    ]
+
+
+def _draw_sinks(record: Rest) -> Mapping[str, Figure]:
+    return {"cosines": sinks_figure(record.sinks)}
+
+
+RUNS: dict[str, Attempt] = {
+    "talk-12": Experiment(measure_circuit, found_circuit, _draw_circuit),
+    "talk-25": Experiment(measure_sinks, found_sinks, _draw_sinks),
+}
