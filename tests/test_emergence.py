@@ -574,7 +574,7 @@ def test_the_published_heads_of_a_pythia_on_disk(pythia: Path, tmp_path: Path) -
     results = reproduce(["svf-fig6b", "svf-table2"], tmp_path / "out", model=str(pythia), choices=every)
     fall, roles = results["svf-fig6b"], results["svf-table2"]
     assert "17 of its 143 checkpoints" in fall.note and "averaged over 8 checkpoints" in fall.note
-    assert fall.measured.startswith("Steps 1,000 to 17,000:") and fall.settings["revisions"] == "all"
+    assert fall.measured.startswith("Steps 1,000 to 17,000;") and fall.settings["revisions"] == "all"
     assert len(roles.numbers) == 12 and "Pythia-160M name mover 10.7" in roles.numbers
     assert "stood in" not in fall.note
     rows = []

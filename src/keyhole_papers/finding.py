@@ -70,6 +70,8 @@ class Finding:
 
     >>> Finding("removed", Interval(-0.5, -0.75, -0.25), "a loss", True, part="END").text
     'removed -0.500 [-0.750, -0.250] (as asked)'
+    >>> Finding("ranks", [3, 5]).text, Finding("share", [0.2, 0.4, math.nan], spread=True, digits=1).text
+    ('ranks 3, 5', 'share 0.3 [-1.0, 1.6]')
     """
 
     name: str
@@ -79,11 +81,13 @@ class Finding:
     part: str = ""  # of the item: a place, a task, a head
     digits: int = 3
     percent: bool = False
+    spread: bool = False  # of seeds: their mean with its 95 % interval, not the smallest and the largest
+    joint: str = ": "  # of part and name, in the key
 
     @property
     def key(self) -> str:
         """Its name among the numbers of a result."""
-        return f"{self.part}: {self.name}" if self.part else self.name
+        return f"{self.part}{self.joint}{self.name}" if self.part else self.name
 
     @property
     def number(self) -> float | int | list[float] | None:
@@ -118,7 +122,12 @@ class Finding:
             tiny = 0 < abs(value) < 10**-self.digits
             return f"{value:.0%}" if self.percent else f"{value:.2g}" if tiny else f"{value:.{self.digits}f}"
         flags = [one for one in value if isinstance(one, bool)]
-        return counted(flags) if len(flags) == len(value) else told(value, self.digits)
+        if len(flags) == len(value):
+            return counted(flags)
+        known = [one for one in value if not math.isnan(one)]
+        if all(isinstance(one, int) for one in known):
+            return ", ".join(map(str, known)) or NOT_MEASURED
+        return as_text(interval(known), self.digits) if self.spread else told(known, self.digits)
 
 
 @dataclass(frozen=True)
@@ -179,9 +188,9 @@ class Findings:
         )
 
 
-def of_part(part: str, *rows: Finding) -> list[Finding]:
+def of_part(part: str, *rows: Finding, joint: str = ": ") -> list[Finding]:
     """Findings about one part of an item."""
-    return [replace(row, part=part) for row in rows]
+    return [replace(row, part=part, joint=joint) for row in rows]
 
 
 def rows_of(values: Mapping[str, Value], claims: Mapping[str, tuple[str, bool]] = NO_CLAIMS) -> list[Finding]:
