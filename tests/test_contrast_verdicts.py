@@ -23,47 +23,39 @@ from keyhole.lab.payload.features import Swaps as LatentSwaps
 from keyhole.lab.payload.features import swaps as swap_latents
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload, PayloadSettings, train
+from keyhole.models.heads import head_name
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import text_ids
+from keyhole.stats import Interval
 from keyhole.tasks.text.words import THIRTEEN
 from keyhole_papers.cc import (
-    attribution,
+    boxes,
     categories,
-    entities,
     payload,
-    payload_interactions,
-    payload_ranks,
+    payload_grids,
+    payload_scores,
     payload_shapes,
-    payload_swaps,
-    phase,
-    published_settings,
     studies,
     subspaces,
     swaps,
-    unprojected,
 )
-from keyhole_papers.cc.attribution import Attributed, Row
+from keyhole_papers.cc.boxes import Attributed, Row, Sweep, Swept
 from keyhole_papers.cc.categories import Categories, Clusters
-from keyhole_papers.cc.entities import Sweep, Swept
-from keyhole_papers.cc.payload import Cell, Grid, Ranks, Setting
-from keyhole_papers.cc.payload_interactions import Interactions, judge_diagonal, judge_symmetry
-from keyhole_papers.cc.payload_ranks import Recovered
+from keyhole_papers.cc.payload import Cell, Grid, Printed, Ranks, Setting
+from keyhole_papers.cc.payload_grids import Phases, Recovered
+from keyhole_papers.cc.payload_scores import Interactions
 from keyhole_papers.cc.payload_shapes import Shape, Shapes
-from keyhole_papers.cc.phase import Phases
-from keyhole_papers.cc.published_settings import Printed
-from keyhole_papers.cc.studies import Points, studied
-from keyhole_papers.cc.subject import Subject, subject
-from keyhole_papers.cc.subspaces import Meeting, Subspaces
-from keyhole_papers.cc.swaps import Gain, Swapped, Swaps, held
-from keyhole_papers.cc.unprojected import Aligned, Unprojected
+from keyhole_papers.cc.studies import Points, Subject, studied, subject
+from keyhole_papers.cc.subspaces import Aligned, Meeting, Subspaces, Unprojected
+from keyhole_papers.cc.swaps import Swapped, Swaps, held
 from keyhole_papers.choices import Choices
+from keyhole_papers.experiment import Experiment
 from keyhole_papers.job import Job
 from keyhole_papers.results import Result, read_results
 from keyhole_papers.runner import reproduce
-from keyhole_papers.told import Experiment
 
 pytestmark = pytest.mark.xdist_group("contrast verdicts")  # its studies and heads are made once
-TOYS = (payload_ranks, payload_shapes, payload_swaps, payload_interactions, phase)
+TOYS = (payload_grids, payload_scores, payload_shapes)
 RUNS = {id: run for module in TOYS for id, run in module.RUNS.items()}
 UNTRAINED = {"max_steps": 1, "batch": 8}
 SETTING = Setting(3, 5, 16)
@@ -139,11 +131,11 @@ def test_swaps_in_the_printed_noise_move_what_the_right_token_had(trained: Path)
     ((head, *_),) = payload.heads_of(job, [SETTING], "discrete").values()
     z1, z2 = (payload.feature_of(job, head, latent) for latent in ("z1", "z2"))
     found = swap_latents(head, z1, z2, samples=512, randoms=1)
-    assert payload_swaps.due(head, found) == payload.attended(head.settings) != found.null.orig
-    assert payload_swaps.due(printed(head), found) == found.null.orig
+    assert payload_scores.due(head, found) == payload.attended(head.settings) != found.null.orig
+    assert payload_scores.due(printed(head), found) == found.null.orig
 
     def judged(head: Payload, swapped: LatentSwaps) -> str:
-        return payload_swaps.judge(payload_swaps.Swapped({SETTING: Cell([head], [swapped], [swapped])}, 1))
+        return payload_scores.moved(payload_scores.Swapped({SETTING: Cell([head], [swapped], [swapped])}, 1)).verdict
 
     kept = {"orig": 0.01, "shift": 0.8}  # of the .85 that the right token had
     moved = dataclasses.replace(
@@ -170,7 +162,7 @@ def test_ranks_are_judged_with_accuracy_and_beside_untrained_heads(shaped: tuple
     right, wrong = Ranks(3, 5), Ranks(3, 4)
 
     def judged(found: list[Ranks], raw: list[Ranks], heads: list[Payload], accuracy: float | None = None) -> str:
-        return payload_ranks.judge(Recovered([{SETTING: Cell(heads, found, raw)}], ["below"], accuracy))
+        return payload_grids.recovered(Recovered([{SETTING: Cell(heads, found, raw)}], ["below"], accuracy)).verdict
 
     every, most, chance = [right] * 18, [right] * 15 + [wrong] * 3, [right, right, wrong]
     assert judged(every, chance, sure, 0.99) == "reproduced"
@@ -189,8 +181,8 @@ def test_exact_ranks_are_counted_by_capacity() -> None:
         Setting(4, 4, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 3)]),
         Setting(4, 5, 8): Cell([], [Ranks(4, 4)], [Ranks(4, 4)]),
     }
-    assert payload_ranks.exact(grid, trained=True) == {"below": [1.0, 0.0], "at": [1.0], "beyond": [0.0]}
-    assert payload_ranks.exact(grid, trained=False) == {"below": [1.0], "at": [0.0], "beyond": [0.0]}
+    assert payload_grids.exact(grid, trained=True) == {"below": [1.0, 0.0], "at": [1.0], "beyond": [0.0]}
+    assert payload_grids.exact(grid, trained=False) == {"below": [1.0], "at": [0.0], "beyond": [0.0]}
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +203,7 @@ def test_random_subspaces_have_no_shape(shaped: tuple[Job, list[Payload]], laten
     perfect = Shape(1.0, 1.0, 1.0, 1.0)
 
     def judged(found: Shape, limits: list[Shape], head: Payload = good) -> str:
-        return payload_shapes.judge(Shapes(latents, [head], [found], [], limits, seen))
+        return payload_shapes.shapes(Shapes(latents, [head], [found], [], limits, seen)).verdict
 
     assert own.agree > 0.8  # which is why no bound can tell
     assert judged(own, limits) == "not"
@@ -232,13 +224,13 @@ def one_step(**changes: Any) -> Payload:
 
 def test_the_table_is_about_heads_as_they_were_trained() -> None:
     as_printed, other = PayloadSettings.paper(3, 5, 16), PayloadSettings.fast(3, 5, 16)
-    assert published_settings.differ([as_printed]) == []
-    assert published_settings.differ([as_printed, other]) == ["lr", "check_every"]
+    assert payload.differ([as_printed]) == []
+    assert payload.differ([as_printed, other]) == ["lr", "check_every"]
     raw = one_step()
     good = dataclasses.replace(raw, accuracy=0.949, settings=PayloadSettings.paper(3, 4, 8), trained=30_000)
 
     def judged(head: Payload, exact: bool = True) -> str:
-        return published_settings.judge(Printed({Setting(3, 4, 8): Cell([head], [exact])}))
+        return payload.table(Printed({Setting(3, 4, 8): Cell([head], [exact])})).verdict
 
     assert judged(raw) == "not"
     assert judged(good) == "reproduced"
@@ -260,10 +252,10 @@ def test_interactions_are_judged_beside_their_controls() -> None:
     apart, shared = met("gaussian", 0.88, split), met("gaussian", 0.88, mixed)
 
     def diagonal(within: Cell[Tensor], past: Cell[Tensor]) -> str:
-        return judge_diagonal(Interactions("gaussian", {inside: within, beyond: past}))
+        return payload_scores.diagonal(Interactions("gaussian", {inside: within, beyond: past})).verdict
 
     def symmetry(found: Cell[Tensor], continuous: Cell[Tensor]) -> str:
-        return judge_symmetry(Interactions("discrete", {beyond: found}, {beyond: continuous}))
+        return payload_scores.symmetry(Interactions("discrete", {beyond: found}, {beyond: continuous})).verdict
 
     assert diagonal(apart, shared) == "reproduced"
     assert diagonal(apart, apart) == "partly"  # nothing off the diagonal
@@ -277,9 +269,9 @@ def test_interactions_are_judged_beside_their_controls() -> None:
     assert symmetry(unlike, met("gaussian", 0.5, mixed)) == "not"
 
 
-def phases(missed: list[float], counted: list[float], heads: list[Payload]) -> Grid[phase.Row]:
+def phases(missed: list[float], counted: list[float], heads: list[Payload]) -> Grid[payload_grids.Row]:
     """Measures of 0.1 and 0.2 (two seeds) within capacity, and these beyond."""
-    names = ("missed", phase._COUNTED)
+    names = ("missed", payload_grids._COUNTED)
     within = [dict.fromkeys(names, value) for value in (0.1, 0.2)]
     beyond = [dict(zip(names, both, strict=True)) for both in zip(missed, counted, strict=True)]
     return {Setting(3, 4, 8): Cell(heads, within), Setting(6, 6, 8): Cell([], beyond)}
@@ -287,15 +279,15 @@ def phases(missed: list[float], counted: list[float], heads: list[Payload]) -> G
 
 def test_a_rise_beyond_capacity_is_asked_of_every_seed() -> None:
     for values, rises in (([0.3, 0.3], True), ([0.3, 0.2], False), ([0.3, float("nan")], False)):
-        assert phase.risen(phases(values, [0.0, 0.0], []), "missed") == rises
-        assert phase.risen(phases([0.0, 0.0], values, []), phase._COUNTED) == rises
+        assert payload_grids.risen(phases(values, [0.0, 0.0], []), "missed") == rises
+        assert payload_grids.risen(phases([0.0, 0.0], values, []), payload_grids._COUNTED) == rises
 
 
 def test_what_counting_forces_is_not_enough(shaped: tuple[Job, list[Payload]]) -> None:
     heads, more, same = shaped[1], [0.3, 0.3], [0.1, 0.2]
 
-    def judged(one: Grid[phase.Row], other: Grid[phase.Row]) -> str:
-        return phase.judge(Phases({"discrete": one, "gaussian": other}))
+    def judged(one: Grid[payload_grids.Row], other: Grid[payload_grids.Row]) -> str:
+        return payload_grids.phases(Phases({"discrete": one, "gaussian": other})).verdict
 
     both = phases(more, more, heads)
     assert judged(both, both) == "reproduced"
@@ -320,12 +312,12 @@ def effect(name: str, shift: float, *, random: float = 0.0, full: float = 0.8, l
     return Effect(name, 5, 0.1, 0.5, shift, random, full, low + 0.1, (low, low + 0.2), near)
 
 
-MORE = Gain(0.2, 0.1, 0.3)
+MORE = Interval(0.2, 0.1, 0.3)
 
 
-def binding(whole: Effect, more: Gain = MORE) -> Swapped:
+def binding(whole: Effect, more: Interval = MORE) -> Swapped:
     parts = effect("order", 0.2), effect("lexical", 0.3)
-    return Swapped((0, 0), whole, parts, (more, more), Gain(0.1, 0.05, 0.15), (0.0, whole.random))
+    return Swapped((0, 0), whole, parts, (more, more), Interval(0.1, 0.05, 0.15), (0.0, whole.random))
 
 
 def test_swaps_are_judged_by_the_sizes_claimed() -> None:
@@ -333,12 +325,12 @@ def test_swaps_are_judged_by_the_sizes_claimed() -> None:
     assert held(binding(effect("both", 0.7, random=0.2)), "boxes") == "part"  # not next to nothing
     assert held(binding(effect("both", 0.3)), "boxes") == "part"  # not most of it
     assert held(binding(effect("both", 0.05, full=0.06)), "boxes") == "none"
-    assert held(binding(effect("both", 0.7), Gain(0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
+    assert held(binding(effect("both", 0.7), Interval(0.01, -0.01, 0.03)), "boxes") == "none"  # not more than one alone
     assert held(binding(effect("both", 0.7, low=-0.1)), "boxes") == "none"
-    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), Gain(0.3, 0.2, 0.4), (0.1, 0.3))
+    lists = Swapped((0, 0), effect("category", 0.5, random=0.2), (), (), Interval(0.3, 0.2, 0.4), (0.1, 0.3))
     assert held(lists, "lists") == "all"
     assert held(dataclasses.replace(lists, random=(0.1, 0.6)), "lists") == "none"  # a lucky random one moves more
-    assert held(dataclasses.replace(lists, short=Gain(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
+    assert held(dataclasses.replace(lists, short=Interval(0.0, -0.1, 0.1)), "lists") == "part"  # all of it
     assert held(dataclasses.replace(lists, whole=effect("category", 0.35, random=0.2)), "lists") == "part"
 
 
@@ -346,7 +338,7 @@ def test_most_heads_must_hold_and_contrasts_be_real() -> None:
     good, some, bad = (binding(effect("both", shift)) for shift in (0.7, 0.3, 0.05))
 
     def judged(*found: Swapped, **changes: Any) -> str:
-        return swaps.judge(Swaps(about("cc-fig9", **changes), "boxes", found, {}))
+        return swaps.findings(Swaps(about("cc-fig9", **changes), "boxes", found, {})).verdict
 
     assert judged(good, good, bad) == "reproduced"
     assert judged(good, bad) == judged() == "not"
@@ -379,7 +371,7 @@ def test_pairs_are_those_of_the_study(tmp_path: Path) -> None:
 
 def test_heads_that_are_not_there_are_not_measured(tmp_path: Path) -> None:
     record = swaps.measure(Job(tmp_path, quick=True), "cc-fig18", "boxes", slice(100, None))
-    outcome = Experiment(lambda job: record, swaps.judge, swaps.tell, swaps.draw)(Job(tmp_path))
+    outcome = Experiment(lambda job: record, swaps.findings, swaps.draw)(Job(tmp_path))
     assert outcome.state == "needs a model" and outcome.numbers == {} and outcome.figures == ()
     assert "nothing to measure" in outcome.measured and "--model" in outcome.note
 
@@ -404,7 +396,7 @@ def test_the_published_model_must_have_the_published_ranks() -> None:
 
     def judged(order: Meeting, lexical: Meeting, apart: tuple[float, ...] = (), **changes: Any) -> str:
         features = {"order": order, "lexical": lexical}
-        return subspaces.judge(Subspaces(about("cc-fig8", **changes), features, apart=apart))
+        return subspaces.findings(Subspaces(about("cc-fig8", **changes), features, apart=apart)).verdict
 
     assert judged(order, lexical) == "reproduced"
     assert judged(order, order) == "partly"  # lexical of rank 2
@@ -419,10 +411,10 @@ def test_clusters_must_exceed_random_subspaces() -> None:
         found = dataclasses.replace(Clusters((0, 0), 5, 1.0, [0.7, 0.9], 1.0, [3], 0.01), **changes)
         record = Categories(about("cc-fig6b"), [*THIRTEEN], 400, False, [found], NOWHERE)
         fewer = dataclasses.replace(record, kinds=record.kinds[:12])
-        assert categories.judge(fewer) in ("partly", "not")  # of fewer categories than published
-        assert "13 of the paper's 13 categories; 400 lists instead" in categories.tell(record).note
-        assert "without female names, of which" in categories.tell(fewer).note
-        return categories.judge(record)
+        assert categories.findings(fewer).verdict in ("partly", "not")  # of fewer categories than published
+        assert "13 of the paper's 13 categories; 400 lists instead" in categories.findings(record).note
+        assert "without female names, of which" in categories.findings(fewer).note
+        return categories.findings(record).verdict
 
     assert judged() == "reproduced"
     assert judged(p=0.06) == "partly"  # related categories are no nearer than any
@@ -496,7 +488,7 @@ def test_as_printed_is_run_and_kept_apart(tmp_path: Path) -> None:
     }
     assert "noise 0.01 instead of 1" in usual["cc-fig2"].note and "noise 0.01" not in printed["cc-fig2"].note
     assert [len(one["cc-fig2"].numbers["discrete 8 accuracy"]) for one in (usual, printed)] == [4, 2]  # seeds, or one
-    assert [len(payload.grid_of(payload_ranks._PRINTED[d], d, square=True)) for d in (8, 16)] == [25, 81]
+    assert [len(payload.grid_of(payload_grids._PRINTED[d], d, square=True)) for d in (8, 16)] == [25, 81]
     assert {*printed["cc-fig6a"].numbers["category ranks"]} == {5.0} != {*usual["cc-fig6a"].numbers["category ranks"]}
     for id in ("cc-fig6a", "cc-fig6b"):
         assert "as printed" in printed[id].note and "as printed" not in usual[id].note
@@ -530,7 +522,7 @@ def test_explained_rows_must_exceed_random_ones() -> None:
     good = Attributed(about("cc-fig10"), (1, 6), 9, rows, ["."], drawn, [0])
 
     def judged(**changes: Any) -> str:
-        return attribution.judge(dataclasses.replace(good, **changes))
+        return boxes.logits(dataclasses.replace(good, **changes)).verdict
 
     assert judged() == "reproduced"
     controls = ({"random": 0.8}, {"random_lexical": 3.0}, {"order": 2.1}, {"wrong": -0.1}, {"random_wrong": 0.5})
@@ -561,7 +553,7 @@ def test_both_ranks_of_most_heads_must_stop_growing() -> None:
     rising = swept((1, 2, 3, 4), (1, 2, 3, 4))
 
     def judged(order: list[Swept], lexical: list[Swept], **changes: Any) -> str:
-        return entities.judge(Sweep(about("cc-fig16", **changes), 400, {"order": order, "lexical": lexical}))
+        return boxes.ranks(Sweep(about("cc-fig16", **changes), 400, {"order": order, "lexical": lexical})).verdict
 
     assert judged([flat, other], [flat, flat]) == "reproduced"
     assert judged([flat, flat], [flat, flat]) == "partly"  # heads do not differ
@@ -575,9 +567,11 @@ def test_a_mere_difference_of_means_is_told_and_shows_nothing(tmp_path: Path) ->
     job = Job(tmp_path, quick=True)
     assert subject(job, "boxes", "cc-fig9").mere == ["order"]  # of the organism: all queries prefer the same places
     assert subject(job, "lists", "cc-fig7").mere == []
-    outcome = entities.RUNS["cc-fig16"](job)
+    outcome = boxes.RUNS["cc-fig16"](job)
     assert outcome.state == "needs a model"
-    assert "uncentred 1, 1, 1, of which 1.00 is a difference of means" in outcome.measured
+    head = head_name(subject(job, "boxes", "cc-fig16").heads[0])
+    assert f"{head} uncentred 1, 1, 1; {head} mean shift 1.00; " in outcome.measured
+    assert f"{head} course still changing, a mere difference of means" in outcome.measured
     assert "mere difference of means" in swaps.RUNS["cc-fig9"](job).note
 
 
@@ -597,7 +591,7 @@ def test_order_must_be_shown_and_things_hidden() -> None:
     shown, hidden = shares(0.6, 0.5, 0.4), shares(0.3, 0.9, 0.5)
 
     def judged(order: Aligned, lexical: Aligned) -> str:
-        return unprojected.judge(Unprojected(about("cc-fig17"), {"order": order, "lexical": lexical}))
+        return subspaces.unprojected(Unprojected(about("cc-fig17"), {"order": order, "lexical": lexical})).verdict
 
     assert judged(shown, hidden) == "reproduced"
     assert judged(shown, shown) == judged(hidden, hidden) == "partly" and judged(hidden, shown) == "not"

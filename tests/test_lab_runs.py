@@ -20,7 +20,7 @@ from keyhole.tasks.prompt_sets import prompts_for
 from keyhole_papers.job import Job
 from keyhole_papers.results import Result, Verdict
 from keyhole_papers.runner import experiments
-from keyhole_papers.svf import emergence, heads
+from keyhole_papers.svf import emergence
 from keyhole_papers.svt import cuts, network, slices
 from keyhole_papers.svt import ioi as ioi_studies
 from keyhole_papers.svt.effects import into
@@ -29,7 +29,7 @@ from keyhole_papers.svt.network import Network
 from keyhole_papers.talk import signals
 
 pytestmark = pytest.mark.xdist_group("lab runs")  # their studies are made once
-MODULES = (emergence, heads, slices, network, cuts, signals)
+MODULES = (emergence, slices, network, cuts, signals)
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,7 @@ from keyhole.lab.stored import gathered, store, stored
 from keyhole.models.loading.load import load
 from keyhole_papers import runner
 from keyhole_papers.catalogue import CATALOGUE, PAPERS, published
-from keyhole_papers.cc.studies import studied
-from keyhole_papers.cc.subject import Subject
+from keyhole_papers.cc.studies import Subject, studied
 from keyhole_papers.choices import AS_PRINTED, Choices, Dtype, Heeded, require_heeded, unheeded
 from keyhole_papers.command import reproduce as command
 from keyhole_papers.experiment import Experiment

@@ -15,8 +15,8 @@ from keyhole.lab.svf.alignment import Alignment, align, alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs, generator, sample
 from keyhole.lab.svf.train import train
 from keyhole.qk.sparsity import sparsity_each
-from keyhole_papers.svf import emergence_toys as svf_emergence
-from keyhole_papers.svf.inputs import inputs, sides
+from keyhole_papers.svf import sparse as svf_sparse
+from keyhole_papers.svf.toys import inputs, sides
 
 pytestmark = pytest.mark.xdist_group("svf")  # its models are trained once
 fast, paper = SVFSettings.fast, SVFSettings.paper
@@ -386,7 +386,7 @@ def test_attention_to_pairs_is_sparse(trained: list[SVF]) -> None:
             a, b = sides(model, found, f)
             measured.append(float(sparsity_each(a * b).mean()))
             if present == 1:
-                controls = svf_emergence.controls(model, found, f, draws=20)
+                controls = svf_sparse.controls(model, found, f, draws=20)
         assert measured[0] == pytest.approx(0.1, abs=0.005) and measured[1] == pytest.approx(0.19, abs=0.02)
         assert min(controls.values()) > 0.2
 

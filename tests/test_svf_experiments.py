@@ -22,36 +22,21 @@ from keyhole.lab.svf.train import train
 from keyhole.progress import Progress, silent
 from keyhole.qk.sparsity import sparsity, sparsity_each
 from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.finding import Finding, Findings
 from keyhole_papers.job import Attempt, Job
+from keyhole_papers.provenance import TOY
 from keyhole_papers.results import Verdict
-from keyhole_papers.svf import capacity as svf_capacity
 from keyhole_papers.svf import dynamics as svf_dynamics
-from keyhole_papers.svf import emergence_toys as svf_emergence
-from keyhole_papers.svf import geometry as svf
-from keyhole_papers.svf import inputs as svf_inputs
-from keyhole_papers.svf import pairs as svf_pairs
-from keyhole_papers.svf import recipes as svf_recipes
-from keyhole_papers.svf import scores as svf_scores
+from keyhole_papers.svf import geometry as svf_geometry
 from keyhole_papers.svf import sparse as svf_sparse
 from keyhole_papers.svf import sweeps as svf_sweeps
-from keyhole_papers.svf import theorems as svf_theorems
-from keyhole_papers.svf import toys as svf_models
+from keyhole_papers.svf import toys as svf_toys
 from keyhole_papers.svf.dynamics import Times
-from keyhole_papers.svf.emergence_toys import Emerged
-from keyhole_papers.svf.recipes import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe
-from keyhole_papers.svf.sparse import Decomposed, Ends, Terms
-from keyhole_papers.told import Told
+from keyhole_papers.svf.sparse import Decomposed, Emerged, Ends, Terms
+from keyhole_papers.svf.toys import HEAVY, MEAN, PRINTED, PRINTED_LONG, Recipe, Tried
 
-RUNS: dict[str, Attempt] = {
-    **svf.RUNS,
-    **svf_capacity.RUNS,
-    **svf_dynamics.RUNS,
-    **svf_emergence.RUNS,
-    **svf_pairs.RUNS,
-    **svf_sparse.RUNS,
-    **svf_sweeps.RUNS,
-    **svf_theorems.RUNS,
-}
+MODULES = (svf_geometry, svf_dynamics, svf_sparse, svf_sweeps)
+RUNS: dict[str, Attempt] = {id: run for module in MODULES for id, run in module.RUNS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +70,9 @@ def test_all_toys_and_theorems_of_the_catalogue_are_served() -> None:
 
 def test_figures_share_their_models(folder: Path) -> None:
     job = quick(folder, "shared")
-    first = svf_models.alike(job, PRINTED)
+    first = svf_toys.alike(job, PRINTED)
     files = sorted((folder / "toys").glob("[!.]*"))
-    again = svf_models.alike(job, PRINTED)
+    again = svf_toys.alike(job, PRINTED)
     assert sorted((folder / "toys").glob("[!.]*")) == files
     assert not any(file.is_dir() for file in files), "a finished sweep leaves no checkpoint behind"
     for one, other in zip(first, again, strict=True):
@@ -99,8 +84,8 @@ def test_figures_share_their_models(folder: Path) -> None:
 @pytest.mark.parametrize("recipe", [PRINTED, MEAN])
 def test_the_paper_s_settings_are_swept_around(recipe: Recipe) -> None:
     job = Job(Path())
-    default = svf_models.cells(job, recipe, {4.0: svf_models.DEFAULT})[4.0]
-    assert len(default) == svf_models.SEEDS
+    default = svf_toys.cells(job, recipe, {4.0: svf_toys.DEFAULT})[4.0]
+    assert len(default) == svf_toys.SEEDS
     middle = {"p": 0.52, "lambda": 4.0, "N": 20, "H": 10, "m": 4}
     assert [axis.name for axis in svf_sweeps.AXES.values()] == [*middle]
     for axis in svf_sweeps.AXES.values():
@@ -111,19 +96,19 @@ def test_the_paper_s_settings_are_swept_around(recipe: Recipe) -> None:
 def test_inputs_hold_the_pairs_asked_for() -> None:
     settings = SVFSettings.paper()
     for present in (0, 1, 2):
-        f = svf_inputs.inputs(settings, present, 50, seed=3)
+        f = svf_toys.inputs(settings, present, 50, seed=3)
         meets = (f[:, -1, :4] > 0) & (f[:, 0, 4:8] > 0)
         assert (meets.sum(1) == present).all()
         assert (f[:, 1:-1, :8] == 0).all() and (f[:, :, 8:] > 0).any()
-    only = svf_inputs.inputs(settings, 1, 50, seed=3, first=True)
+    only = svf_toys.inputs(settings, 1, 50, seed=3, first=True)
     assert (only[:, -1, 0] > 0).all() and (only[:, 0, 4] > 0).all()
 
 
 def test_terms_sum_to_relative_attention(folder: Path) -> None:
     job = quick(folder, "terms")
-    model = svf_models.alike(job, PRINTED)[0]
-    f = svf_inputs.inputs(model.settings, 2, 20, seed=1)
-    a, b = svf_inputs.sides(model, alignment(model), f)
+    model = svf_toys.alike(job, PRINTED)[0]
+    f = svf_toys.inputs(model.settings, 2, 20, seed=1)
+    a, b = svf_toys.sides(model, alignment(model), f)
     logits = model.logits(f[:, -1], f)
     relative = logits[:, 0] - logits[:, 1:].mean(1)
     assert torch.allclose((a * b).sum(1), relative, atol=1e-9)
@@ -133,17 +118,17 @@ def test_terms_sum_to_relative_attention(folder: Path) -> None:
 def test_geometry_of_perfect_features() -> None:
     Q = torch.linalg.qr(torch.randn(10, 10, generator=torch.Generator().manual_seed(0))).Q
     W = torch.cat([Q, -Q], dim=1)
-    assert svf.spread(W) < 1e-5 and svf_pairs.anisotropy(W) < 1e-5
-    assert (svf.cosines(W).amin(1) < -0.999).all()
+    assert svf_geometry.spread(W) < 1e-5 and svf_geometry.anisotropy(W) < 1e-5
+    assert (svf_geometry.cosines(W).amin(1) < -0.999).all()
     W[:, 3] *= 1e-3
-    assert svf.cosines(W)[3].isnan().all()
+    assert svf_geometry.cosines(W)[3].isnan().all()
 
 
 def test_grades() -> None:
-    assert svf_scores.graded([1.0, 0.9]) == "reproduced"
-    assert svf_scores.graded([1.0, 0.2]) == "partly"
-    assert svf_scores.graded([0.6, 0.6]) == "partly"
-    assert svf_scores.graded([0.4, 0.2, 1.0]) == "not"
+    assert svf_toys.graded([1.0, 0.9]) == "reproduced"
+    assert svf_toys.graded([1.0, 0.2]) == "partly"
+    assert svf_toys.graded([0.6, 0.6]) == "partly"
+    assert svf_toys.graded([0.4, 0.2, 1.0]) == "not"
 
 
 def test_drawing_nothing_is_refused() -> None:
@@ -167,8 +152,8 @@ def now(model: SVF) -> SVFWeights:
 
 @pytest.mark.parametrize("id", sorted(id for id in RUNS if "thm" not in id and "lemma" not in id))
 def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, id: str) -> None:
-    monkeypatch.setattr(svf_models, "trained_models", untrained)
-    monkeypatch.setattr(svf_models, "SEEDS", 5)  # fewer are met by chance more easily
+    monkeypatch.setattr(svf_toys, "trained_models", untrained)
+    monkeypatch.setattr(svf_toys, "SEEDS", 5)  # fewer are met by chance more easily
     (tmp_path / id).mkdir()
     assert RUNS[id](Job(tmp_path / id)).state == "not"
 
@@ -177,7 +162,7 @@ def test_untrained_toys_show_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_what_only_chosen_settings_show_is_a_part() -> None:
-    over = svf_recipes.over_recipes
+    over = svf_toys.over_recipes
     assert over({PRINTED: "not", PRINTED_LONG: "not", MEAN: "reproduced"}) == "partly"
     assert over({PRINTED: "not", PRINTED_LONG: "reproduced", MEAN: "not"}) == "reproduced"
     assert over({PRINTED: "partly", HEAVY: "not"}) == "partly"
@@ -189,20 +174,20 @@ def test_one_figure_says_what_each_recipe_shows(tmp_path: Path) -> None:
     def measure(job: Job, recipe: Recipe) -> Verdict:
         return "not" if recipe.printed else "reproduced"
 
-    def tell(holds: Verdict) -> Told:
-        return Told(f"it {holds}.", {"x": [1.0]}, "Alike.")
+    def findings(holds: Verdict) -> Findings:
+        return Findings([Finding("x", [1.0]), Finding("it", holds)], TOY, remark="Alike.", judged=holds)
 
     def draw(holds: Verdict, said: str) -> Figure:
         return terms_figure({holds: torch.ones(1, 2)}, title=said)
 
-    both = svf_recipes.by_recipe((PRINTED, MEAN), measure, lambda holds: holds, tell, draw, "it")(Job(tmp_path))
+    both = svf_toys.by_recipe((PRINTED, MEAN), measure, findings, draw, "it")(Job(tmp_path))
     assert both.state == "partly"
     assert (
-        both.measured
-        == "As printed, 10,000 steps: it not.\nChosen (mean errors, lambda 4, 30,000 steps): it reproduced."
+        both.measured == "summed errors, lambda 4, 10,000 steps: x 1.000; it not.\n"
+        "mean errors, lambda 4, 30,000 steps: x 1.000; it reproduced."
     )
     assert both.note.count("Alike.") == 1 and MEAN.said in both.note
-    assert len(both.numbers) == len(both.figures) == 2
+    assert [*both.numbers] == [f"{recipe.said}: x" for recipe in (PRINTED, MEAN)] and len(both.figures) == 2
     assert [*both.figures] == ["it-sum-4-10000.png", "it-mean-4-30000.png"]
 
 
@@ -212,11 +197,11 @@ def test_table_1_tells_what_is_not_as_printed(monkeypatch: pytest.MonkeyPatch, t
     changes: dict[str, Any] = {"p": 0.5, "lam": 20.0, "m": 8, "recon_reduction": "mean", "pairs": ((0, 4, 24.0),)}
     for name, value in changes.items():
         assert svf_sweeps.differ([as_printed, dataclasses.replace(as_printed, **{name: value})]) == [name]
-    monkeypatch.setattr(svf_models, "trained_models", aligned)
+    monkeypatch.setattr(svf_toys, "trained_models", aligned)
     assert RUNS["svf-table1"](Job(tmp_path / "one")).state == "reproduced"
-    monkeypatch.setitem(svf_models.DEFAULT, "m", 8)
+    monkeypatch.setitem(svf_toys.DEFAULT, "m", 8)
     told = RUNS["svf-table1"](Job(tmp_path / "one"))
-    assert told.state == "partly" and "but for m:" in told.measured
+    assert told.state == "partly" and "not as printed m (not as asked)" in told.measured
 
 
 def aligned(configs: Sequence[SVFSettings], *_: Any, **__: Any) -> list[SVF]:
@@ -243,7 +228,7 @@ def ends(*, left: bool, matter: bool, spread: bool) -> Ends:
 
 def test_sparsity_of_nothing_tells_nothing() -> None:
     def judged(one: Ends, *, present: bool = False) -> Verdict:
-        return svf_sparse.judge_terms(Decomposed(present, 100, 10_000, [one] * 10))
+        return svf_sparse.terms(Decomposed(present, 100, 10_000, [one] * 10)).verdict
 
     assert judged(ends(left=True, matter=True, spread=True)) == "reproduced"
     assert judged(ends(left=True, matter=True, spread=False)) == "not"
@@ -255,9 +240,9 @@ def test_sparsity_of_nothing_tells_nothing() -> None:
 
 def test_sparsity_counts_where_one_pair_is_sparsest() -> None:
     def held(size: float, scale: float = 1.0) -> list[bool]:
-        values = dict(zip(svf_emergence._SHADES, (0.1, 0.2, 0.3, 0.2, 0.4, 0.3), strict=True))
+        values = dict(zip(svf_sparse._SHADES, (0.1, 0.2, 0.3, 0.2, 0.4, 0.3), strict=True))
         curves = {name: torch.tensor([[1.0, scale * S]], dtype=torch.float64) for name, S in values.items()}
-        return [all(part) for part in svf_emergence.claims(Emerged((0, 1), curves, [size], 0.1)).values()]
+        return [all(part) for part in svf_sparse.claims(Emerged((0, 1), curves, [size], 0.1)).values()]
 
     assert [held(0.5), held(4e-6)] == [[True] * 4, [True, True, False, True]]
     assert held(0.5, scale=2.0) == [False] * 4
@@ -272,7 +257,7 @@ def test_what_never_aligns_has_no_time() -> None:
 def test_printed_settings_that_show_the_reverse_refute_others() -> None:
     def judged(printed: list[float], chosen: list[float]) -> Verdict:
         tried = {recipe: Times({}, {}, tau, tau) for recipe, tau in ((PRINTED, printed), (MEAN, chosen))}
-        return svf_dynamics.judge_times(svf_recipes.Tried(tried))
+        return svf_dynamics.times(Tried(tried)).verdict
 
     nothing = [0.5, -0.4, 0.1]
     assert judged([1.0] * 5, nothing) == "reproduced" and judged([0.3, 0.5, 0.4], nothing) == "partly"
@@ -283,14 +268,14 @@ def test_printed_settings_that_show_the_reverse_refute_others() -> None:
 def test_a_theorem_can_fail(tmp_path: Path) -> None:
     for values, verdict in (((0.5, 0.9), "reproduced"), ((0.5, 1.1), "not"), ((), "not"), ((math.nan,), "not")):
         check = Check("Theorem", "x", (Measure("sine", values, 1.0),), 3, len(values))
-        assert svf_theorems.RUNS["svf-thm1"].result(check, tmp_path).state == verdict
+        assert svf_geometry.RUNS["svf-thm1"].result(check, tmp_path).state == verdict
 
 
 def test_vanished_features_are_not_orthogonal() -> None:
     model = train([SVFSettings.fast(pairs=((0, 1, 1.0),), steps=1)])[0]
     W = model.W.clone()
     W[:, 0] = 0
-    assert math.isnan(svf_pairs.geometry(dataclasses.replace(model, W=W)).apart)
+    assert math.isnan(svf_geometry.geometry(dataclasses.replace(model, W=W)).apart)
 
 
 SHARED = [SVFSettings.fast(N=6, D=4, H=3, batch=32, steps=200, pairs=((0, 2, 9.0),), seed=seed) for seed in range(3)]

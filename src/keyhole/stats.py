@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Interval(NamedTuple):
@@ -19,8 +19,14 @@ class Interval(NamedTuple):
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Interval":
-        """Of independent observations."""
-        return interval(list(values))
+        """Of independent observations; unknown of none."""
+        observed = list(values)
+        return interval(observed) if observed else UNKNOWN
+
+    @classmethod
+    def of(cls, spread: "Spread") -> "Interval":
+        """Of what a study has counted."""
+        return cls(spread.mean, spread.low, spread.high)
 
     @property
     def beyond_doubt(self) -> bool:
@@ -29,6 +35,25 @@ class Interval(NamedTuple):
 
     def __str__(self) -> str:
         return as_text(self)
+
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
+
+
+class Spread(Protocol):
+    """A mean with its interval, whatever else was counted."""
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+
+    @property
+    def low(self) -> float:
+        """Where its interval begins."""
+
+    @property
+    def high(self) -> float:
+        """Where it ends."""
 
 
 def interval(values: Sequence[float]) -> Interval:

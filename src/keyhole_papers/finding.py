@@ -1,11 +1,10 @@
 """What is a claim here? A number, what was published of it, and does that hold: all else follows from these three."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
 
-from keyhole.stats import as_text, interval, told, wilson
+from keyhole.stats import Interval, as_text, interval, told, wilson
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.results import Numbers, Verdict
 
@@ -15,54 +14,6 @@ NO_CLAIM: Claim = "", None
 NO_CLAIMS: Mapping[str, Claim] = {}
 
 
-class Spread(Protocol):
-    """A mean with its interval, as studies of the library have them."""
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-
-    @property
-    def low(self) -> float:
-        """The lower end of its interval."""
-
-    @property
-    def high(self) -> float:
-        """The upper end."""
-
-
-class Interval(NamedTuple):
-    """A mean (or another number), and where it lies with 95 %: NaN where that cannot be said.
-
-    >>> print(Interval(0.5, 0.25, 0.75), Interval(2.0, math.nan, math.nan))
-    0.500 [0.250, 0.750] 2.000
-    """
-
-    mean: float
-    low: float
-    high: float
-
-    @classmethod
-    def over(cls, values: Iterable[float]) -> "Interval":
-        """Of independent observations; unknown of none."""
-        observed = list(values)
-        return cls(*interval(observed)) if observed else UNKNOWN
-
-    @classmethod
-    def of(cls, spread: Spread) -> "Interval":
-        """Of what a study has counted."""
-        return cls(spread.mean, spread.low, spread.high)
-
-    @property
-    def beyond_doubt(self) -> bool:
-        """Does it exclude 0?"""
-        return self.low * self.high > 0
-
-    def __str__(self) -> str:
-        return as_text(self)
-
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 Value = str | float | int | Interval | Sequence[float] | Sequence[bool]
 
 
@@ -72,6 +23,8 @@ class Finding:
 
     >>> Finding("removed", Interval(-0.5, -0.75, -0.25), "a loss", True, part="END").text
     'removed -0.500 [-0.750, -0.250] (as asked)'
+    >>> Finding("ranks", [3, 5]).text, Finding("share", [0.2, 0.4, math.nan], spread=True, digits=1).text
+    ('ranks 3, 5', 'share 0.3 [-1.0, 1.6]')
     """
 
     name: str
@@ -81,11 +34,13 @@ class Finding:
     part: str = ""  # of the item: a place, a task, a head
     digits: int = 3
     percent: bool = False
+    spread: bool = False  # of seeds: their mean with its 95 % interval, not the smallest and the largest
+    joint: str = ": "  # of part and name, in the key
 
     @property
     def key(self) -> str:
         """Its name among the numbers of a result."""
-        return f"{self.part}: {self.name}" if self.part else self.name
+        return f"{self.part}{self.joint}{self.name}" if self.part else self.name
 
     @property
     def number(self) -> float | int | list[float] | None:
@@ -120,7 +75,12 @@ class Finding:
             tiny = 0 < abs(value) < 10**-self.digits
             return f"{value:.0%}" if self.percent else f"{value:.2g}" if tiny else f"{value:.{self.digits}f}"
         flags = [one for one in value if isinstance(one, bool)]
-        return counted(flags) if len(flags) == len(value) else told(value, self.digits)
+        if len(flags) == len(value):
+            return counted(flags)
+        known = [one for one in value if not math.isnan(one)]
+        if all(isinstance(one, int) for one in known):
+            return ", ".join(map(str, known)) or NOT_MEASURED
+        return as_text(interval(known), self.digits) if self.spread else told(known, self.digits)
 
 
 @dataclass(frozen=True)
@@ -181,9 +141,9 @@ class Findings:
         )
 
 
-def of_part(part: str, *rows: Finding) -> list[Finding]:
+def of_part(part: str, *rows: Finding, joint: str = ": ") -> list[Finding]:
     """Findings about one part of an item."""
-    return [replace(row, part=part) for row in rows]
+    return [replace(row, part=part, joint=joint) for row in rows]
 
 
 def rows_of(values: Mapping[str, Value], claims: Mapping[str, Claim] = NO_CLAIMS) -> list[Finding]:

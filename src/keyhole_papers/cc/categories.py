@@ -22,15 +22,13 @@ from keyhole.figures.contrast.embedding import pca_figure
 from keyhole.models.heads import Head, head_name
 from keyhole.models.model import Model
 from keyhole.models.tokens.prompts import one_token_words
-from keyhole.stats import told
 from keyhole.tasks.text.prose import knows_tasks_alone
 from keyhole.tasks.text.words import CATEGORIES, THIRTEEN
-from keyhole_papers.cc.studies import DRAWS, Points, points, projected, studied, wording
-from keyhole_papers.cc.subject import MOST, Subject, subject
+from keyhole_papers.cc.studies import DRAWS, MOST, Points, Subject, points, projected, studied, subject, wording
 from keyhole_papers.choices import AS_PRINTED
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.told import Experiment, Told
 
 _GROUPS = (  # that the published figure names: related categories
     ("countries", "states", "cities"),
@@ -184,43 +182,43 @@ def nearness(order: Sequence[tuple[str, str]], *, seed: int = 0) -> tuple[list[i
     return [place[frozenset(pair)] for pair in related], (1 + nearer) / (1 + _SHUFFLES)
 
 
-def judge(record: Categories) -> Verdict:
+def findings(record: Categories) -> Findings:
     """Does the median head place most keys, and more than any random subspace?
 
     Of the published model all thirteen categories are asked for, and that related ones lie nearer to each other than
     shuffled ones would.
     """
-    above = median(one.nearest - max(one.random) for one in record.found)
-    holds = median(one.nearest for one in record.found) >= MOST and above > 0 and record.subject.passed
-    beside = len(record.kinds) == len(THIRTEEN) and median(one.p for one in record.found) <= _LEVEL
-    return record.subject.verdict(holds and (beside or not record.subject.published), part=holds)
-
-
-def tell(record: Categories) -> Told:
-    """Do keys of more categories cluster?"""
-    found, pairs = record.found, len(record.kinds) * (len(record.kinds) - 1) // 2
-    numbers: Numbers = {"nearest": [one.nearest for one in found], "whole": [one.whole for one in found]}
-    numbers |= {f"{head_name(one.head)} random": one.random for one in found}
-    numbers |= {"categories": len(record.kinds), "related p": [one.p for one in found]}
-    lines = [
-        f"Head {head_name(one.head)}, rank {one.rank}: {one.nearest:.2f} of keys lie nearest to the centre of their "
-        f"category; random subspaces of that rank {told(one.random, 2)}, whole keys {one.whole:.2f}; related "
-        f"categories are number {', '.join(map(str, one.related))} of {pairs} pairs by distance (p = {one.p:.3g})."
-        for one in found
+    found, about, pairs = record.found, record.subject, len(record.kinds) * (len(record.kinds) - 1) // 2
+    whole, near = len(record.kinds) == len(THIRTEEN), median(one.p for one in found) <= _LEVEL
+    above = median(one.nearest - max(one.random) for one in found)
+    holds = median(one.nearest for one in found) >= MOST and above > 0
+    asked = f"in the median head {MOST}, and more than in all {DRAWS} random subspaces"
+    beside: tuple[tuple[str, bool | None], ...] = (("", None), ("", None))
+    if about.published:
+        beside = (f"all {len(THIRTEEN)}", whole), (f"at most {_LEVEL:g} in the median head", near)
+    rows = [
+        Finding("nearest", [one.nearest for one in found], asked, holds, digits=2),
+        Finding("whole", [one.whole for one in found], digits=2),
+        Finding("categories", len(record.kinds), *beside[0]),
+        Finding("related p", [one.p for one in found], *beside[1]),
     ]
+    for one in found:
+        places = Finding(f"related, by distance among {pairs} pairs", one.related)
+        random = Finding("random", one.random, digits=2)
+        rows += of_part(head_name(one.head), Finding("rank", one.rank), random, places, joint=" ")
     missing = [kind for kind in THIRTEEN if kind not in record.kinds]
     some = f" (without {', '.join(missing)}, of which the model knows no lists), so at most partly" if missing else ""
     how = "the span of single categories' directions, as printed" if record.spans else "the contrast of all together"
-    note = (
-        f"{record.subject.selection}{len(record.kinds)} of the paper's {len(THIRTEEN)} categories{some}; "
+    remark = (
+        f"{len(record.kinds)} of the paper's {len(THIRTEEN)} categories{some}; "
         f"{record.lists:,} lists{'' if record.lists == 2000 else ' instead of 2,000'} for the feature ({how}) and its "
-        "centres, as many for keys of other words (half of each category). The verdict asks that the median head "
-        f"places {MOST} of these keys and more than all {DRAWS} random subspaces; of the published model also that "
-        f"related categories lie nearer to each other than with categories shuffled ({_SHUFFLES:,} times, "
-        f"p <= {_LEVEL:g}). Contrasts are uncentred, as in the paper. Brackets: smallest and largest of the random "
-        f"subspaces. {record.subject.stand_in}"
+        "centres, as many for keys of other words (half of each category), of which those nearest to the centre of "
+        "their category are counted; whole: in whole keys. P: how often related categories lie as near to each other "
+        f"with categories shuffled ({_SHUFFLES:,} times). Contrasts are uncentred, as in the paper. Brackets: smallest "
+        "and largest of the heads, or of random subspaces."
     )
-    return Told("\n".join(lines), numbers, note)
+    passed = holds and about.passed
+    return about.findings(rows, holds=passed and ((whole and near) or not about.published), part=passed, remark=remark)
 
 
 def draw(record: Categories) -> dict[str, Figure]:
@@ -231,4 +229,4 @@ def draw(record: Categories) -> dict[str, Figure]:
     return {"keys": pca_figure(k[:0], k, [], labels, title=title)}
 
 
-RUNS: dict[str, Attempt] = {"cc-fig6b": Experiment(measure, judge, tell, draw, heeds=AS_PRINTED)}
+RUNS: dict[str, Attempt] = {"cc-fig6b": Experiment(measure, findings, draw, heeds=AS_PRINTED)}

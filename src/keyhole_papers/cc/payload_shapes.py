@@ -13,23 +13,14 @@ from keyhole.contrast.features.subspace import random_bases
 from keyhole.figures.contrast.embedding import pca_figure
 from keyhole.lab.payload.task import Latents, purpose_seed
 from keyhole.lab.payload.toy import Payload, activations, sample
-from keyhole.stats import told
-from keyhole_papers.cc.payload import (
-    SEEDS,
-    Setting,
-    as_trained,
-    feature_of,
-    heads_of,
-    told_training,
-    untrained,
-)
+from keyhole_papers.cc import payload
+from keyhole_papers.cc.payload import Setting
 from keyhole_papers.choices import AS_PRINTED
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Findings, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Verdict
-from keyhole_papers.told import Experiment, Told
 
 _BOUNDS = {"nearest": 0.95, "linear": 0.8, "even": 0.7, "agree": 0.8}
-_WORDS = {"nearest": "keys at their corner", "linear": "variance explained", "even": "axes", "agree": "cosines"}
 _NEEDED = ("nearest", "linear")  # without which nothing is shown; corners are of discrete latents alone
 _DRAWS = 100  # random subspaces of a head
 _QUANTILE = 0.95  # of them, that must be exceeded
@@ -83,16 +74,16 @@ class Shapes:
 
 def measure(job: Job, latents: Latents) -> Shapes:
     """Shapes in the subspace of the first latent, in that of untrained heads and in random ones."""
-    ((_, heads),) = heads_of(job, [Setting(3, 5, 16)], latents, seeds=5).items()
+    ((_, heads),) = payload.heads_of(job, [Setting(3, 5, 16)], latents, seeds=5).items()
     seen = [in_feature(job, head) for head in heads]
-    raw = [shape(in_feature(job, head)) for head in untrained(heads)]
+    raw = [shape(in_feature(job, head)) for head in payload.untrained(heads)]
     limits = [limit(in_random(job, head)) for head in heads]
     return Shapes(latents, heads, [shape(own) for own in seen], raw, limits, cloud=seen[0])
 
 
 def in_feature(job: Job, head: Payload) -> Points:
     """Fresh samples in the subspace of the first latent; of its true rank, as in the paper: `ranks` tells others."""
-    feature, r = feature_of(job, head, "z1"), head.settings.r1
+    feature, r = payload.feature_of(job, head, "z1"), head.settings.r1
     return points(job, head).within(feature.U[:, :r], feature.V[:, :r])
 
 
@@ -139,50 +130,32 @@ def limit(random: Sequence[Shape]) -> Shape:
     return Shape(**{name: float(values.quantile(_QUANTILE)) for name, values in columns.items()})
 
 
-def judge(record: Shapes) -> Verdict:
-    """Do trained heads show the shape, more than random subspaces do?"""
+def shapes(record: Shapes) -> Findings:
+    """Do queries and keys of trained heads show the shape of their latent, more than in random subspaces?"""
     columns = _columns(record.found)
-    mean = {name: sum(columns[name]) / len(columns[name]) for name in record.asked}
-    held = {name: mean[name] >= _BOUNDS[name] and record.beyond(name) for name in record.asked}
-    if not all(held[name] for name in held if name in _NEEDED):
-        return "not"
-    return as_trained("reproduced" if all(held.values()) else "partly", record.heads)
-
-
-def tell(record: Shapes) -> Told:
-    """Do queries and keys show the shape of their latent in its subspace, and in the same places?"""
-    kinds = {"": record.found, "untrained ": record.untrained, f"random {_QUANTILE:.0%} ": record.limits}
-    numbers = {f"{kind}{name}": values for kind, own in kinds.items() for name, values in _columns(own).items()}
-    trained, raw, random = (_told(own, record.latents) for own in kinds.values())
-    lines = [
-        f"Trained heads: {trained}.",
-        f"Control, untrained: {raw}.",
-        f"Control, random subspaces of the same rank, {_QUANTILE:.0%} of {_DRAWS} below: {random}.",
-    ]
-    below = [_WORDS[name] for name in record.asked if not record.beyond(name)]
-    lines += [f"No higher than in random subspaces: {', '.join(below)}."] if below else []
-    bounds = ", ".join(f"{_WORDS[name]} {_BOUNDS[name]}" for name in record.asked)
-    note = (
-        f"Of queries and keys the worse one is told. The verdict asks for {bounds}, each as the mean of the seeds, and "
-        f"in every seed for more than {_QUANTILE:.0%} of {_DRAWS} random subspaces show (one for queries and keys "
-        f"alike); nothing without {' and '.join(_WORDS[name] for name in record.asked if name in _NEEDED)}, partly "
-        f"without another. {_SPREAD} {SEEDS} {told_training(record.heads)}"
+    claims = {name: _claim(name, columns[name], record.beyond(name)) for name in record.asked}
+    rows = rows_of(columns, claims)
+    rows += of_part("untrained", *rows_of(_columns(record.untrained)), joint=" ")
+    rows += of_part(f"random {_QUANTILE:.0%}", *rows_of(_columns(record.limits)), joint=" ")
+    needed = [name for name in record.asked if name in _NEEDED]
+    remark = (
+        "Nearest: keys at their own corner (signs of the latent); linear: variance explained by the latent; even: "
+        "shortest against longest axis (1: a regular cube or ball); agree: cosine of a query with its key. Of queries "
+        f"and keys the worse one is told. Random: {_QUANTILE:.0%} of {_DRAWS} subspaces of the same rank, each one for "
+        f"queries and keys alike, are below. Nothing without {' and '.join(needed)}, partly without another. {_SPREAD}"
     )
-    return Told("\n".join(lines), numbers, note)
+    first, full = (all(claims[name][1] for name in names) for names in (needed, record.asked))
+    return payload.of_heads(rows, record.heads, first=first, full=full, remark=remark)
+
+
+def _claim(name: str, values: Sequence[float], beyond: bool) -> tuple[str, bool]:
+    least = _BOUNDS[name]
+    asked = f"{least} in the mean, and in every seed more than in random subspaces"
+    return asked, beyond and sum(values) / len(values) >= least
 
 
 def _columns(shapes: Sequence[Shape]) -> dict[str, list[float]]:
     return {name: [getattr(shape, name) for shape in shapes] for name in _BOUNDS}
-
-
-def _told(shapes: Sequence[Shape], latents: Latents) -> str:
-    own = {name: told(values, 2) for name, values in _columns(shapes).items()}
-    corners = f"{own['nearest']} of keys nearest to their own corner, " if latents == "discrete" else ""
-    return (
-        f"{corners}{own['linear']} of the variance explained by the latent, shortest against longest axis "
-        f"{own['even']} (1: a regular {'cube' if latents == 'discrete' else 'ball'}), cosine of query and key "
-        f"{own['agree']}"
-    )
 
 
 def draw(record: Shapes) -> dict[str, Figure]:
@@ -193,6 +166,6 @@ def draw(record: Shapes) -> dict[str, Figure]:
 
 
 RUNS: dict[str, Attempt] = {
-    "cc-fig3": Experiment(partial(measure, latents="discrete"), judge, tell, draw, heeds=AS_PRINTED),
-    "cc-fig12": Experiment(partial(measure, latents="gaussian"), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig3": Experiment(partial(measure, latents="discrete"), shapes, draw, heeds=AS_PRINTED),
+    "cc-fig12": Experiment(partial(measure, latents="gaussian"), shapes, draw, heeds=AS_PRINTED),
 }

@@ -1,12 +1,17 @@
-"""How are published contrasts repeated on a model? One study per task and model, shared by its figures."""
+"""How are published contrasts repeated on a model? One study per task and model, shared by its figures.
 
-from collections.abc import Callable
+On what that was measured, the model, its heads and contrasts, says what it makes of a verdict.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 from typing import Any, Literal, NamedTuple
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.contrast.data.sites import Contrast
@@ -17,12 +22,20 @@ from keyhole.contrast.onepass.collect import Collected, collect
 from keyhole.contrast.recipes.boxes import boxes_test, lexical_contrast, order_contrast
 from keyhole.contrast.recipes.lists import FIVE, lists_contrast, lists_test
 from keyhole.contrast.studies import Selection, Study, StudySettings, study
+from keyhole.figures.contrast.embedding import pca_figure
 from keyhole.models.heads import Head
 from keyhole.models.model import Model
-from keyhole_papers.job import Asked, loaded
+from keyhole_papers.catalogue import CATALOGUE
+from keyhole_papers.finding import Finding, Findings
+from keyhole_papers.job import Asked, Job, loaded
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.results import Verdict
 
 Task = Literal["boxes", "lists"]
 DRAWS = 20  # random subspaces beside each feature: to exceed all of them by chance is a matter of 1 in 21
+CROSSED = "The lexical contrast is crossed: a prompt's query meets the copy's box."
+MERE_SHIFT = 0.95  # of a contrast: beyond that it is but a difference of means, whatever it is called
+MOST = 0.5  # of keys, where a claim says that they lie with their queries
 _SELECTION = 1_000_000  # added to the seed of the prompts that select heads, which are not those that measure them
 
 
@@ -160,3 +173,76 @@ def aligned(q: Tensor, k: Tensor, labels: list[str]) -> float:
 def aligned_at_random(q: Tensor, k: Tensor, labels: list[str], rank: int, *, seed: int = 0) -> list[float]:
     """The same in random subspaces of this rank, each one for queries and keys alike."""
     return [aligned(q @ basis, k @ basis, labels) for basis in random_bases(q.shape[1], rank, DRAWS, seed)]
+
+
+def cloud(seen: Points, title: str, *, ordered: bool = False) -> Figure:
+    """Queries and keys in their first components."""
+    return pca_figure(seen.q, seen.k, seen.labels, seen.labels, title=title, ordered=ordered)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a reader must know of the model and heads behind an item."""
+
+    id: str
+    asked: str | None  # None: the organism
+    model: str
+    heads: tuple[Head, ...]
+    passed: bool  # the published selection; if not, these look most at the right keys
+    shifts: Mapping[str, float]  # of each contrast, in the median head: one product of means, of rank one by nature
+    spans: bool = False  # is a feature the span of single labels' contrasts, as printed?
+
+    @property
+    def published(self) -> bool:
+        """Is the model the published one?"""
+        return self.asked is not None and _last(self.asked) == _last(CATALOGUE[self.id].needs or "")
+
+    @property
+    def mere(self) -> list[str]:
+        """Contrasts that are but a difference of means: what all queries prefer, and no feature that they match."""
+        return [name for name, share in self.shifts.items() if share > MERE_SHIFT]
+
+    def verdict(self, holds: bool, *, part: bool = False) -> Verdict:
+        """Reproduced only by the published model, which may also show a part; another that shows all is a part."""
+        if self.published:
+            return "reproduced" if holds else "partly" if part else "not"
+        return "partly" if holds else "needs a model"
+
+    @property
+    def of(self) -> Provenance:
+        """Which model stood in for which?"""
+        return Provenance(self.asked, self.published, CATALOGUE[self.id].needs or "")
+
+    def findings(self, rows: Sequence[Finding], *, holds: bool, part: bool = False, remark: str) -> Findings:
+        """What was found, if all of it or a part holds."""
+        verdict = self.verdict(holds, part=part)
+        return Findings(rows, self.of, remark=f"{self.selection}{remark}", judged=verdict)
+
+    @property
+    def selection(self) -> str:
+        """Whether heads passed, before all else that is told."""
+        return "" if self.passed else "No head passed the published selection; these look most at the right keys. "
+
+    @property
+    def means(self) -> str:
+        """That contrasts are the paper's, and where a difference of means is the whole story."""
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in self.shifts.items())
+        told = f"Contrasts are uncentred, as in the paper; share that is a difference of means (median head): {shares}."
+        told += " Features are the span of every category's own contrast, as printed." if self.spans else ""
+        mere = f"The contrast of {' and '.join(self.mere)} is a mere difference of means"
+        return f"{told} {mere}, which all queries prefer alike." if self.mere else told
+
+
+def subject(job: Job, task: Task, id: str) -> Subject:
+    """The subject of an item: the model of the job, and the heads selected for its task."""
+    study = studied(job.asked, task)
+    shifts = {
+        name: median(float(features.mean_shift[features.at(head)]) for head in study.selected)
+        for name, features in study.features.items()
+    }
+    spans = study.settings.span == "labels"
+    return Subject(id, job.model, study.model, study.selected, study.passed, shifts, spans)
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()

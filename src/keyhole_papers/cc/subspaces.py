@@ -1,4 +1,7 @@
-"""Do queries and keys of one category, place or thing meet in their feature's subspace? On samples that made none."""
+"""Do queries and keys of one category, place or thing meet in their feature's subspace? On samples that made none.
+
+And the first components of whole queries and keys: they show places perhaps, things hardly.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +14,17 @@ from matplotlib.figure import Figure
 from keyhole.contrast.features.finding import find_features
 from keyhole.contrast.onepass.collect import Collected
 from keyhole.contrast.studies import Study
-from keyhole.figures.contrast.embedding import joint_pca, pca_figure, umap_figure
+from keyhole.figures.contrast.embedding import joint_pca, umap_figure
 from keyhole.models.heads import head_name
-from keyhole.stats import told
 from keyhole_papers.cc import studies
-from keyhole_papers.cc.studies import DRAWS, Points, Task
-from keyhole_papers.cc.subject import CROSSED, MOST, Subject, subject
+from keyhole_papers.cc.studies import CROSSED, DRAWS, MOST, Points, Subject, Task, subject
 from keyhole_papers.choices import AS_PRINTED
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.told import Experiment, Told
 
 _APART = 0.95  # of points, where a component tells queries from keys
+_LESS = 0.1  # of keys, where a claim says that something is not shown
 _SHOWN = 3  # heads of which pictures are drawn
 _RANKS = {"order": (2, 3), "lexical": (9, 10)}  # published
 _FIVE = (
@@ -108,51 +110,47 @@ def sides(seen: Points) -> float:
     return right / (len(x) + len(y))
 
 
-def judge(record: Subspaces) -> Verdict:
+def findings(record: Subspaces) -> Findings:
     """Do keys meet their queries, and are the published model's ranks and sides as published?"""
-    meet = [own.meets for own in record.features.values()]
-    ranks = all(median(own.ranks) in _RANKS[name] for name, own in record.features.items() if name in _RANKS)
-    right = ranks and (not record.apart or median(record.apart) >= _APART)
-    holds = all(meet) and record.subject.passed and (right or not record.subject.published)
-    return record.subject.verdict(holds, part=any(meet))
-
-
-def tell(record: Subspaces) -> Told:
-    """Do queries and keys of one label meet in the feature's subspace, and of which rank is it?"""
-    about, heads = record.subject, [head_name(head) for head in record.subject.heads]
-    numbers: Numbers = {}
-    lines = []
+    about, rows, heads = record.subject, list[Finding](), [head_name(head) for head in record.subject.heads]
+    meets = f"in the median head {MOST} and more than in all {DRAWS} random subspaces"
     for name, own in record.features.items():
-        numbers |= {f"{name} ranks": [*map(float, own.ranks)], f"{name} aligned": [*own.aligned]}
-        numbers |= {f"{name} random {head}": [*others] for head, others in zip(heads, own.random, strict=True)}
-        lines.append(
-            f"{name}: rank {_span(own.ranks)}; {told(own.aligned, 2)} of keys point where the queries of their label "
-            f"do, {told([max(others) for others in own.random], 2)} in the best of {DRAWS} random subspaces of that "
-            f"rank, {told([sum(others) / len(others) for others in own.random], 2)} in their mean (chance "
-            f"{1 / own.kinds:.2f})."
+        randoms = (Finding(f"random {head}", other, digits=2) for head, other in zip(heads, own.random, strict=True))
+        rows += of_part(
+            name,
+            Finding("ranks", own.ranks, *_published(record, name)),
+            Finding("aligned", own.aligned, meets, own.meets, digits=2),
+            *randoms,
+            Finding("chance", 1 / own.kinds, digits=2),
+            joint=" ",
         )
-    more, why = "the published ranks (median head)", f"{CROSSED} "
+    why = f"{CROSSED} "
     if record.apart:
-        more = f"{_APART} told apart by PC 1 (rank 1 of each category is forced, and not asked for)"
         why = "" if about.spans else f"{_FIVE} "
-        numbers |= {"ranks of single categories": [*map(float, record.single)], "told apart by PC 1": [*record.apart]}
-        lines.append(
-            f"PC 1 tells {told(record.apart, 2)} of queries and keys apart. Contrasts of one category have rank "
-            f"{_span(record.single)}, which the design forces."
+        why += "Contrasts of one category have rank 1 by design, which is not asked for. "
+        asked, holds = (
+            (f"{_APART} in the median head", median(record.apart) >= _APART) if about.published else ("", None)
         )
-    note = (
-        f"{about.selection}The verdict asks that in the median head {MOST} of keys lie with their queries and more "
-        f"than in all {DRAWS} random subspaces (each one for queries and keys alike), on prompts that made no feature; "
-        f"of the published model also for {more}. {why}{about.means} Brackets: smallest and largest of the heads. "
-        f"{about.stand_in}"
+        rows += [
+            Finding("ranks of single categories", record.single),
+            Finding("told apart by PC 1", record.apart, asked, holds, digits=2),
+        ]
+    meet = [own.meets for own in record.features.values()]
+    every = all(row.holds for row in rows if row.holds is not None)
+    remark = (
+        "Aligned: keys that point where the queries of their label do, on prompts that made no feature; random: the "
+        f"same in random subspaces of that rank, each one for queries and keys alike. {why}{about.means} Brackets: "
+        f"smallest and largest of the heads, {', '.join(heads)}, or of random subspaces."
     )
-    return Told("\n".join([*lines, f"Heads {', '.join(heads)}."]), numbers, note)
+    return about.findings(rows, holds=every and about.passed, part=any(meet), remark=remark)
 
 
-def _span(ranks: Sequence[int]) -> str:
-    if not ranks:
-        return "unknown (too few samples)"
-    return str(min(ranks)) if min(ranks) == max(ranks) else f"{min(ranks)} to {max(ranks)}"
+def _published(record: Subspaces, name: str) -> tuple[str, bool | None]:
+    """Of the published model, the published ranks are asked for."""
+    if name not in _RANKS or not record.subject.published:
+        return "", None
+    low, high = _RANKS[name]
+    return f"{low} or {high} in the median head", median(record.features[name].ranks) in _RANKS[name]
 
 
 def draw(record: Subspaces) -> dict[str, Figure]:
@@ -161,8 +159,8 @@ def draw(record: Subspaces) -> dict[str, Figure]:
     heads = [head_name(head) for head in record.subject.heads]
     for name, own in record.features.items():
         titles = [f"{name} in head {head} of {record.subject.model}" for head in heads]
-        for head, title, (q, k, labels) in zip(heads, titles, own.clouds, strict=False):
-            figures[f"pca-{name}-{head}"] = pca_figure(q, k, labels, labels, title=title, ordered=name == "order")
+        for head, title, points in zip(heads, titles, own.clouds, strict=False):
+            figures[f"pca-{name}-{head}"] = studies.cloud(points, title, ordered=name == "order")
         if own.whole is not None and find_spec("umap"):
             q, k, labels = own.whole
             shown = umap_figure(q, k, labels, labels, title=titles[0], ordered=name == "order", points=1000)
@@ -170,7 +168,83 @@ def draw(record: Subspaces) -> dict[str, Figure]:
     return figures
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """How many keys point where the queries of their label do, by head."""
+
+    components: Sequence[float]  # in three components of everything
+    own: Sequence[float]  # in the feature's own subspace
+    random: Sequence[float]  # in the best of many random subspaces of three dimensions
+    cloud: Points  # of the first head
+
+    @property
+    def shown(self) -> bool:
+        """Do the first components show it in the median head, unlike random subspaces?"""
+        return median(self.components) >= MOST and median(self.components) > median(self.random)
+
+    @property
+    def hidden(self) -> bool:
+        """Does its own subspace show it, unlike random ones, and the first components clearly less?"""
+        own = median(self.own)
+        return own >= MOST and own > median(self.random) and median(self.components) <= own - _LESS
+
+
+@dataclass(frozen=True)
+class Unprojected:
+    """Alignment by feature."""
+
+    subject: Subject
+    found: Mapping[str, Aligned]
+
+
+def measure_unprojected(job: Job) -> Unprojected:
+    """Alignment in whole queries and keys, and in subspaces, on samples that made no feature."""
+    study, fresh = studies.studied(job.asked, "boxes"), studies.held_out(job.asked, "boxes")
+    found = {}
+    for name, features in study.features.items():
+        seen = [studies.points(fresh[name], head) for head in study.selected]
+        placed = [joint_pca(q, k) for q, k, _ in seen]
+        both = [*zip(seen, placed, strict=True)]
+        found[name] = Aligned(
+            components=[studies.aligned(new.queries, new.keys, old.labels) for old, new in both],
+            own=[studies.aligned(*studies.projected(features, head, fresh[name])) for head in study.selected],
+            random=[max(studies.aligned_at_random(*old, new.keys.shape[1], seed=job.seed)) for old, new in both],
+            cloud=seen[0],
+        )
+    return Unprojected(subject(job, "boxes", "cc-fig17"), found)
+
+
+def unprojected(record: Unprojected) -> Findings:
+    """Is the order shown, and the thing hidden?"""
+    order, lexical = record.found["order"], record.found["lexical"]
+    shown = f"{MOST} in the median head, more than random subspaces"
+    hidden = f"{MOST} in its own subspace, more than random ones, and {_LESS} less in the components"
+    claims = {"order": (shown, order.shown), "lexical": (hidden, lexical.hidden)}
+    rows: list[Finding] = []
+    for name, own in record.found.items():
+        rows.append(Finding(name, own.components, *claims[name], digits=2))
+        rows += [Finding(f"{name} projected", own.own, digits=2), Finding(f"{name} random", own.random, digits=2)]
+    about = record.subject
+    remark = (
+        "Numbers are keys that point where the queries of their label do, on prompts that made no feature: in three "
+        f"components of everything, in the feature's own subspace (projected), in the best of {DRAWS} random "
+        f"subspaces of three dimensions. Brackets: smallest and largest of the heads. {CROSSED} {about.means}"
+    )
+    holds = order.shown and lexical.hidden and about.passed
+    return about.findings(rows, holds=holds, part=order.shown or lexical.hidden, remark=remark)
+
+
+def draw_unprojected(record: Unprojected) -> dict[str, Figure]:
+    """The first components of the first head."""
+    title = f"Whole queries and keys of head {head_name(record.subject.heads[0])}, by"
+    return {
+        f"pca-{name}": studies.cloud(own.cloud, f"{title} {name}", ordered=name == "order")
+        for name, own in record.found.items()
+    }
+
+
 RUNS: dict[str, Attempt] = {
-    "cc-fig6a": Experiment(partial(measure, id="cc-fig6a", task="lists"), judge, tell, draw, heeds=AS_PRINTED),
-    "cc-fig8": Experiment(partial(measure, id="cc-fig8", task="boxes"), judge, tell, draw, heeds=AS_PRINTED),
+    "cc-fig6a": Experiment(partial(measure, id="cc-fig6a", task="lists"), findings, draw, heeds=AS_PRINTED),
+    "cc-fig8": Experiment(partial(measure, id="cc-fig8", task="boxes"), findings, draw, heeds=AS_PRINTED),
+    "cc-fig17": Experiment(measure_unprojected, unprojected, draw_unprojected, heeds=AS_PRINTED),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -16,14 +16,13 @@ from keyhole.contrast.studies import Study
 from keyhole.figures.contrast.interventions import intervention_figure
 from keyhole.models.heads import Head, head_name
 from keyhole.models.numbers.precision import exact_matmul
-from keyhole.stats import as_text, interval
+from keyhole.stats import Interval
 from keyhole_papers.catalogue import CATALOGUE
-from keyhole_papers.cc.studies import DRAWS, Task, studied
-from keyhole_papers.cc.subject import CROSSED, Subject, subject
+from keyhole_papers.cc.studies import CROSSED, DRAWS, Subject, Task, studied, subject
 from keyhole_papers.choices import AS_PRINTED
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.told import Experiment, Told
 
 _LEAST = 0.1  # attention that must move for anything to be said
 _MOST = 0.5  # of what whole keys move: "most of it"
@@ -40,14 +39,6 @@ _SAME = {  # items that are about another model, and share the run of a stand-in
 Held = Literal["all", "part", "none"]
 
 
-class Gain(NamedTuple):
-    """What one condition moves more than another, sample by sample: the mean and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class Swapped:
     """What swaps do to one head."""
@@ -55,8 +46,8 @@ class Swapped:
     head: Head
     whole: Effect  # all features together
     parts: tuple[Effect, ...]  # each alone, where there are several
-    more: tuple[Gain, ...]  # whole minus each part
-    short: Gain  # whole keys minus whole
+    more: tuple[Interval, ...]  # whole minus each part
+    short: Interval  # whole keys minus whole
     random: tuple[float, ...]  # what each of many random subspaces of the same rank moves
 
 
@@ -85,8 +76,8 @@ def swapped(study: Study, head: Head, *, seed: int) -> Swapped:
     parts = tuple(effects[name] for name in study.features if name in effects and effects[name] is not whole)
     moved, random = _shifts(study, head, whole, seed)
 
-    def gain(one: str, other: str) -> Gain:
-        return Gain(*interval((moved[one] - moved[other]).tolist()))
+    def gain(one: str, other: str) -> Interval:
+        return Interval.over((moved[one] - moved[other]).tolist())
 
     more = tuple(gain(whole.name, part.name) for part in parts)
     return Swapped(head, whole, parts, more, gain("full", whole.name), random)
@@ -119,60 +110,46 @@ def held(one: Swapped, task: Task) -> Held:
     return "all" if size else "part"
 
 
-def judge(record: Swaps) -> Verdict:
-    """Do most heads do all that is claimed, or some of it?"""
+def findings(record: Swaps) -> Findings:
+    """Does attention follow swapped features in most heads, more than random ones, and more with all of them?"""
     about, holds = record.subject, [held(one, record.task) for one in record.found]
-    every, some = (2 * sum(one in what for one in holds) > len(holds) for what in (("all",), ("all", "part")))
-    real = bool(record.found) and not about.mere
-    return about.verdict(every and about.passed and real, part=some and real)
-
-
-def tell(record: Swaps) -> Told:
-    """Does attention follow swapped features, more than random ones, and more with all of them?"""
-    about = record.subject
     if not record.found:
         names, needs = ", ".join(map(head_name, about.heads)), CATALOGUE[about.id]
-        measured = f"No other heads than those of cc-fig9 ({names}) were selected, so there was nothing to measure."
-        return Told(measured, {}, f"{about.selection}Needs {needs.needs}: `{needs.command}`. {about.stand_in}")
-    numbers: Numbers = {}
-    for one in record.found:
-        key, whole = head_name(one.head), one.whole
-        numbers |= {f"{key} {effect.name}": effect.shift for effect in (whole, *one.parts)}
-        numbers |= {f"{key} random": whole.random, f"{key} full": whole.full, f"{key} largest random": max(one.random)}
-    lines = [_told(one) for one in record.found]
-    all_of_it = sum(held(one, record.task) == "all" for one in record.found)
-    lines.append(f"{len(about.heads)} heads selected; all that is asked for holds in {all_of_it} of these.")
-    note = (
-        f"{about.selection}{_same(about)}{_asked(record.task)} Heads are selected on other prompts than those "
-        f"measured. Brackets: 95 % over samples. {about.means} {about.stand_in}"
+        none = f"nothing to measure: none was selected but those of cc-fig9 ({names})"
+        return about.findings([Finding("heads", none)], holds=False, remark=f"Needs {needs.needs}: `{needs.command}`.")
+    rows = [Finding("heads selected", len(about.heads))]
+    for one, kept in zip(record.found, holds, strict=True):
+        rows += of_part(head_name(one.head), *_rows_of(one, _claim(record.task), kept == "all"), joint=" ")
+    every, some = (2 * sum(kept in enough for kept in holds) > len(holds) for enough in (("all",), ("all", "part")))
+    real = not about.mere
+    remark = (
+        f"{_same(about)}The verdict asks it of most heads; nothing where a contrast is a mere difference of means. "
+        f"{CROSSED if record.task == 'boxes' else ''} Heads are selected on other prompts than those "
+        f"measured. Brackets: 95 % over samples. {about.means}"
     )
-    return Told("\n".join(lines), numbers, note)
+    return about.findings(rows, holds=every and about.passed and real, part=some and real, remark=remark)
 
 
-def _told(one: Swapped) -> str:
-    whole, (low, high) = one.whole, one.whole.interval
-    parts = "".join(
-        f", {part.name} {part.shift:.2f} (less by {as_text(gain, 2)})"
-        for part, gain in zip(one.parts, one.more, strict=True)
-    )
-    return (
-        f"{head_name(one.head)}: {whole.name} (rank {whole.rank}) moves {whole.shift:.2f} of attention{parts}, random "
-        f"{whole.random:.2f} (at most {max(one.random):.2f}), whole keys {whole.full:.2f} (more by "
-        f"{as_text(one.short, 2)}); between random and whole {whole.normalised:.2f} [{low:.2f}, {high:.2f}]."
-    )
+def _rows_of(one: Swapped, asked: str, holds: bool) -> list[Finding]:
+    whole, parts = one.whole, zip(one.parts, one.more, strict=True)
+    return [
+        Finding(whole.name, whole.shift, asked, holds),
+        *(row for part, gain in parts for row in rows_of({part.name: part.shift, f"beyond {part.name}": gain})),
+        *rows_of({"random": whole.random, "largest random": max(one.random), "full": whole.full, "short": one.short}),
+        Finding("between random and full", Interval(whole.normalised, *whole.interval)),
+        Finding("rank", whole.rank),
+    ]
 
 
-def _asked(task: Task) -> str:
+def _claim(task: Task) -> str:
     common = (
-        f"The verdict asks of most heads that the swap moves {_LEAST} of attention, exceeds the mean of random ones "
-        f"(95 % over samples) and each of {DRAWS} random ones"
+        f"{_LEAST} of attention, more than the mean of random ones (95 % over samples) and each of {DRAWS} random ones"
     )
     if task == "lists":
-        return f"{common}, at least {_FAR_MORE:.0f} times as much as they do, but less than whole keys."
+        return f"{common}, at least {_FAR_MORE:.0f} times as much as they do, but less than whole keys"
     return (
-        f"{common}, and each feature alone (95 %, sample by sample); that each alone moves some, both {_MOST} of "
-        f"what whole keys move, and random ones at most {_NOTHING} of it; nothing where a contrast is a mere "
-        f"difference of means. {CROSSED}"
+        f"{common}, and than each feature alone (95 %, sample by sample); that each alone moves some, both {_MOST} of "
+        f"what whole keys move, and random ones at most {_NOTHING} of it"
     )
 
 
@@ -189,7 +166,7 @@ def draw(record: Swaps) -> dict[str, Figure]:
 
 
 def _run(id: str, task: Task, heads: slice) -> Experiment[Swaps]:
-    return Experiment(partial(measure, id=id, task=task, heads=heads), judge, tell, draw, heeds=AS_PRINTED)
+    return Experiment(partial(measure, id=id, task=task, heads=heads), findings, draw, heeds=AS_PRINTED)
 
 
 RUNS: dict[str, Attempt] = {

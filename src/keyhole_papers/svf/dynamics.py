@@ -1,9 +1,8 @@
-"""When do singular vectors become features? Training toys over seeds: which pair aligns first, and what moves first."""
+"""When do singular vectors become features, and what do terms follow then? Toys over seeds: who is first, and when."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,18 +10,19 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.figures.style import colours
-from keyhole.figures.svf import Curve, curves_figure
+from keyhole.figures.svf import Curve, curves_figure, strengths_figure
 from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.toy import SVF
-from keyhole.stats import interval, with_interval
+from keyhole.lab.svf.toy import SVF, sample
+from keyhole.stats import interval
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.svf.recipes import HEAVY_SHORT, MEAN, PRINTED, Recipe, Tried, by_recipe, over_recipes
-from keyhole_papers.svf.scores import ALIGNED, HALF, MOST, counted, settled, share
-from keyhole_papers.svf.toys import P, alike, trained, varied
-from keyhole_papers.told import Told
+from keyhole_papers.provenance import TOY
+from keyhole_papers.results import Verdict
+from keyhole_papers.svf import toys
+from keyhole_papers.svf.toys import ALIGNED, HALF, MEAN, MOST, PRINTED, Recipe, Tried, samples, settled, sides
 
 _EARLY = 0.7  # |cos| at which the order is looked at too
+_FOLLOWS, _FOLLOWS_RELATIVE = 0.5, 0.95  # correlations of terms with strengths of features
 _NEVER = 10**9  # a step that no training reaches
 
 
@@ -78,7 +78,7 @@ class Order:
 
 def measure_order(job: Job, recipe: Recipe) -> Order:
     """Do pairs align one after another, largest T first, and do singular vectors move before features?"""
-    courses = [course(model) for model in alike(job, recipe)]
+    courses = [course(model) for model in toys.alike(job, recipe)]
     when = [settled(one.aligned >= ALIGNED) for one in courses]
     return Order(
         courses=tuple(courses),
@@ -91,32 +91,29 @@ def measure_order(job: Job, recipe: Recipe) -> Order:
     )
 
 
-def _judge_order(found: Order) -> Verdict:
-    order, first = share(found.full), sum(found.lead) / len(found.lead)
-    return "reproduced" if min(order, first) >= MOST else "partly" if max(order, first) > HALF else "not"
-
-
 _ORDER_NOTE = (
-    f"Aligned: |cos| at least {ALIGNED} in this and all later snapshots, which are a quarter apart. Correlation 1: "
-    "in the order of T; ties count for neither. The verdict asks for the full order and for singular vectors "
-    "half-way first; the paper shows one run and says that they tend to shift first. At each step a pair is "
-    "followed by the singular pair that it is matched with then. Brackets: 95 % intervals over seeds, Wilson's "
-    "where seeds are counted."
+    f"Aligned: |cos| at least {ALIGNED} in this and all later snapshots, which are a quarter apart. Tau: rank "
+    f"correlation of T and the time of alignment, early: with the time to |cos| {_EARLY}; 1: in the order of T; ties "
+    "count for neither. Half-way first: of how many pairs the singular vectors are half-way before their features. The "
+    "verdict asks for the full order and for singular vectors half-way first; the paper shows one run and says that "
+    "they tend to shift first. At each step a pair is followed by the singular pair that it is matched with then. "
+    "Brackets: 95 % intervals over seeds, Wilson's where seeds are counted."
 )
 
 
-def _tell_order(found: Order) -> Told:
-    measured = (
-        f"the pair with the largest T aligns first in {counted(found.first)} seeds, all four in the order of T in "
-        f"{counted(found.full)}; rank correlation of T and time {with_interval(found.tau, 2, -1.0, 1.0)}, of the time "
-        f"to |cos| {_EARLY} {with_interval(found.early, 2, -1.0, 1.0)}. Singular vectors are half-way before their "
-        f"features in {with_interval(found.lead, 2, 0.0, 1.0)} of pairs, and settled before them in "
-        f"{with_interval(found.end, 2, 0.0, 1.0)}."
-    )
-    numbers: Numbers = {"top first": share(found.first), "full order": share(found.full)}
-    numbers |= {"tau": found.tau, "tau early": found.early}
-    numbers |= {"vectors half-way first": found.lead, "vectors settle first": found.end}
-    return Told(measured, numbers, _ORDER_NOTE)
+def ordered(found: Order) -> Findings:
+    """Do all pairs align in the order of T, and do singular vectors move first?"""
+    full, lead = toys.share(found.full), sum(found.lead) / len(found.lead)
+    rows = [
+        Finding("top first", found.first),
+        toys.in_most("full order", found.full),
+        Finding("tau", found.tau, digits=2, spread=True),
+        Finding("tau early", found.early, digits=2, spread=True),
+        Finding("vectors half-way first", found.lead, f"{MOST:.0%} of pairs", lead >= MOST, digits=2, spread=True),
+        Finding("vectors settle first", found.end, digits=2, spread=True),
+    ]
+    verdict: Verdict = "reproduced" if min(full, lead) >= MOST else "partly" if max(full, lead) > HALF else "not"
+    return Findings(rows, TOY, remark=_ORDER_NOTE, judged=verdict)
 
 
 def _draw_order(found: Order, said: str) -> Figure:
@@ -161,8 +158,8 @@ class Times:
 
 def measure_times(job: Job, recipe: Recipe) -> Times:
     """Do features that occur more often align earlier? Judged by trainings that align at all."""
-    toy = trained(job, varied(job, recipe, "p", P))
-    courses = {p: [course(model) for model in own] for p, own in toy.items()}
+    by_probability = toys.trained(job, toys.varied(job, recipe, "p", toys.P))
+    courses = {p: [course(model) for model in own] for p, own in by_probability.items()}
     when = {p: [_aligned_after(one) for one in own] for p, own in courses.items()}
     by_seed = list(zip(*when.values(), strict=True))
     tau = [one for row in by_seed if (one := order(row)) is not None]
@@ -183,47 +180,38 @@ def order(times: Sequence[int]) -> float | None:
     return _tau(torch.tensor(known)) if len(known) > 1 else None
 
 
-def earlier(found: Times) -> Verdict:
-    """What one recipe says; without seeds that align at two probabilities or more, nothing."""
-    if len(found.tau) < 2:
-        return "not"
-    mean, low, _ = interval(found.tau)
-    return "reproduced" if mean >= MOST else "partly" if low > 0 else "not"
-
-
-def judge_times(tried: Tried[Times]) -> Verdict:
-    """What all recipes say: if rarer features surely align earlier as printed, that refutes what chosen ones show."""
-    printed = tried.found[PRINTED].tau
-    if len(printed) > 1 and interval(printed)[2] < 0:
-        return "not"
-    return over_recipes({recipe: earlier(one) for recipe, one in tried.found.items()})
-
-
 _TIMES_NOTE = (
-    f"Aligned: every |cos| at least {ALIGNED} from then on; snapshots are a quarter apart. Rank correlation: "
-    "Kendall's tau-a, by seed, over the probabilities at which it aligns in the end; 1 if each rarer setting takes "
-    f"longer, ties count for neither. Reproduced from {MOST} on, partly if its 95 % interval over seeds lies "
-    "above 0, and not where that of printed settings lies below 0. Trainings that never align have no time, and "
-    "are left out of the verdict: counted as later than all others, they would say that rare "
+    f"Aligned: every |cos| at least {ALIGNED} from then on; snapshots are a quarter apart. Tau: Kendall's tau-a of "
+    "rarity and time, by seed, over the probabilities at which it aligns in the end (seeds that do at two or more); 1 "
+    f"if each rarer setting takes longer, ties count for neither. Reproduced from {MOST} on, partly if its 95 % "
+    "interval over seeds lies above 0, and not where that of printed settings lies below 0. Trainings that never align "
+    "have no time, and are left out of the verdict: counted as later than all others, they would say that rare "
     "features fail, which is another figure's claim."
 )
 
 
-def _tell_times(found: Times) -> Told:
-    lines, numbers = [""], Numbers()
+def earlier(found: Times) -> Findings:
+    """What one recipe says; without seeds that align at two probabilities or more, nothing."""
+    rows: list[Finding] = []
     for p, own in found.when.items():
-        known = [one for one in own if one < _NEVER]
-        said = f"median {median(known):,.0f} steps of those that align" if known else "no seed aligns"
-        lines.append(f"p = {p:g}: {said}; aligned in the end {counted([one < _NEVER for one in own])}.")
-        numbers[f"p {p:g} aligned after"] = [float(one) if one < _NEVER else math.nan for one in own]
-    own_tau = with_interval(found.tau, 2, -1.0, 1.0) if len(found.tau) > 1 else "not known"
-    lines.append(
-        f"Rank correlation of rarity with the time, where trainings align ({len(found.tau)} of {len(found.censored)} "
-        f"seeds at two probabilities or more): {own_tau}; with those that never align as the last, "
-        f"{with_interval(found.censored, 2, -1.0, 1.0)}."
-    )
-    numbers |= {"tau": found.tau, "tau, never counted as last": found.censored}
-    return Told("\n".join(lines), numbers, _TIMES_NOTE)
+        after = [math.nan if step == _NEVER else step for step in own]
+        aligned = Finding("aligned in the end", [step < _NEVER for step in own])
+        rows += of_part(f"p {p:g}", Finding("aligned after", after, digits=0), aligned, joint=" ")
+    enough = len(found.tau) > 1
+    mean, low, _ = interval(found.tau) if enough else (math.nan,) * 3
+    rows += [
+        Finding("tau", found.tau, f"{MOST} or more", mean >= MOST, digits=2, spread=True),
+        Finding("tau, never counted as last", found.censored, digits=2, spread=True),
+    ]
+    verdict: Verdict = "reproduced" if mean >= MOST else "partly" if low > 0 else "not"
+    return Findings(rows, TOY, remark=_TIMES_NOTE, judged=verdict)
+
+
+def times(tried: Tried[Times]) -> Findings:
+    """What all recipes say: if rarer features surely align earlier as printed, that refutes what chosen ones show."""
+    found, printed = toys.of_recipes(tried, earlier), tried.found[PRINTED].tau
+    refuted = len(printed) > 1 and interval(printed)[2] < 0
+    return replace(found, judged="not") if refuted else found
 
 
 def _draw_times(found: Times, said: str) -> Figure:
@@ -235,12 +223,78 @@ def _draw_times(found: Times, said: str) -> Figure:
     return curves_figure(steps, {"Worst pair": curves}, y="|cos|", title=f"Alignment by feature probability ({said})")
 
 
+@dataclass(frozen=True)
+class Strengths:
+    """Terms of the pairs' channels of one toy, and the strengths that they should follow."""
+
+    T: list[float]
+    terms: Float[Tensor, "n pair"]
+    products: Float[Tensor, "n pair"]  # in query and key
+    beyond: Float[Tensor, "n pair"]  # in query, and in key beyond the other keys
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The toys of one recipe, seed by seed: the smallest correlation of a pair's terms with strengths."""
+
+    first: Strengths
+    printed: list[float]  # with the printed product
+    relative: list[float]  # with the key's strength beyond the others
+
+    @property
+    def good(self) -> list[bool]:
+        """In which seeds do terms follow both?"""
+        both = zip(self.printed, self.relative, strict=True)
+        return [p >= _FOLLOWS and r >= _FOLLOWS_RELATIVE for p, r in both]
+
+
+def measure_strengths(job: Job, recipe: Recipe) -> Followed:
+    """Does the term of each singular pair follow the product of its features' strengths?"""
+    found = [_strengths(job, model) for model in toys.alike(job, recipe)]
+    printed, relative = (
+        [_least(one.terms, getattr(one, strength)) for one in found] for strength in ("products", "beyond")
+    )
+    return Followed(found[0], printed, relative)
+
+
+def _strengths(job: Job, model: SVF) -> Strengths:
+    found, f = alignment(model), sample(model.settings, samples(job), model.settings.seed).double()
+    a, b = sides(model, found, f)
+    query, key = (torch.tensor([pair[side] for pair in found.pairs]) for side in (0, 1))
+    terms = (a * b)[:, found.by_assignment.channel.clamp_min(0)]
+    beyond = f[:, -1, query] * (f[:, 0, key] - f[:, 1:, key].mean(1))
+    return Strengths(found.T.tolist(), terms, f[:, -1, query] * f[:, 0, key], beyond)
+
+
+def _least(terms: Float[Tensor, "n pair"], strength: Float[Tensor, "n pair"]) -> float:
+    return min(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(terms.T, strength.T, strict=True))
+
+
+def strengths(found: Followed) -> Findings:
+    """Do terms follow strengths in most seeds?"""
+    rows = [
+        toys.in_most(f"correlations of at least {_FOLLOWS} and {_FOLLOWS_RELATIVE}", found.good),
+        Finding("correlation", found.printed),
+        Finding("relative", found.relative),
+        Finding("token pairs", len(found.first.terms)),
+    ]
+    remark = (
+        "Correlation: over token pairs, the smallest of the four channels, of terms with the product of strengths in "
+        "query and key; relative: with the key's strength beyond the mean of the other keys. Relative attention "
+        "compares a key with the others of its context, so the printed product can explain only a part. Once aligned "
+        f"it follows from algebra: the term is sigma |w_i| |w_j| f_i f_j. {toys.SEEDS_NOTE}"
+    )
+    return Findings(rows, TOY, remark=remark, judged=toys.graded([toys.share(found.good)]))
+
+
+def _draw_strengths(found: Followed, said: str) -> Figure:
+    first, title = found.first, f"Terms of relative attention and strengths of features, first seed ({said})"
+    return strengths_figure(first.beyond, first.terms, first.T, title=title)
+
+
+_COURSES = toys.by_recipe((PRINTED, MEAN), measure_times, earlier, _draw_times, "probability")
 RUNS: dict[str, Attempt] = {
-    "svf-fig3": by_recipe(
-        (PRINTED, HEAVY_SHORT, MEAN), measure_order, _judge_order, _tell_order, _draw_order, "dynamics"
-    ),
-    "svf-fig11": replace(
-        by_recipe((PRINTED, MEAN), measure_times, earlier, _tell_times, _draw_times, "probability"),
-        judge=judge_times,
-    ),
+    "svf-fig3": toys.by_recipe((PRINTED, toys.HEAVY_SHORT, MEAN), measure_order, ordered, _draw_order, "dynamics"),
+    "svf-fig5": toys.by_recipe((PRINTED, MEAN), measure_strengths, strengths, _draw_strengths, "strengths"),
+    "svf-fig11": replace(_COURSES, findings=times),
 }

@@ -1,4 +1,4 @@
-"""Does attention become sparse while a model learns? Task heads of Pythia-160M, or of small models trained here."""
+"""Does attention become sparse while a model learns? Task heads of Pythia-160M or of small models; heads of GPT-2."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,25 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keyhole.lab.heads.figures import contributions_figure
+from keyhole.errors import MissingModelError
+from keyhole.lab.heads.figures import contributions_figure, n_recon_figure
+from keyhole.lab.heads.sparse import SparseStudy
+from keyhole.lab.heads.summary import Spread, Summary, pooled, summaries, summarise
 from keyhole.lab.training.checkpoints import PYTHIA_160M
 from keyhole.lab.training.curves import Point, change, curve, gap
 from keyhole.lab.training.figures import emergence_figure
 from keyhole.lab.training.watched import Source, Split, Watched, watched
-from keyhole.stats import as_text, wilson
+from keyhole.stats import Interval, wilson
 from keyhole_papers.choices import REVISIONS
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, rows_of
 from keyhole_papers.job import Attempt, Job, torch_dtype
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.told import Experiment, Told
+from keyhole_papers.provenance import Provenance
+from keyhole_papers.svt.ioi import measured
 
 _A_FIGURE = 4  # heads drawn side by side
 _FEW = 4 / 64  # of a head's channels: the published 1 to 4 are of Pythia's 64
+_FEW_OF_GPT2 = 1 / 3  # of a head's channels
 _CONTROLS = ("ambient control", "refactor control")
 _ROLES = {place.role for place in PYTHIA_160M.places}
 
@@ -29,19 +35,8 @@ _ROLES = {place.role for place in PYTHIA_160M.places}
 class _Seen:
     """Trainings that were watched."""
 
+    of: Provenance
     seen: Watched
-
-    @property
-    def stand_in(self) -> bool:
-        """Is it another model than Pythia-160M, or small ones that were trained here?"""
-        return not self.seen.published
-
-    def verdict(self, holds: Sequence[bool]) -> Verdict:
-        """Half of what was published is a part of it. Others show no more than a part; nor do they refute it."""
-        half = 2 * sum(holds) >= len(holds)
-        if self.stand_in:
-            return "partly" if half else "needs a model"
-        return "reproduced" if all(holds) else "partly" if half else "not"
 
 
 @dataclass(frozen=True)
@@ -51,47 +46,36 @@ class Changes(_Seen):
     found: Mapping[str, Point]
     others: Point | None = None  # the measure, in heads without a role
 
-    @property
-    def numbers(self) -> Numbers:
-        """Means with their intervals, where they have one."""
-        found = self.found.items()
-        return {name: one.mean if math.isnan(one.low) else [one.mean, one.low, one.high] for name, one in found}
-
 
 def _below(one: Point) -> bool:
     """Is it below zero beyond doubt? One head alone has no interval, and leaves every doubt."""
     return not math.isnan(one.high) and one.high < 0
 
 
-def _text(one: Point, digits: int = 3) -> str:
-    return as_text(one.interval, digits)
-
-
 def _draw_changes(record: Changes, *, by_role: bool = False) -> Mapping[str, Figure]:
     seen, title = record.seen, "Task heads over training"
     draw = partial(emergence_figure, seen.heads, window=seen.window, over=seen.over, unit=seen.unit)
-    figures = {"emergence": draw(title=title)}
-    if by_role:
-        figures["roles"] = draw(by_role=True, title=f"{title}, by role")
-    return figures
+    roles = {"roles": draw(by_role=True, title=f"{title}, by role")} if by_role else {}
+    return {"emergence": draw(title=title), **roles}
 
 
-def _watched(job: Job) -> Watched:
+def _watched(job: Job) -> tuple[Provenance, Watched]:
     """The trainings of a job, made and measured once for all figures."""
     choices = job.choices
     how = job.device, torch_dtype(choices.dtype), job.quick, job.seed, job.progress
-    return watched(Source(job.model, choices.revisions, *how), job.folder.parent / "trained")
+    seen = watched(Source(job.model, choices.revisions, *how), job.folder.parent / "trained")
+    return Provenance(job.model or "What was trained here", seen.published, "Pythia-160M"), seen
 
 
 def measure_fall(job: Job) -> Changes:
     """Does S(v) of task heads fall, and beyond both controls?"""
-    seen = _watched(job)
+    of, seen = _watched(job)
     asked: dict[str, tuple[str, str | None]]
     asked = {"S(v)": ("sparsity", None), "ambient control": ("ambient", None), "refactor control": ("refactor", None)}
     asked |= {"S(v) beyond ambient": ("sparsity", "ambient"), "S(v) beyond refactor": ("sparsity", "refactor")}
     moved = partial(change, window=seen.window, over=seen.over)
     found = {name: moved(seen.heads, one, against=other) for name, (one, other) in asked.items()}
-    return Changes(seen, found, None if seen.others is None else moved(seen.others))
+    return Changes(of, seen, found, None if seen.others is None else moved(seen.others))
 
 
 def fall(found: Mapping[str, Point]) -> list[bool]:
@@ -101,26 +85,25 @@ def fall(found: Mapping[str, Point]) -> list[bool]:
     return [fell, *(fell and one for one in beyond), *(fell and not _below(found[name]) for name in _CONTROLS)]
 
 
-def _judge_fall(record: Changes) -> Verdict:
-    return record.verdict(fall(record.found))
-
-
-def _tell_fall(record: Changes) -> Told:
-    steps, numbers = record.seen.heads.steps, record.numbers
-    lines = [f"{name} changes by {_text(one)}." for name, one in record.found.items()]
+def falls(record: Changes) -> Findings:
+    """Does S(v) fall, beyond both controls, which do not?"""
+    names = ("S(v)", "S(v) beyond ambient", "S(v) beyond refactor", *_CONTROLS)
+    claims = dict(zip(names, fall(record.found), strict=True))
+    steps, kind = record.seen.heads.steps, "Steps" if record.seen.unit == "training step" else "Checkpoints"
+    rows = [Finding(kind, f"{steps[0]:,} to {steps[-1]:,}")]
+    for name, own in record.found.items():
+        asked = "S(v) falls, and no fall of this" if name in _CONTROLS else "a fall"
+        rows.append(Finding(name, Interval.of(own), asked, claims[name]))
     if record.others is not None:
-        numbers["S(v) of heads without a role"] = [record.others.mean, record.others.low, record.others.high]
-        lines.append(f"S(v) of heads without a role, at the same places, changes by {_text(record.others)}.")
+        rows.append(Finding("S(v) of heads without a role", Interval.of(record.others)))
     fallen = " and ".join(name for name in _CONTROLS if _below(record.found[name]))
-    note = f"The published control does not fall; here it falls too ({fallen}). " if fallen else ""
-    kind = "Steps" if record.seen.unit == "training step" else "Checkpoints"
-    measured = "\n".join([f"{kind} {steps[0]:,} to {steps[-1]:,}:", *lines])
-    return Told(measured, numbers, note + record.seen.about)
+    also = f"The published control does not fall; here it falls too ({fallen}). " if fallen else ""
+    return Findings(rows, record.of, remark=f"Numbers are changes; a fall is beyond doubt. {also}{record.seen.about}")
 
 
 def measure_counts(job: Job) -> Changes:
     """Does N_recon fall, and end at as small a share of the channels as 1 to 4 of 64, fewer than rotated ones?"""
-    seen = _watched(job)
+    of, seen = _watched(job)
     how: dict[str, Any] = {"window": seen.window, "over": seen.over}
     points = curve(seen.heads, "n_recon", **how)
     found = {
@@ -131,12 +114,7 @@ def measure_counts(job: Job) -> Changes:
         "last, refactor": curve(seen.heads, "n_recon_refactor", **how)[-1],
         "last beyond refactor": gap(seen.heads, "n_recon", "n_recon_refactor", **how),
     }
-    return Changes(seen, found)
-
-
-def _judge_counts(record: Changes) -> Verdict:
-    few = is_few(record.found["last"].mean, record.seen.heads.channels)
-    return record.verdict([_below(record.found["change"]), few and _below(record.found["last beyond refactor"])])
+    return Changes(of, seen, found)
 
 
 def is_few(n_recon: float, channels: int) -> bool:
@@ -148,20 +126,21 @@ def is_few(n_recon: float, channels: int) -> bool:
     return 1 <= n_recon <= _FEW * channels
 
 
-def _tell_counts(record: Changes) -> Told:
+def counts(record: Changes) -> Findings:
+    """Does N_recon fall, to the published share of the channels?"""
     found, channels = record.found, record.seen.heads.channels
-    share = found["last"].mean / channels
-    measured = (
-        f"N_recon goes from {_text(found['first'], 1)} to {_text(found['last'], 1)} of {channels} channels, a share "
-        f"of {share:.2f}, where 4 of 64 are {_FEW:.2f} (in rotated channels {_text(found['last, refactor'], 1)}, a "
-        f"difference of {_text(found['last beyond refactor'], 1)}). Where it is defined at both ends it changes by "
-        f"{_text(found['change'], 2)}, beyond the rotated one by {_text(found['change beyond refactor'], 2)}."
+    few = is_few(found["last"].mean, channels) and _below(found["last beyond refactor"])
+    claims = {
+        "change": ("a fall beyond doubt", _below(found["change"])),
+        "last": (f"at most {_FEW:.4g} of the channels, 1 or more, and fewer than in rotated ones beyond doubt", few),
+    }
+    rows = rows_of({name: Interval.of(own) for name, own in found.items()}, claims)
+    rows += rows_of({"last, share of channels": found["last"].mean / channels})
+    remark = (
+        f"N_recon of {channels} channels; it needs positive relative attention, and changes are of where it is "
+        "defined at both ends. Fewer than in rotated channels (refactor) alone is not what is shown. "
     )
-    note = (
-        "N_recon needs positive relative attention. The verdict asks for the published share of a head's channels, at "
-        f"most {_FEW:.4g}, and for a fall; fewer than in rotated channels alone is not what is shown. "
-    )
-    return Told(measured, record.numbers | {"last, share of channels": share}, note + record.seen.about)
+    return Findings(rows, record.of, remark=remark + record.seen.about)
 
 
 @dataclass(frozen=True)
@@ -178,12 +157,13 @@ class Decomposed(_Seen):
 
 def measure_splits(job: Job, most: int | None) -> Decomposed:
     """Is relative attention spread at the start and sparse at the end, head by head, and not in rotated bases?"""
-    seen = _watched(job)
+    of, seen = _watched(job)
     chosen = _one_each(seen.splits)[:most] if most else seen.splits
     rows = [row for row in seen.heads.rows[-1] if not math.isnan(row.sparsity)]
     terms = [one.last.relative_terms for one in chosen]
     back = [spread_again(one.first.sparsity, one.last.sparsity, one.spread) for one in chosen]
     return Decomposed(
+        of,
         seen,
         few=most is not None,
         chosen=chosen,
@@ -210,33 +190,32 @@ def _one_each(splits: Sequence[Split]) -> tuple[Split, ...]:
     return (*kept, *(split for split in splits if not any(split is one for one in kept)))
 
 
-def _judge_splits(record: Decomposed) -> Verdict:
-    mostly = wilson(record.fell, len(record.chosen))[1] > 0.5
-    holds = [mostly, mostly and record.below > 0.5 and record.again > 0.5]
-    return record.verdict([*holds, *([mostly and record.small >= 0.25] if record.few else [])])
-
-
-def _tell_splits(record: Decomposed) -> Told:
-    starts, ends = [one.first.sparsity for one in record.chosen], [one.last.sparsity for one in record.chosen]
-    turned, sparser = [one.spread for one in record.chosen], record.fell / len(record.chosen)
-    each = "; ".join(
-        f"{one.last.layer}.{one.last.head} ({one.name}) {start:.2f} to {end:.2f}, rotated {one.spread:.2f}"
-        for one, start, end in zip(record.chosen, starts, ends, strict=True)
+def splits(record: Decomposed) -> Findings:
+    """Are heads sparser at the end, and not in rotated channels?"""
+    chosen = record.chosen
+    mostly = wilson(record.fell, len(chosen))[1] > 0.5
+    apart = mostly and record.below > 0.5 and record.again > 0.5
+    both = "most, and as many below both controls"
+    asked, small = ("a quarter or more", mostly and record.small >= 0.25) if record.few else ("", None)
+    rows = [
+        Finding("sparser", record.fell / len(chosen), "most", mostly, percent=True),
+        Finding("spread again", record.again, both, apart, percent=True),
+        Finding("below both controls", record.below, percent=True),
+        Finding("largest term in small singular values", record.small, asked, small, percent=True),
+        Finding("S(v) at the start", [split.first.sparsity for split in chosen], digits=2),
+        Finding("S(v) at the end", [split.last.sparsity for split in chosen], digits=2),
+        Finding("S(v), rotated", [split.spread for split in chosen], digits=2),
+    ]
+    for split in chosen:
+        course = f"{split.first.sparsity:.2f} to {split.last.sparsity:.2f}, rotated {split.spread:.2f}"
+        rows.append(Finding("S(v)", course, part=f"{split.last.layer}.{split.last.head} ({split.name})"))
+    remark = (
+        "Shares of heads: sparser at the end; rotated, nearer to the start than to the end (spread again); with the "
+        "largest term not in the first quarter of singular values. Below both controls: of all heads and prompts, at "
+        "the end. Most heads: more than a coin would show (Wilson's lower bound above a half), without which nothing "
+        f"else counts. One prompt per head, and one rotation of many, are drawn. {record.seen.about}"
     )
-    measured = (
-        f"S(v) from the first checkpoint to the last, and of the last in rotated channels: {each}. Sparser at the end "
-        f"in {sparser:.0%} of these heads; rotated, nearer to the start than to the end in {record.again:.0%}. At the "
-        f"end, over all heads and prompts, S(v) lies below both rotated controls in {record.below:.0%}. The largest "
-        f"term is not in the first quarter of singular values in {record.small:.0%}."
-    )
-    numbers: Numbers = {"S(v) at the start": starts, "S(v) at the end": ends, "S(v), rotated": turned}
-    numbers |= {"sparser": sparser, "spread again": record.again}
-    numbers |= {"below both controls": record.below, "largest term in small singular values": record.small}
-    note = (
-        "Most heads: more than a coin would show (Wilson's lower bound above a half), without which nothing else "
-        f"counts. One prompt per head, and one rotation of many, are drawn. {record.seen.about}"
-    )
-    return Told(measured, numbers, note)
+    return Findings(rows, record.of, remark=remark)
 
 
 def _draw_splits(record: Decomposed) -> Mapping[str, Figure]:
@@ -262,38 +241,89 @@ class Roles(_Seen):
 
 def measure_roles(job: Job) -> Roles:
     """Which heads look where the circuit needs it, and how much of their attention do they give to it?"""
-    seen = _watched(job)
+    of, seen = _watched(job)
     rows: dict[tuple[str, str, str], list[float]] = {}
     for row in seen.heads.rows[-1]:
         rows.setdefault((row.source, row.role, f"{row.head[0]}.{row.head[1]}"), []).append(row.attention)
     looks = {key: sum(values) / len(values) for key, values in rows.items()}
     strong = sum(value >= 0.1 for value in looks.values())
-    return Roles(seen, looks, strong, sorted({role for _, role, _ in looks} & _ROLES))
+    return Roles(of, seen, looks, strong, sorted({role for _, role, _ in looks} & _ROLES))
 
 
-def _judge_roles(record: Roles) -> Verdict:
-    holds = len(record.published) >= 2 if record.stand_in else record.strong >= 0.75 * len(record.looks)
-    return record.verdict([holds])
+def roles(record: Roles) -> Findings:
+    """Do heads look where their role needs it, or (of other models) are there heads for these roles?"""
+    looks, remark = record.looks, record.seen.about
+    if record.of.real:
+        strong = f"{record.strong} of {len(looks)}"
+        holds = record.strong >= 0.75 * len(looks)
+        row = Finding("heads that give a tenth of their attention or more", strong, "three quarters", holds)
+    else:
+        wanted, names = ", ".join(sorted(_ROLES)), ", ".join(record.published) or "none"
+        row = Finding(f"heads were found, of the roles {wanted}, for", names, "two", len(record.published) >= 2)
+        remark = f"Other heads than the published ones, found by where they look. {remark}"
+    attention = [Finding(" ".join(key), value, digits=2) for key, value in looks.items()]
+    return Findings([row, *attention], record.of, remark=f"Numbers are attention. {remark}")
 
 
-def _tell_roles(record: Roles) -> Told:
-    first, note = f"{record.strong} of {len(record.looks)} heads give a tenth or more.", record.seen.about
-    if record.stand_in:
-        found = ", ".join(record.published) or "none"
-        first = f"Of the roles {', '.join(sorted(_ROLES))}, heads were found for {found}."
-        note = f"Other heads than the published ones, found by where they look. {note}"
-    looks = record.looks.items()
-    lines = [f"{source}: {role} {head}, attention {value:.2f}." for (source, role, head), value in looks]
-    return Told("\n".join([first, *lines]), {" ".join(key): value for key, value in looks}, note)
+@dataclass(frozen=True)
+class Rebuilt:
+    """N_recon of heads that fire; shares are of these heads."""
+
+    of: Provenance
+    study: SparseStudy
+    channels: int
+    heads: int
+    small: float  # with a median of few channels
+    fewer: float  # with fewer than in rotated bases beyond doubt
+    whole: Summary  # all pairs together
+    roles: Mapping[str, Spread]
+
+
+def measure_gpt2(job: Job) -> Rebuilt:
+    """Is N_recon small for most heads, below that of rotated bases, and different between roles?"""
+    seen = measured(job)
+    each = summaries(seen.ioi)
+    if not each:
+        raise MissingModelError(
+            f"no head of {seen.model.name} fires in five of {seen.ioi.prompts} prompts, so none can be counted: give "
+            "another model."
+        )
+    channels = max(table.channels for table in seen.ioi.tables)
+    small = sum(one.n_recon.median <= channels * _FEW_OF_GPT2 for one in each) / len(each)
+    fewer = sum(one.fewer.high < 0 for one in each) / len(each)
+    roles = {role: summarise([seen.ioi.of(head) for head in heads]).n_recon for role, heads in seen.roles.items()}
+    roles = {role: one for role, one in roles.items() if one.low <= one.high}  # without those that hardly fire
+    return Rebuilt(seen.of, seen.ioi, channels, len(each), small, fewer, pooled(seen.ioi), roles)
+
+
+def gpt2(found: Rebuilt) -> Findings:
+    """Is N_recon small for most heads, below that of rotated bases, and different between roles?"""
+    differ = any(a.high < b.low for a in found.roles.values() for b in found.roles.values())
+    fewer = found.fewer > 0.5
+    whole, roles = found.whole, {f"N_recon, {role}": Interval.of(one) for role, one in found.roles.items()}
+    rows = [
+        *rows_of({"heads": found.heads, "channels": found.channels, "N_recon": Interval.of(whole.n_recon)}),
+        Finding("N_recon, rotated", Interval.of(whole.n_rotated)),
+        Finding("share of heads with few", found.small, "most", found.small > 0.5, percent=True),
+        Finding("share of heads below rotated", found.fewer, "most", fewer, percent=True),
+        Finding("roles", ", ".join(found.roles) or "none fires", "two that differ beyond doubt", differ),
+        *rows_of(roles),
+    ]
+    unless = "N_recon is below that of rotated bases in most heads"
+    remark = "Few: a median of a third of the channels or less. Below: beyond doubt. Intervals over prompts."
+    return Findings(rows, found.of, first=fewer, unless=unless, remark=remark)
+
+
+def _draw_gpt2(found: Rebuilt) -> Mapping[str, Figure]:
+    return {"n-recon": n_recon_figure([found.study])}
 
 
 _four, _all = (partial(measure_splits, most=most) for most in (_A_FIGURE, None))
 RUNS: dict[str, Attempt] = {
-    "svf-fig6b": Experiment(
-        measure_fall, _judge_fall, _tell_fall, partial(_draw_changes, by_role=True), heeds=REVISIONS
-    ),
-    "svf-fig7": Experiment(_four, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
-    "svf-fig8b": Experiment(measure_counts, _judge_counts, _tell_counts, _draw_changes, heeds=REVISIONS),
-    "svf-fig20": Experiment(_all, _judge_splits, _tell_splits, _draw_splits, heeds=REVISIONS),
-    "svf-table2": Experiment(measure_roles, _judge_roles, _tell_roles, heeds=REVISIONS),
+    "svf-fig6b": Experiment(measure_fall, falls, partial(_draw_changes, by_role=True), heeds=REVISIONS),
+    "svf-fig7": Experiment(_four, splits, _draw_splits, heeds=REVISIONS),
+    "svf-fig8a": Experiment(measure_gpt2, gpt2, _draw_gpt2),
+    "svf-fig8b": Experiment(measure_counts, counts, _draw_changes, heeds=REVISIONS),
+    "svf-fig20": Experiment(_all, splits, _draw_splits, heeds=REVISIONS),
+    "svf-table2": Experiment(measure_roles, roles, heeds=REVISIONS),
 }

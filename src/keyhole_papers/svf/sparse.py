@@ -1,6 +1,6 @@
-"""Does attention of trained toys split sparsely if attended pairs are present, and only then? Single decompositions."""
+"""Does attention of toys split sparsely if attended pairs are present, and only then? At two ends, and step by step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,22 +9,33 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures.svf import strengths_figure, terms_figure
-from keyhole.lab.svf.alignment import alignment
-from keyhole.lab.svf.toy import SVF, sample
+from keyhole.figures.style import BLUE, GREY, PALETTE, RED
+from keyhole.figures.svf import Curve, curves_figure, terms_figure
+from keyhole.lab.svf.alignment import Alignment, alignment
+from keyhole.lab.svf.toy import SVF
+from keyhole.qk.controls import haar
 from keyhole.qk.sparsity import n_recon_each, sparsity_each
-from keyhole.stats import told
+from keyhole_papers.finding import Finding, Findings, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
-from keyhole_papers.svf.inputs import INPUTS, MATTERS, inputs, samples, sides
-from keyhole_papers.svf.recipes import MEAN, PRINTED, Recipe, by_recipe
-from keyhole_papers.svf.scores import HALF, SEEDS_NOTE, by_field, counted, graded, share
-from keyhole_papers.svf.toys import alike
-from keyhole_papers.told import Told
+from keyhole_papers.provenance import TOY
+from keyhole_papers.results import Verdict
+from keyhole_papers.svf import toys
+from keyhole_papers.svf.toys import Recipe, inputs, samples, sides
 
 _ONE = 0.9  # share of all terms' size from which one term is the only one left
 _SPREAD = 2.0  # S(v) of at least so many times 1/n is not sparse
-_FOLLOWS, _FOLLOWS_RELATIVE = 0.5, 0.95  # correlations of terms with strengths of features
+_DRAWS = 20
+_PRESENT = {"one pair": 1, "two pairs": 2, "no pair": 0}
+_SPARSEST = 1.05  # S(v) of at most so many times 1/n is as sparse as can be
+_SPREAD_OUT = 0.2  # S(v) that other bases must exceed
+_SHADES = {  # of the curves, in their order
+    "one pair": BLUE,
+    "two pairs": PALETTE[1],
+    "no pair": GREY,
+    "two pairs at full strength": PALETTE[1],
+    "one pair, refactored": RED,
+    "one pair, rotated": PALETTE[3],
+}
 
 
 @dataclass(frozen=True)
@@ -39,11 +50,16 @@ class Terms:
     n_recon_95: float  # for 95 % of it
 
 
+def terms_in(model: SVF, found: Alignment, f: Float[Tensor, "n m N"]) -> Float[Tensor, "n channel"]:
+    """What each channel adds to relative attention."""
+    a, b = sides(model, found, f)
+    return a * b
+
+
 def terms_of(job: Job, model: SVF, present: int) -> Terms:
     """How does relative attention split with pair (0, 4) present, or with none?"""
     f = inputs(model.settings, present, samples(job), model.settings.seed, first=True)
-    a, b = sides(model, alignment(model), f)
-    terms = a * b
+    terms = terms_in(model, alignment(model), f)
     size = terms.abs().sum(-1, keepdim=True)
     parts = (terms / size).abs()
     return Terms(
@@ -78,7 +94,7 @@ class Ends:
     @property
     def matter(self) -> bool:
         """With none present, are the late terms of a size that matters?"""
-        return self.late_none.size >= MATTERS * self.late.size
+        return self.late_none.size >= toys.MATTERS * self.late.size
 
     @property
     def spread(self) -> bool:
@@ -105,53 +121,48 @@ class Decomposed:
 
 def measure_terms(job: Job, recipe: Recipe, present: bool) -> Decomposed:
     """With one pair present, or with none, over how many terms is relative attention spread, early and late?"""
-    models = alike(job, recipe)
+    models = toys.alike(job, recipe)
     early = models[0].snapshots[1][0]
     ends = [Ends(*(terms_of(job, at, n) for n in (1, 0) for at in (model.at(early), model))) for model in models]
     return Decomposed(present, early, models[0].settings.steps, ends)
 
 
-def judge_terms(found: Decomposed) -> Verdict:
-    """Sparse with a pair, and spread without one; if what is left there is negligible, its sparsity tells nothing."""
-    left = share([one.left for one in found.ends])
-    if found.present:
-        return graded([left])
-    if left < HALF:
-        return "not"  # a head that has learnt nothing is spread in any case
-    if share([one.matter for one in found.ends]) < HALF:
-        return "untold"
-    return graded([share([one.left and one.spread for one in found.ends])])
-
-
 _NONE_NOTE = (
-    "Where terms are smaller than that, they are remains of training, and their sparsity tells nothing. The "
-    "verdict also asks that a pair, once present, makes attention sparse: without that nothing was learnt. "
+    "Where terms without a pair are smaller than that, they are remains of training, and their sparsity tells nothing. "
+    "The verdict also asks that a pair, once present, makes attention sparse: without that nothing was learnt. "
 )
 
 
-def _tell_terms(found: Decomposed) -> Told:
-    ends, note = found.ends, f"{INPUTS} {SEEDS_NOTE}"
-    shown = {when: by_field(terms, "shares") for when, terms in found.shown.items()}
-    numbers: Numbers = {f"{when} {name}": own for when, terms in shown.items() for name, own in terms.items()}
-    left = counted([one.left for one in ends])
-    claim = f"in {left} seeds a single term is left (at least {_ONE} of all terms' size, and S(v) has halved)."
-    if not found.present:
-        ratio = [one.late_none.size / one.late.size for one in ends]
-        claim = (
-            f"late in training, all terms together are {min(ratio):.2g} to {max(ratio):.2g} of their size with a pair "
-            f"present; that is {MATTERS:g} or more in {counted([one.matter for one in ends])} seeds, and there S(v) is "
-            f"at least {_SPREAD:g}/n, early and late, in {sum(one.spread for one in ends)}. With a pair present a "
-            f"single term is left in {left}."
-        )
-        numbers, note = numbers | {"late size against one pair": ratio}, _NONE_NOTE + note
-    said = {name: " and ".join(told(terms[name]) for terms in shown.values()) for name in shown["late"]}
-    sizes = " and ".join(f"{sum(terms['size']) / len(ends):.2g}" for terms in shown.values())
-    measured = (
-        f"{claim} Early and late: S(v) {said['S']} (1/n = {1 / len(ends[0].late.shares):.2f}); largest term's share "
-        f"{said['largest']}; mean size of all terms together {sizes}; N_recon of positive relative attention "
-        f"{said['n_recon']}, for 95 % of it {said['n_recon_95']}."
+def terms(found: Decomposed) -> Findings:
+    """Sparse with a pair, and spread without one; if what is left there is negligible, its sparsity tells nothing."""
+    ends, least = found.ends, 1 / len(found.ends[0].late.shares)
+    rows = [toys.in_most("with a pair, a single term is left", [end.left for end in ends])]
+    remark = (
+        f"A single term: at least {_ONE} of all terms' size, and S(v) has halved (1/n = {least:.2f} is the least). "
+        "N_recon: of positive relative attention, and for 95 % of it. "
     )
-    return Told(measured, numbers, note)
+    if not found.present:
+        spread, ratio = [end.left and end.spread for end in ends], [end.late_none.size / end.late.size for end in ends]
+        rows += [
+            Finding("late size against one pair", ratio, digits=6),
+            Finding(f"of {toys.MATTERS:g} or more", [end.matter for end in ends]),
+            toys.in_most(f"that, and S(v) at least {_SPREAD:g}/n, early and late", spread),
+        ]
+        remark += _NONE_NOTE
+    for when, own in found.shown.items():
+        rows += of_part(when, *rows_of(toys.by_field(own, "shares")), joint=" ")
+    return Findings(rows, TOY, remark=f"{remark}{toys.INPUTS} {toys.SEEDS_NOTE}", judged=_of_terms(found))
+
+
+def _of_terms(found: Decomposed) -> Verdict:
+    left = toys.share([end.left for end in found.ends])
+    if found.present:
+        return toys.graded([left])
+    if left < toys.HALF:
+        return "not"  # a head that has learnt nothing is spread in any case
+    if toys.share([end.matter for end in found.ends]) < toys.HALF:
+        return "untold"
+    return toys.graded([toys.share([end.left and end.spread for end in found.ends])])
 
 
 def _draw_terms(found: Decomposed, said: str) -> Figure:
@@ -163,79 +174,112 @@ def _draw_terms(found: Decomposed, said: str) -> Figure:
 
 
 @dataclass(frozen=True)
-class Strengths:
-    """Terms of the pairs' channels of one toy, and the strengths that they should follow."""
+class Emerged:
+    """The toys of one recipe while they learn."""
 
-    T: list[float]
-    terms: Float[Tensor, "n pair"]
-    products: Float[Tensor, "n pair"]  # in query and key
-    beyond: Float[Tensor, "n pair"]  # in query, and in key beyond the other keys
+    steps: tuple[int, ...]
+    sparsity: Mapping[str, Float[Tensor, "seed step"]]  # S(v), by the names of curves
+    sizes: list[float]  # of all terms together without a pair, against those with one; by seed
+    least: float  # S(v) that is possible
 
-
-@dataclass(frozen=True)
-class Followed:
-    """The toys of one recipe, seed by seed: the smallest correlation of a pair's terms with strengths."""
-
-    first: Strengths
-    printed: list[float]  # with the printed product
-    relative: list[float]  # with the key's strength beyond the others
-
-    @property
-    def good(self) -> list[bool]:
-        """In which seeds do terms follow both?"""
-        both = zip(self.printed, self.relative, strict=True)
-        return [p >= _FOLLOWS and r >= _FOLLOWS_RELATIVE for p, r in both]
+    def at(self, step: int) -> dict[str, list[float]]:
+        """S(v) at one step, by index: of every curve, seed by seed."""
+        return {name: values[:, step].tolist() for name, values in self.sparsity.items()}
 
 
-def measure_strengths(job: Job, recipe: Recipe) -> Followed:
-    """Does the term of each singular pair follow the product of its features' strengths?"""
-    found = [_strengths(job, model) for model in alike(job, recipe)]
-    printed, relative = (
-        [_least(one.terms, getattr(one, strength)) for one in found] for strength in ("products", "beyond")
-    )
-    return Followed(found[0], printed, relative)
+def measure_course(job: Job, recipe: Recipe) -> Emerged:
+    """Does S(v) fall with attended pairs present, lowest with one, and not in rotated bases?"""
+    models = toys.alike(job, recipe)
+    steps = tuple(step for step, _ in models[0].snapshots)
+    rows = [[_sparsity(job, model.at(step)) for step in steps] for model in models]
+    curves = {name: torch.tensor([[at[name] for at in row] for row in rows], dtype=torch.float64) for name in _SHADES}
+    return Emerged(steps, curves, [left(job, model) for model in models], 1 / models[0].settings.H)
 
 
-def _strengths(job: Job, model: SVF) -> Strengths:
-    found, f = alignment(model), sample(model.settings, samples(job), model.settings.seed).double()
+def _sparsity(job: Job, model: SVF) -> dict[str, float]:
+    """S(v) with one, two and no pairs present, two at full strength, and with one in refactored and rotated bases."""
+    found, settings = alignment(model), model.settings
+    contexts = {name: inputs(settings, n, samples(job), settings.seed) for name, n in _PRESENT.items()}
+    contexts["two pairs at full strength"] = inputs(settings, 2, samples(job), settings.seed, full=True)
+    each = {name: float(sparsity_each(terms_in(model, found, f)).nanmean()) for name, f in contexts.items()}
+    return each | controls(model, found, contexts["one pair"], draws=2 if job.quick else _DRAWS)
+
+
+def controls(model: SVF, found: Alignment, f: Float[Tensor, "n m N"], *, draws: int) -> dict[str, float]:
+    """Mean S(v) in refactored and in rotated bases; every seed has its own draws, the same at each snapshot."""
+    g = torch.Generator().manual_seed(2 * toys.PAIR_SEEDS + model.settings.seed)
+    tokens, n = model.tokens(f), len(found.S)
+    relative = tokens[:, 0] - tokens[:, 1:].mean(1)
     a, b = sides(model, found, f)
-    query, key = (torch.tensor([pair[side] for pair in found.pairs]) for side in (0, 1))
-    terms = (a * b)[:, found.by_assignment.channel.clamp_min(0)]
-    beyond = f[:, -1, query] * (f[:, 0, key] - f[:, 1:, key].mean(1))
-    return Strengths(found.T.tolist(), terms, f[:, -1, query] * f[:, 0, key], beyond)
+    refactored, rotated = [], []
+    for _ in range(draws):
+        R = haar(n, n, g)
+        refactored.append(float(sparsity_each((a @ R) * (b @ R)).nanmean()))
+        U, V = haar(len(found.U), n, g), haar(len(found.V), n, g)
+        rotated.append(float(sparsity_each((tokens[:, -1] @ U) * found.S * (relative @ V)).nanmean()))
+    return {"one pair, refactored": sum(refactored) / draws, "one pair, rotated": sum(rotated) / draws}
 
 
-def _least(terms: Float[Tensor, "n pair"], strength: Float[Tensor, "n pair"]) -> float:
-    return min(float(torch.corrcoef(torch.stack(pair))[0, 1]) for pair in zip(terms.T, strength.T, strict=True))
+def left(job: Job, model: SVF) -> float:
+    """How large are all terms together without a pair, against those with one?"""
+    found, settings = alignment(model), model.settings
+    contexts = [inputs(settings, present, samples(job), settings.seed) for present in (0, 1)]
+    none, alone = (float(terms_in(model, found, f).abs().sum(-1).mean()) for f in contexts)
+    return none / alone
 
 
-def _judge_strengths(found: Followed) -> Verdict:
-    return graded([share(found.good)])
+def claims(found: Emerged) -> dict[str, list[bool]]:
+    """What the figure claims, part by part and seed by seed. Without the first, the others say nothing."""
+    parts: dict[str, list[bool]] = {
+        "with one pair as sparse as can be": [],
+        "less sparse with two": [],
+        "still less with none, which matter": [],
+        "not sparse in other bases": [],
+    }
+    for n, size in enumerate(found.sizes):
+        end = {name: values[n] for name, values in found.at(-1).items()}
+        one, two, none = end["one pair"], end["two pairs"], end["no pair"]
+        others = min(end["one pair, refactored"], end["one pair, rotated"])
+        sparse = one <= _SPARSEST * found.least
+        holds = (True, one < two, two < none and size >= toys.MATTERS, others > _SPREAD_OUT)
+        for part, held in zip(parts.values(), holds, strict=True):
+            part.append(sparse and held)
+    return parts
 
 
-def _tell_strengths(found: Followed) -> Told:
-    measured = (
-        f"correlation over {len(found.first.terms)} token pairs, smallest of the four channels: {told(found.printed)} "
-        f"with the product of strengths in query and key, {told(found.relative)} with the key's strength beyond the "
-        f"mean of the other keys; at least {_FOLLOWS} and {_FOLLOWS_RELATIVE} in {counted(found.good)} seeds."
-    )
-    note = (
-        "Relative attention compares a key with the others of its context, so the printed product can explain only a "
-        f"part. Once aligned it follows from algebra: the term is sigma |w_i| |w_j| f_i f_j. {SEEDS_NOTE}"
-    )
-    return Told(measured, {"correlation": found.printed, "relative": found.relative}, note)
+_COURSE_NOTE = (
+    f"Brackets: 95 % intervals over seeds, each with rotations of its own. {toys.INPUTS} Full strength: 1 instead. "
+    f"Refactored: Omega and all scores are kept, only the rank-one pieces differ; rotated: the paper's control, "
+    f"other directions with the same spectrum; {_DRAWS} draws each. S(v) with no pair counts where all terms "
+    f"together have {toys.MATTERS:g} or more of their size with one pair: less is the remains of training, and its "
+    "sparsity tells nothing. Unless S(v) with one pair is the lowest possible, the other parts do not count."
+)
 
 
-def _draw_strengths(found: Followed, said: str) -> Figure:
-    first, title = found.first, f"Terms of relative attention and strengths of features, first seed ({said})"
-    return strengths_figure(first.beyond, first.terms, first.T, title=title)
+def course(found: Emerged) -> Findings:
+    """Does S(v) fall as the figure claims, part by part?"""
+    parts, end, start = claims(found), found.at(-1), found.at(0)
+    rows = [toys.in_most(part, flags) for part, flags in parts.items()]
+    for name in found.sparsity:
+        ends = {"end": end[name], "start": start[name]}
+        rows += of_part(name, *(Finding(when, own, spread=True) for when, own in ends.items()), joint=" ")
+    lowest = float(found.sparsity["no pair"].nanmedian(0).values.min())
+    rows += of_part("no pair", Finding("lowest median on the way", lowest), joint=" ")
+    rows += [Finding("size without a pair, against one", found.sizes, digits=6), Finding("1/n", found.least)]
+    judged = toys.graded([toys.share(flags) for flags in parts.values()])
+    return Findings(rows, TOY, remark=_COURSE_NOTE, judged=judged)
 
 
-_RECIPES = (PRINTED, MEAN)
+def _draw_course(found: Emerged, said: str) -> Figure:
+    curves = [Curve(name, own, _SHADES[name], dashed=n > 2) for n, (name, own) in enumerate(found.sparsity.items())]
+    panels = {"By pairs present": curves[:4], "One pair, in other bases": [curves[0], *curves[4:]]}
+    title = f"Sparsity of relative attention while training, mean and 95 % interval ({said})"
+    return curves_figure(found.steps, panels, y="S(v)", floor=found.least, title=title, means=True)
+
+
+_RECIPES = (toys.PRINTED, toys.MEAN)
 RUNS: dict[str, Attempt] = {
-    id: by_recipe(_RECIPES, partial(measure_terms, present=present), judge_terms, _tell_terms, _draw_terms, "terms")
+    id: toys.by_recipe(_RECIPES, partial(measure_terms, present=present), terms, _draw_terms, "terms")
     for id, present in (("svf-fig4", True), ("svf-fig19", False))
 }
-RUNS["svf-fig5"] = by_recipe(
-    _RECIPES, measure_strengths, _judge_strengths, _tell_strengths, _draw_strengths, "strengths"
-)
+RUNS["svf-fig6a"] = toys.by_recipe(_RECIPES, measure_course, course, _draw_course, "sparsity")

@@ -1,27 +1,29 @@
-"""Over which settings and seeds do singular vectors become features? The default toy, and sweeps of it."""
+"""Over which settings and seeds do singular vectors become features, and with how many pairs? Sweeps of the toy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
+from statistics import mean
 
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from keyhole.figures.svf import sweep_figure
+from keyhole.figures.svf import Matrix, matrices_figure, sweep_figure
 from keyhole.lab.svf.alignment import alignment
 from keyhole.lab.svf.toy import SVF, SVFSettings, declining_pairs
-from keyhole.stats import interval, told, wilson
+from keyhole.stats import Interval, wilson
+from keyhole_papers.experiment import Experiment
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
-from keyhole_papers.results import Numbers, Verdict
+from keyhole_papers.provenance import TOY
+from keyhole_papers.results import Verdict
 from keyhole_papers.svf import toys
-from keyhole_papers.svf.recipes import LONG, MEAN, PRINTED, Recipe, by_recipe
-from keyhole_papers.svf.scores import ALIGNED, MOST, SEEDS_NOTE, SHARP, are_aligned, counted, graded, share, worst
-from keyhole_papers.told import Experiment, Told
+from keyhole_papers.svf.toys import Recipe
 
 _FAILS = 0.1  # share of seeds below which alignment counts as failed
+_DECADES_FROM = 0.4  # two of lambda
 _TABLE = {"N": 20, "D": 10, "H": 10, "lam": 4.0, "m": 4, "p": 0.52, "pairs": declining_pairs(4, 24.0, 3.0)}
 _LOSS = {"recon_reduction": "sum"}  # |f - f'|^2, in the text
 
@@ -37,12 +39,22 @@ class Setting:
     @property
     def aligned(self) -> list[bool]:
         """In which seeds do all pairs align?"""
-        return are_aligned(self.worst)
+        return toys.are_aligned(self.worst)
+
+    @property
+    def cosines(self) -> list[Finding]:
+        """How well they do, by either matching."""
+        return [
+            Finding(f"above {toys.SHARP}", [cosine >= toys.SHARP for cosine in self.worst]),
+            Finding("worst cosine", self.worst, digits=4),
+            Finding("aligned by rank", toys.are_aligned(self.by_rank)),
+            Finding("worst cosine by rank", self.by_rank, digits=4),
+        ]
 
 
 def _setting(models: Sequence[SVF]) -> Setting:
     found = [alignment(model) for model in models]
-    own, by_rank = [worst(one.by_assignment) for one in found], [worst(one.by_rank) for one in found]
+    own, by_rank = [toys.worst(one.by_assignment) for one in found], [toys.worst(one.by_rank) for one in found]
     return Setting([model.settings for model in models], own, by_rank)
 
 
@@ -75,46 +87,42 @@ def measure_sweep(job: Job, recipe: Recipe, axis: Axis) -> Sweep:
     """At which values do all four pairs align, and in how many seeds? As printed, and with mean errors."""
     by_value = {value: _setting(models) for value, models in toys.trained(job, axis.cells(job, recipe)).items()}
     rare = axis.name == "p"
-    long = _setting(toys.alike(job, replace(recipe, steps=LONG), {"p": toys.RARE})) if rare else None
+    long = _setting(toys.alike(job, replace(recipe, steps=toys.LONG), {"p": toys.RARE})) if rare else None
     return Sweep(axis, by_value, long)
 
 
-def judge_sweep(found: Sweep) -> Verdict:
+def sweep(found: Sweep) -> Findings:
     """What one recipe says: by the shares of seeds that align, at each value."""
-    name, shares = found.axis.name, {value: share(one.aligned) for value, one in found.by_value.items()}
+    name, rows = found.axis.name, []
+    for value, own in found.by_value.items():
+        aligned = toys.in_most("aligned", own.aligned)
+        if name == "p" and value == toys.P[-1]:
+            aligned = Finding("aligned", own.aligned, "at most one seed of ten", toys.share(own.aligned) <= _FAILS)
+        elif name == "lambda" and value < _DECADES_FROM:
+            aligned = Finding("aligned", own.aligned)
+        rows += of_part(f"{name} {value:g}", aligned, *own.cosines, joint=" ")
+    if found.long is not None:
+        steps = Finding("steps", f"{found.long.trained[0].steps:,}")
+        aligned = Finding("aligned", found.long.aligned)
+        rows += of_part(f"{name} {toys.RARE:g} long", steps, aligned, *found.long.cosines, joint=" ")
+    remark = (
+        f"Aligned: every |cos| at least {toys.ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
+        f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {found.axis.note}"
+    )
+    shares = {value: toys.share(own.aligned) for value, own in found.by_value.items()}
     if name == "p":
-        return _by_probability(shares)
-    return graded([one for value, one in shares.items() if name != "lambda" or value >= 0.4])
+        verdict = _by_probability(shares)
+    else:
+        verdict = toys.graded([own for value, own in shares.items() if name != "lambda" or value >= _DECADES_FROM])
+    return Findings(rows, TOY, remark=remark.strip(), judged=verdict)
 
 
 def _by_probability(shares: Mapping[float, float]) -> Verdict:
     def holds(least: float) -> bool:
-        return all(one >= MOST for p, one in shares.items() if p >= least)
+        return all(one >= toys.MOST for p, one in shares.items() if p >= least)
 
     fails = shares.get(toys.P[-1], 1.0) <= _FAILS
     return "reproduced" if holds(toys.RARE) and fails else "partly" if holds(0.07) and fails else "not"
-
-
-def _tell_sweep(found: Sweep) -> Told:
-    name = found.axis.name
-    settings = {(f"{name} {value:g}", f"{name} = {value:g}"): one for value, one in found.by_value.items()}
-    if found.long is not None:
-        said = f"p = {toys.RARE:g} with {found.long.trained[0].steps:,} steps"
-        settings[f"p {toys.RARE:g} long", said] = found.long
-    lines, numbers = [""], Numbers()
-    for (key, said), one in settings.items():
-        numbers |= {f"{key} worst cosine": one.worst, f"{key} worst cosine by rank": one.by_rank}
-        numbers[f"{key} aligned"] = share(one.aligned)
-        lines.append(
-            f"{said}: {counted(one.aligned)} align ({sum(are_aligned(one.by_rank))} matched by rank; "
-            f"{sum(cosine >= SHARP for cosine in one.worst)} above {SHARP}); worst |cos| median "
-            f"{median(one.worst):.4f} [{min(one.worst):.4f}, {max(one.worst):.4f}]."
-        )
-    note = (
-        f"Aligned: every |cos| at least {ALIGNED}; a pair without a vector, or shunned, counts as 0. Brackets: "
-        f"Wilson's 95 % interval of the share of seeds; smallest and largest |cos|. {found.axis.note}"
-    )
-    return Told("\n".join(lines), numbers, note.strip())
 
 
 def _draw_sweep(found: Sweep, said: str) -> Figure:
@@ -123,14 +131,14 @@ def _draw_sweep(found: Sweep, said: str) -> Figure:
 
 
 def _aligned_figure(axis: Axis, cosines: Mapping[float, list[float]], said: str, panels: tuple[str, str]) -> Figure:
-    shares = [wilson(sum(are_aligned(own)), len(own)) for own in cosines.values()]
+    shares = [wilson(sum(toys.are_aligned(own)), len(own)) for own in cosines.values()]
     values, title = [*cosines.values()], f"Alignment and {axis.said} ({said})"
     return sweep_figure([*cosines], values, shares, x=axis.said, log=axis.log, panels=panels, title=title)
 
 
 def measure_default(job: Job) -> Setting:
     """Do the printed settings align? Those of the default toy, against what is printed."""
-    return _setting(toys.alike(job, PRINTED))
+    return _setting(toys.alike(job, toys.PRINTED))
 
 
 def differ(trained: Sequence[SVFSettings]) -> list[str]:
@@ -138,20 +146,16 @@ def differ(trained: Sequence[SVFSettings]) -> list[str]:
     return [name for name, value in (_TABLE | _LOSS).items() if any(getattr(one, name) != value for one in trained)]
 
 
-def judge_default(found: Setting) -> Verdict:
+def default(found: Setting) -> Findings:
     """No more than a part, where settings are not as printed."""
-    verdict = graded([share(found.aligned)])
-    return "partly" if verdict == "reproduced" and differ(found.trained) else verdict
-
-
-def _tell_default(found: Setting) -> Told:
-    changed = differ(found.trained)
-    measured = (
-        f"Settings as printed{' but for ' + ', '.join(changed) if changed else ''}: all four pairs align in "
-        f"{counted(found.aligned)} seeds, worst |cos| of a seed {told(found.worst, 4)}."
-    )
-    note = f"Summed errors, as the loss is written, and {PRINTED.steps:,} steps. {SEEDS_NOTE}"
-    return Told(measured, {"worst cosine": found.worst}, note)
+    verdict, changed = toys.graded([toys.share(found.aligned)]), differ(found.trained)
+    rows = [
+        Finding("settings that are not as printed", ", ".join(changed) or "none", "none", not changed),
+        toys.in_most("all four pairs align", found.aligned),
+        Finding("worst cosine", found.worst, digits=4),
+    ]
+    remark = f"Summed errors, as the loss is written, and {toys.PRINTED.steps:,} steps. {toys.SEEDS_NOTE}"
+    return Findings(rows, TOY, remark=remark, judged="partly" if verdict == "reproduced" and changed else verdict)
 
 
 @dataclass(frozen=True)
@@ -173,33 +177,96 @@ def measure_seeds(job: Job, recipe: Recipe) -> Seeds:
     found = [alignment(model) for model in toys.alike(job, recipe)]
     matched = torch.stack([torch.minimum(one.by_assignment.u, one.by_assignment.v) for one in found]).nan_to_num(0.0)
     by_pair = dict(zip(found[0].T.tolist(), matched.T.tolist(), strict=True))
-    aligned = are_aligned([worst(one.by_assignment) for one in found])
+    aligned = toys.are_aligned([toys.worst(one.by_assignment) for one in found])
     return Seeds(by_pair, aligned, _setting(toys.alike(job, recipe, toys.OWN_QUERIES)))
 
 
-def judge_seeds(found: Seeds) -> Verdict:
+def seeds(found: Seeds) -> Findings:
     """The talk's mean of .999 less its deviation; in full if every seed aligns."""
-    good = float(found.matched.mean()) >= SHARP
-    return "reproduced" if good and all(found.aligned) else "partly" if good else "not"
-
-
-def _tell_seeds(found: Seeds) -> Told:
-    matched, apart = found.matched, found.apart
-    mean, low, high = interval(matched.mean(1).tolist())
-    measured = (
-        f"|cos| over {matched.numel()} pairs of {len(matched)} seeds: mean {mean:.5f}, 95 % interval over seeds "
-        f"[{low:.5f}, {min(high, 1):.5f}], deviation {float(matched.std()):.1g}, largest 1 - |cos| "
-        f"{float(1 - matched.min()):.1g}; all pairs align in {counted(found.aligned)} seeds. With queries that are not "
-        f"among their keys in {counted(apart.aligned)}, worst |cos| at least {min(apart.worst):.5f}."
-    )
-    numbers: Numbers = {f"T {T:g}": own for T, own in found.by_pair.items()}
-    numbers["own queries worst cosine"] = apart.worst
-    return Told(measured, numbers, f"The paper has five seeds. {SEEDS_NOTE}")
+    matched, apart, good = found.matched, found.apart, float(found.matched.mean()) >= toys.SHARP
+    rows = [
+        Finding("mean", Interval.over(matched.mean(1).tolist()), f"{toys.SHARP} or more", good, digits=5),
+        Finding("deviation", float(matched.std())),
+        Finding("largest 1 - |cos|", float(1 - matched.min())),
+        Finding("all pairs align", found.aligned, "every seed", all(found.aligned)),
+        *(Finding(f"T {T:g}", own, digits=4) for T, own in found.by_pair.items()),
+        Finding("own queries, all pairs align", apart.aligned),
+        Finding("own queries worst cosine", apart.worst, digits=5),
+    ]
+    remark = f"|cos| by pair and seed; the paper has five. Own queries are not among their keys. {toys.SEEDS_NOTE}"
+    return Findings(rows, TOY, first=good, unless="the mean is so large", remark=remark)
 
 
 def _draw_seeds(found: Seeds, said: str) -> Figure:
     axis = Axis("T", "target logit T of the pair", tuple(found.by_pair))
     return _aligned_figure(axis, found.by_pair, said, ("Each seed", "Seeds in which the pair aligns"))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Where a number of pairs lies in a head, seed by seed."""
+
+    met: Float[Tensor, "pair channel"]  # how well they meet, mean of seeds
+    every: list[bool]  # is the pattern exact?
+    strong: list[float]  # share of strong pairs that have their own vector
+    weak: list[float]  # share of the others that are on the last one
+    strong_cosine: list[float]  # mean |cos| with these
+    weak_cosine: list[float]
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Heads of one recipe with H dimensions, by the number of pairs."""
+
+    H: int
+    patterns: Mapping[float, Pattern]
+
+
+def meetings(model: SVF) -> Float[Tensor, "pair channel"]:
+    """How well does each singular pair meet each pair of features? The geometric mean of both |cos|."""
+    found = alignment(model)
+    rows = [(found.cu[i] * found.cv[j]).abs().sqrt() for i, j, _ in found.pairs]
+    return torch.stack(rows).nan_to_num(0.0)
+
+
+def measure_crowd(job: Job, recipe: Recipe, H: int) -> Crowd:
+    """With more pairs than dimensions, do strong pairs keep a singular vector each and weak ones share the last?"""
+    heads = toys.trained(job, toys.by_pairs(job, recipe, H))
+    return Crowd(H, {n: _pattern(torch.stack([meetings(one) for one in models]), H) for n, models in heads.items()})
+
+
+def _pattern(met: Float[Tensor, "seed pair channel"], H: int) -> Pattern:
+    expected = torch.arange(met.shape[1]).clamp_max(H - 1)
+    right = (met.argmax(-1) == expected).double()
+    sizes = met.gather(-1, expected.expand(len(met), -1)[..., None])[..., 0]
+    parts = (slice(H - 1), slice(H - 1, None))
+    strong, weak, strong_cosine, weak_cosine = (of[:, part].mean(1).tolist() for of in (right, sizes) for part in parts)
+    return Pattern(met.mean(0), [bool(row.all()) for row in right], strong, weak, strong_cosine, weak_cosine)
+
+
+def crowd(found: Crowd) -> Findings:
+    """Exact in most seeds for every number of pairs; partly if strong pairs are right and half of the weak ones."""
+    rows: list[Finding] = []
+    for n, own in found.patterns.items():
+        names = ("strong", "weak", "strong_cosine", "weak_cosine")
+        shares = [Finding(name.replace("_", " "), getattr(own, name), digits=2) for name in names]
+        rows += of_part(f"{n:g} pairs", toys.in_most("the exact pattern", own.every), *shares, joint=" ")
+    patterns = found.patterns.values()
+    strong, weak = (mean([mean(getattr(own, name)) for own in patterns]) for name in ("strong", "weak"))
+    exact = min(toys.share(own.every) for own in patterns) >= toys.MOST
+    remark = (
+        "Strong pairs: that have a vector of their own; weak: of the others, on the last one. Cosine: geometric mean "
+        f"of query and key side; a pair is where it is largest. Partly if {toys.MOST:.0%} of strong pairs and "
+        f"{toys.HALF:.0%} of weak ones are where they should be. {toys.SEEDS_NOTE}"
+    )
+    verdict: Verdict = "reproduced" if exact else "partly" if strong >= toys.MOST and weak >= toys.HALF else "not"
+    return Findings(rows, TOY, remark=remark, judged=verdict)
+
+
+def _draw_crowd(found: Crowd, said: str) -> Figure:
+    panels = [Matrix(f"{n:g} pairs", one.met, x="singular pair k", y="pair, by T") for n, one in found.patterns.items()]
+    title = f"Pairs and singular vectors of a head with H = {found.H}, mean of seeds ({said})"
+    return matrices_figure(panels, unsigned=True, columns=3, label="|cos|", title=title)
 
 
 _RARE = (
@@ -214,12 +281,16 @@ AXES = {
     "svf-fig14": Axis("H", "head dimension H", toys.DIMENSIONS),
     "svf-fig15": Axis("m", "context length m", toys.CONTEXTS, note="The paper prints no values of m."),
 }
-_RECIPES = (PRINTED, MEAN)
+_RECIPES = (toys.PRINTED, toys.MEAN)
 RUNS: dict[str, Attempt] = {
-    id: by_recipe(_RECIPES, partial(measure_sweep, axis=axis), judge_sweep, _tell_sweep, _draw_sweep, "alignment")
+    id: toys.by_recipe(_RECIPES, partial(measure_sweep, axis=axis), sweep, _draw_sweep, "alignment")
     for id, axis in AXES.items()
 }
 RUNS |= {
-    "svf-fig16": by_recipe(_RECIPES, measure_seeds, judge_seeds, _tell_seeds, _draw_seeds, "alignment"),
-    "svf-table1": Experiment(measure_default, judge_default, _tell_default),
+    "svf-fig16": toys.by_recipe(_RECIPES, measure_seeds, seeds, _draw_seeds, "alignment"),
+    "svf-table1": Experiment(measure_default, default),
+}
+RUNS |= {
+    id: toys.by_recipe((toys.PRINTED, toys.HEAVY), partial(measure_crowd, H=H), crowd, _draw_crowd, "capacity")
+    for id, H in (("svf-fig18a", 5), ("svf-fig18b", 10))
 }

@@ -12,8 +12,9 @@ from keyhole.circuits.writer import SideName
 from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, legend
 from keyhole.intervene.remove import CutMode
 from keyhole.models.heads import head_name
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, Value, of_part, rows_of
+from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
 from keyhole_papers.job import Attempt
 from keyhole_papers.svt import effects
 from keyhole_papers.svt.effects import MODES, ODD, SIDES, Claim, Effect, Into, into, rank_correlation

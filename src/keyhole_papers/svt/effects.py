@@ -18,7 +18,8 @@ from keyhole.lab.training.push import Push, pushes
 from keyhole.lab.training.roles import Role, role_attention
 from keyhole.models.heads import Head, head_name
 from keyhole.models.run import Run
-from keyhole_papers.finding import Finding, Interval
+from keyhole.stats import Interval
+from keyhole_papers.finding import Finding
 from keyhole_papers.job import Job
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.answers import LOCAL, answers_of, signals_note

@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from keyhole.figures.style import BLUE, INK, blank, heading, tidy
-from keyhole_papers.finding import Interval
+from keyhole.stats import Interval
 
 
 def panels(

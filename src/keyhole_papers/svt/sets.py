@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from keyhole.figures.style import BLUE, GREY
 from keyhole.intervene.remove import CutMode, random_cut
 from keyhole.models.heads import Head, head_name
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, Value, of_part, rows_of
+from keyhole_papers.finding import Finding, Findings, Value, of_part, rows_of
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.svt.answers import Answers, answers, few
 from keyhole_papers.svt.effects import MODES

@@ -21,9 +21,10 @@ from keyhole.qk.channels import Channels, score_row
 from keyhole.qk.controls import refactored, rotations
 from keyhole.qk.omega import omega
 from keyhole.qk.slices import slice_sets
+from keyhole.stats import Interval
 from keyhole.tasks.example import Example
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.ioi import Measured, measured, of_gpt2, unrelated

@@ -14,8 +14,9 @@ from keyhole.figures.style import BLUE, INK, RED
 from keyhole.intervene.cuts import serial
 from keyhole.intervene.remove import CutMode
 from keyhole.models.heads import head_name
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.svt.answers import Answers, answers, few
 from keyhole_papers.svt.effects import MODES, ODD, SIDES, Effect, Into, into, over_prompts, removed

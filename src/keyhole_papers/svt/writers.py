@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from keyhole.models.heads import Head, head_name
+from keyhole.stats import Interval
 from keyhole.tracing.svt import contributions, significant
 from keyhole.tracing.svt_settings import ChannelChoice
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.ioi import LEAST, Subject, listed, subject

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from keyhole.family import Average, Families, medoid
 from keyhole.figures.style import BLUE, GREY
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt
 from keyhole_papers.svt.ioi import LEAST
 from keyhole_papers.svt.panels import panels, spreads

@@ -36,12 +36,12 @@ from keyhole.naming.subject import Subject
 from keyhole.naming.subjects.signals import signal_subjects
 from keyhole.naming.what import strength
 from keyhole.progress import part_of
-from keyhole.stats import fisher
+from keyhole.stats import Interval, fisher
 from keyhole.store.store import Store
 from keyhole.tasks.example import Example
 from keyhole_papers.choices import NAMERS
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
+from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
 from keyhole_papers.job import Asked, Attempt, Job
 from keyhole_papers.svt.panels import spreads
 from keyhole_papers.talk.families import Prompts, traced_store

@@ -24,8 +24,9 @@ from keyhole.family import Agreement
 from keyhole.figures.store.comparison import removals_figure, signals_figure
 from keyhole.figures.style import heading
 from keyhole.models.heads import Head, head_name
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import NO_CLAIM, Finding, Findings, Interval, of_part
+from keyhole_papers.finding import NO_CLAIM, Finding, Findings, of_part
 from keyhole_papers.job import Attempt
 from keyhole_papers.svt.ioi import LEAST, is_gpt2, listed, role_rule, roles_of
 from keyhole_papers.talk.families import ORDERS, Prompts, Study, of_study, sets_apart

@@ -14,10 +14,11 @@ from keyhole.figures.style import BLUE, GREY, INK
 from keyhole.intervene.rows import Row
 from keyhole.intervene.verification import verify
 from keyhole.models.model import Model
+from keyhole.stats import Interval
 from keyhole.tasks import answered
 from keyhole.tasks.prompt_sets import IOI, TASKS, prompts_for
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Asked, Attempt, Job, loaded
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.results import Verdict

@@ -14,8 +14,9 @@ from keyhole.figures.style import BLUE, FAINT, GREY, INK, RED, plain
 from keyhole.sink.explore import SinkSettings, study
 from keyhole.sink.firings import StoredQuestion
 from keyhole.sink.record import HALF, NEAR, NoSinksError, Sinks, SinkSide, middle
+from keyhole.stats import Interval
 from keyhole_papers.experiment import Experiment
-from keyhole_papers.finding import Finding, Findings, Interval, of_part
+from keyhole_papers.finding import Finding, Findings, of_part
 from keyhole_papers.job import Attempt, Job
 from keyhole_papers.provenance import Provenance
 from keyhole_papers.svt.ioi import LEAST, Subject, metric_of, of_gpt2, subject, trace_answer
