@@ -9,13 +9,13 @@ from typing import TypeVar
 from keyhole.errors import KeyholeError
 from keyhole.processes import begin_worker, few_threads
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Done = TypeVar("Done")
 
 
 def in_processes(
-    groups: Sequence[Sequence[Task]], work: Callable[[Task], Done], jobs: int
-) -> Iterator[tuple[Sequence[Task], list[Done]]]:
+    groups: Sequence[Sequence[Item]], work: Callable[[Item], Done], jobs: int
+) -> Iterator[tuple[Sequence[Item], list[Done]]]:
     """Each group with its results, as soon as it is done. Tasks of one group run one after another in one process.
 
     `work` and the tasks must be picklable: processes are started afresh, because torch's threads do not survive a fork.
@@ -35,5 +35,5 @@ def in_processes(
             raise
 
 
-def _all(work: Callable[[Task], Done], group: Sequence[Task]) -> list[Done]:
+def _all(work: Callable[[Item], Done], group: Sequence[Item]) -> list[Done]:
     return [work(task) for task in group]
