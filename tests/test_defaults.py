@@ -9,10 +9,10 @@ import pytest
 
 from keyhole import many
 from keyhole.circuits.circuit import Circuit
+from keyhole.cli import choices
 from keyhole.cli.app import (
     backups,
     bulk,
-    choices,
     compare,
     contrast,
     curves,
