@@ -6,15 +6,14 @@ Recovered ranks as published; phase diagrams beyond capacity, which the paper sk
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from statistics import mean
 from typing import Any, Literal
 
 import torch
 from matplotlib.figure import Figure
 
-from keyhole.figures.contrast.ranks import rank_grid_figure
-from keyhole.figures.style import INK, RED, blank, heading, tidy
+from keyhole.figures.contrast.ranks import capacity, rank_grid_figure
+from keyhole.figures.style import INK, blank, heading, tidy
 from keyhole.lab.payload.features import diagonal_share, interaction, key_overlap
 from keyhole.lab.payload.task import Latents
 from keyhole.lab.payload.toy import Payload
@@ -238,7 +237,7 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
             table[i, j] = table[j, i] = sum(row[name] for row in cell.found) / len(cell.found)  # either may be r1
         most = max(1.0, float(table.nan_to_num().max()))
         axis.imshow(table.tolist(), cmap="Blues", origin="lower", aspect="auto", vmin=0, vmax=most)
-        _border(axis, ranks)
+        capacity(axis, ranks, ranks, _D_HEAD)
         for i, j in table.isfinite().nonzero().tolist():
             value = float(table[i, j])
             text = f"{value:.1f}" if name == "missed" else f"{value:.2f}".lstrip("0")
@@ -250,15 +249,6 @@ def _figure(grid: Grid[Row], latents: Latents) -> Figure:
         axis.tick_params(length=0)
         axis.spines[:].set_visible(False)
     return figure
-
-
-def _border(axis: Any, ranks: Sequence[int]) -> None:
-    """r1 + r2 = d_head along the edges of cells."""
-    for i, r1 in enumerate(ranks):
-        for j, (r2, following) in enumerate(pairwise(ranks)):
-            if r1 + r2 <= _D_HEAD < r1 + following:
-                axis.plot([j + 0.5] * 2, [i - 0.5, i + 0.5], color=RED, linewidth=2)
-                axis.plot([i - 0.5, i + 0.5], [j + 0.5] * 2, color=RED, linewidth=2)
 
 
 _one = partial(measure_ranks, variants=[("discrete", 8)], claimed=["below"], accuracy=0.99)

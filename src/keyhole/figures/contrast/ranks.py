@@ -140,12 +140,12 @@ def rank_grid_figure(
     bar.set_label("ranks missed, |Δ1| + |Δ2|", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
-    if _capacity(axis, r1, r2, d_head):
+    if capacity(axis, r1, r2, d_head):
         legend(figure, [Line2D([], [], color=RED, linewidth=2.2, label="r1 + r2 = d_head")], beneath=True)
     return figure
 
 
-def _capacity(axis: Any, r1: Sequence[int], r2: Sequence[int], d_head: int) -> bool:
+def capacity(axis: Any, r1: Sequence[int], r2: Sequence[int], d_head: int) -> bool:
     """The border r1 + r2 = d_head along cell edges, so that it hides no text; False when it lies outside the grid."""
     fits = [[a + b <= d_head for b in r2] for a in r1]
     inside = range(len(r1)), range(len(r2))
